@@ -1,0 +1,63 @@
+"""L2H: learning to help around a classifier that cannot change.
+
+``import l2h`` loads nothing heavy: names are looked up when first used, so that a device without torch can import the
+package, and floors 0 and 1 (:mod:`l2h.costs`, :mod:`l2h.decision`, :mod:`l2h.metrics`) with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+#: Public name to the module that holds it.
+_HOME = {
+    "Answer": "l2h.answers",
+    "Answers": "l2h.answers",
+    "Costs": "l2h.costs",
+    "Dataset": "l2h.data",
+    "HelpSystem": "l2h.system",
+    "Report": "l2h.metrics",
+    "Settings": "l2h.settings",
+    "StageSettings": "l2h.settings",
+    "StochasticClient": "l2h.clients",
+    "as_client": "l2h.clients",
+    "load": "l2h.system",
+    "load_dataset": "l2h.data",
+}
+_MODULES = ("clients", "costs", "data", "decision", "errors", "losses", "metrics", "models", "report", "settings", "training")
+
+__all__ = [*sorted(_HOME), "__version__"]
+
+if TYPE_CHECKING:
+    from l2h.answers import Answer, Answers
+    from l2h.clients import StochasticClient, as_client
+    from l2h.costs import Costs
+    from l2h.data import Dataset, load_dataset
+    from l2h.metrics import Report
+    from l2h.settings import Settings, StageSettings
+    from l2h.system import HelpSystem, load
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name) or (f"l2h.{name}" if name in _MODULES else None)
+    if home is None:
+        raise AttributeError(f"module 'l2h' has no attribute {name!r}")
+    try:
+        module = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] != "l2h":
+            from l2h.errors import MissingExtraError
+
+            raise MissingExtraError(
+                f"l2h.{name} needs the package {error.name!r}: pip install 'l2h[train,report]'"
+            ) from error
+        raise
+    value = module if name in _MODULES else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,0 +1,13 @@
+"""Data in: :func:`load_dataset` reads the usual formats into one :class:`Dataset` of numpy arrays.
+
+Importing this package needs numpy alone; the packages a format needs are imported when it is read.
+"""
+
+from __future__ import annotations
+
+from l2h.data.builtin import digits
+from l2h.data.dataset import Dataset
+from l2h.data.load import load_dataset
+from l2h.data.splits import split
+
+__all__ = ["Dataset", "digits", "load_dataset", "split"]

@@ -1,0 +1,201 @@
+"""CIFAR-10 and CIFAR-100 as published: Python pickles, in a folder or in their ``.tar.gz``.
+
+A pickle can run any code when it is read. These are read with an unpickler that builds numpy arrays and plain
+containers and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2h.data.parts import Part, Parts, Reading, existing, refuse_test
+from l2h.errors import DataError
+
+# What unpickling damaged bytes can raise.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ImportError,
+    OverflowError,
+    MemoryError,
+)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    name: str
+    train: tuple[str, ...]
+    test: str
+    meta: str
+    labels: str
+    label_names: str
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*self.train, self.test, self.meta)
+
+
+CIFAR10 = _Layout(
+    name="cifar10",
+    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+    test="test_batch",
+    meta="batches.meta",
+    labels="labels",
+    label_names="label_names",
+)
+CIFAR100 = _Layout(
+    name="cifar100",
+    train=("train",),
+    test="test",
+    meta="meta",
+    labels="fine_labels",
+    label_names="fine_label_names",
+)
+
+
+def matches(path: Path) -> bool:
+    """Whether this is a ``.tar.gz``, or a folder that has the first files of CIFAR-10 or CIFAR-100."""
+    if path.is_dir():
+        return any((path / file).is_file() for file in (CIFAR10.train[0], CIFAR10.meta, CIFAR100.meta))
+    return path.name.endswith((".tar.gz", ".tgz"))
+
+
+def read(path: Path, test: Path | None, reading: Reading) -> Parts:
+    """Both parts of CIFAR-10 or CIFAR-100 (fine labels), images uint8 (n, 3, 32, 32).
+
+    Args:
+        path: the folder ``cifar-10-batches-py`` or ``cifar-100-python``, or the ``.tar.gz``, which is not
+            unpacked to disk.
+        test: must be ``None``.
+        reading: not used; there is nothing to decode.
+
+    Raises:
+        DataError: a file is missing or damaged, or a pickle asks for something that CIFAR does not need.
+    """
+    del reading
+    refuse_test(test, repr(str(path)))
+    files = _from_folder(path) if path.is_dir() else _from_tar(existing(path))
+    layout = CIFAR10 if CIFAR10.train[0] in files or CIFAR10.meta in files else CIFAR100
+    missing = [file for file in layout.files if file not in files]
+    if missing:
+        raise DataError(f"{str(path)!r} has no file {missing[0]}: {layout.name} is {', '.join(layout.files)}")
+    meta = _load(files[layout.meta], path / layout.meta)
+    names = tuple(_text(name) for name in _field(meta, layout.label_names, list, path / layout.meta))
+    train = [_batch(files[file], layout, path / file) for file in layout.train]
+    return Parts(
+        name=layout.name,
+        train=Part(np.concatenate([X for X, _ in train]), np.concatenate([y for _, y in train]), names),
+        test=Part(*_batch(files[layout.test], layout, path / layout.test), names),
+    )
+
+
+def restricted_load(data: bytes) -> Any:
+    """Unpickle numpy arrays, numbers, strings and plain containers, and nothing else.
+
+    Raises:
+        DataError: the pickle names any other global.
+        pickle.UnpicklingError: the pickle is damaged; other exceptions of :mod:`pickle` may be raised too.
+
+    Example:
+        >>> restricted_load(pickle.dumps({"data": [1, 2]}))
+        {'data': [1, 2]}
+        >>> restricted_load(pickle.dumps(print))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        l2h.errors.DataError: the pickle asks for builtins.print, ...
+    """
+    return _RestrictedUnpickler(io.BytesIO(data), encoding="bytes").load()
+
+
+def _latin1(text: str, encoding: str | bytes) -> bytes:
+    # Under protocol 2 Python 3 writes bytes as a call of _codecs.encode with latin1; no other is needed.
+    if _text(encoding) not in ("latin1", "latin-1"):
+        raise DataError(f"the pickle asks for _codecs.encode with {encoding!r}, but only latin1 is permitted")
+    return text.encode("latin-1")
+
+
+_RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
+_PERMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin1,
+}
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _PERMITTED:
+            raise DataError(
+                f"the pickle asks for {module}.{name}, which CIFAR's files do not need and could run code: "
+                "get the file from its publisher"
+            )
+        return _PERMITTED[module, name]
+
+
+def _from_folder(path: Path) -> dict[str, bytes]:
+    files = {file for layout in (CIFAR10, CIFAR100) for file in layout.files}
+    return {file: (path / file).read_bytes() for file in files if (path / file).is_file()}
+
+
+def _from_tar(path: Path) -> dict[str, bytes]:
+    wanted = {file for layout in (CIFAR10, CIFAR100) for file in layout.files}
+    files = {}
+    try:
+        with tarfile.open(path, "r:gz") as tar:
+            for member in tar:
+                name = member.name.rsplit("/", 1)[-1]
+                if member.isfile() and name in wanted and (opened := tar.extractfile(member)) is not None:
+                    files[name] = opened.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{str(path)!r} is not a whole .tar.gz: {error}") from error
+    return files
+
+
+def _load(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        loaded = restricted_load(data)
+    except DataError as error:
+        raise DataError(f"{str(path)!r}: {error}") from error
+    except _DAMAGE as error:
+        raise DataError(f"{str(path)!r} is not a whole pickle: {error!r}") from error
+    if not isinstance(loaded, dict):
+        raise DataError(f"{str(path)!r} holds a {type(loaded).__name__}, but CIFAR's files hold a dict")
+    return {_text(key): value for key, value in loaded.items()}
+
+
+def _batch(data: bytes, layout: _Layout, path: Path) -> tuple[Any, Any]:
+    batch = _load(data, path)
+    X = _field(batch, "data", np.ndarray, path)
+    if X.dtype != np.uint8 or X.shape[1:] != (3072,):
+        raise DataError(f"data of {str(path)!r} has shape {X.shape} of {X.dtype}, not (n, 3072) of uint8")
+    y = np.array(_field(batch, layout.labels, list, path))
+    if y.dtype.kind != "i" or y.shape != X.shape[:1]:
+        raise DataError(f"{layout.labels} of {str(path)!r} are not one integer for each of {len(X)} images")
+    return X.reshape(-1, 3, 32, 32), y.astype(np.int64)
+
+
+def _field(values: dict[str, Any], key: str, kind: type, path: Path) -> Any:
+    if key not in values:
+        raise DataError(f"{str(path)!r} has no {key}: it has {', '.join(map(str, values))}")
+    if not isinstance(values[key], kind):
+        raise DataError(f"{key} of {str(path)!r} is a {type(values[key]).__name__}, not a {kind.__name__}")
+    return values[key]
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,80 @@
+"""A folder of images: ``train/CLASS/*.png`` and ``test/CLASS/*.png``, or ``CLASS/*.png`` to be split."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from l2h.data.cache import cached
+from l2h.data.images import SUFFIXES, decode_images
+from l2h.data.parts import Part, Parts, Reading, existing
+from l2h.errors import DataError
+
+_log = logging.getLogger("l2h.data")
+
+
+def matches(path: Path) -> bool:
+    """Whether this is a folder with folders in it."""
+    return path.is_dir() and bool(_folders(path))
+
+
+def read(path: Path, test: Path | None, reading: Reading) -> Parts:
+    """The images of a folder; classes are the names of their folders, in sorted order.
+
+    Args:
+        path: a folder of ``train/CLASS`` and ``test/CLASS``, or of ``CLASS``. Files that are not images are
+            passed over.
+        test: a folder of ``CLASS`` to test on, where it is not ``path/test``.
+        reading: cache and threads.
+
+    Raises:
+        DataError: a folder is missing or holds no images, the test part has a class that the train part has
+            not, an image cannot be decoded, or images differ in size.
+    """
+    path = path.resolve()
+    train = path / "train" if (path / "train").is_dir() else path
+    if test is None and train != path:
+        test = path / "test"
+        if not test.is_dir():
+            raise DataError(
+                f"{str(path)!r} has train/ but no test/: give test=, or give {str(train)!r} to have it split"
+            )
+    names = tuple(folder.name for folder in _folders(train))
+    return Parts(
+        name=path.name,
+        train=_read_folder(train, names, reading),
+        test=None if test is None else _read_folder(existing(test), names, reading),
+    )
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _read_folder(root: Path, names: tuple[str, ...], reading: Reading) -> Part:
+    files, labels = [], []
+    if not root.is_dir() or not _folders(root):
+        raise DataError(f"{str(root)!r} holds no folder for each class: images go into {root.name}/CLASS/")
+    for folder in _folders(root):
+        if folder.name not in names:
+            raise DataError(
+                f"{str(folder)!r} is a class that the train part has not: it has {', '.join(names)}"
+            )
+        images = sorted(
+            file
+            for file in folder.iterdir()
+            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+        )
+        if not images:
+            raise DataError(f"{str(folder)!r} holds no image: files end in {', '.join(SUFFIXES)}")
+        files += images
+        labels += [names.index(folder.name)] * len(images)
+
+    def decode() -> Part:
+        _log.info("decoding %d images of %s", len(files), root.name)
+        X = decode_images(files, lambda i: str(files[i]), reading.workers)
+        return Part(X, np.array(labels, np.int64), names)
+
+    return cached(files, decode, reading.cache)

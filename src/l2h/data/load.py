@@ -1,0 +1,137 @@
+"""One function for every format: :func:`load_dataset`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+from l2h.data import cifar, folder, npz, parquet, svhn
+from l2h.data.builtin import digits
+from l2h.data.cache import cache_folder
+from l2h.data.dataset import Dataset
+from l2h.data.parts import Part, Parts, Reading, refuse_test
+from l2h.data.splits import split, subset
+from l2h.data.validate import Array, check_arrays
+from l2h.errors import DataError
+
+#: Asked in this order; a folder of images is what a folder is when it is nothing else.
+_FORMATS: tuple[ModuleType, ...] = (parquet, npz, svhn, cifar, folder)
+
+_ACCEPTED = """accepted are
+  digits                            scikit-learn's digits
+  DIR/mine.npz                      arrays X_train, y_train, X_test, y_test, or X and y
+  DIR/cifar10-train.parquet         Hugging Face images, with cifar10-test.parquet; also DIR/cifar10
+  DIR/photos                        a folder of train/CLASS/*.png and test/CLASS/*.png, or of CLASS/*.png
+  DIR/cifar-10-batches-py           CIFAR as published, also cifar-100-python and the .tar.gz of either
+  DIR/train_32x32.mat               SVHN as published, with test_32x32.mat; also DIR"""
+
+
+def load_dataset(
+    source: str | Path,
+    test: str | Path | None = None,
+    *,
+    test_share: float = 0.2,
+    seed: int = 0,
+    cache: str | Path | bool = True,
+    workers: int | None = None,
+    limit: int | None = None,
+) -> Dataset:
+    """Read a dataset, whatever its format.
+
+    Accepted are ``"digits"``; an ``.npz``; images in Parquet, or in a folder for each class; CIFAR-10,
+    CIFAR-100 and SVHN as published. The modules of this package describe each.
+
+    Args:
+        source: the train file, the folder, or ``"digits"``.
+        test: the test file or folder, where the source has none and none lies beside it.
+        test_share: how much of each class is set aside as the test part where there is none; above 0, below
+            1. ``"digits"`` always sets aside 0.3.
+        seed: 0 or more; decides what is set aside, and which rows ``limit`` keeps.
+        cache: keep decoded images in ``$L2H_CACHE`` or ``~/.cache/l2h`` (``True``), in this folder, or
+            nowhere (``False``).
+        workers: threads that decode images of 64x64 and more; ``None`` for one on each core.
+        limit: keep so many train rows and so many test rows, drawn at random; ``None`` for all.
+
+    Returns:
+        The dataset, checked. ``augment`` is "flip+shift" for CIFAR, "shift" for other images, else "none".
+
+    Raises:
+        DataError: the source is missing, damaged, of no accepted format, or does not hold usable samples.
+        MissingExtraError: a package that this format needs is not installed.
+
+    Example:
+        >>> load_dataset("digits", limit=100)
+        Dataset('digits': 100 train, 100 test, 10 classes, input (1, 8, 8) uint8, augment shift)
+    """
+    if workers is not None and workers < 1:
+        raise DataError(f"workers={workers} must be 1 or more, or None for one on each core")
+    test = None if test is None else Path(test).expanduser()
+    if isinstance(source, str) and source == "digits":
+        refuse_test(test, "digits")
+        return _limited(digits(seed), limit, seed)
+    if not isinstance(source, str | Path):
+        raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
+    path = Path(source).expanduser()
+    reading = Reading(cache_folder(cache), workers or os.cpu_count() or 1)
+    for reader in _FORMATS:
+        if reader.matches(path):
+            return _limited(_assemble(reader.read(path, test, reading), test_share, seed), limit, seed)
+    problem = "is of no known format" if path.exists() else "is not there"
+    raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
+
+
+def _assemble(parts: Parts, test_share: float, seed: int) -> Dataset:
+    train, test = parts.train, parts.test
+    X, y = check_arrays(train.X, train.y, what=f"the train part of {parts.name}")
+    if test is None:
+        if not 0 < test_share < 1:
+            raise DataError(f"test_share={test_share} must be above 0 and below 1")
+        learned, tested = split(y, (1 - test_share, test_share), seed)
+        if not len(tested) or not len(learned):
+            raise DataError(f"test_share={test_share} of {len(y)} rows of {parts.name} leaves a part empty")
+        X_train, y_train, X_test, y_test = X[learned], y[learned], X[tested], y[tested]
+    else:
+        X_train, y_train = X, y
+        X_test, y_test = check_arrays(
+            test.X, test.y, what=f"the test part of {parts.name}", allow_one_class=True
+        )
+    names = _class_names(parts.name, train, test) or tuple(
+        str(label) for label in range(max(y_train.max(), y_test.max()) + 1)
+    )
+    return Dataset(parts.name, X_train, y_train, X_test, y_test, names, _augment(parts.name, X_train))
+
+
+def _class_names(name: str, train: Part, test: Part | None) -> tuple[str, ...] | None:
+    if train.class_names is None or test is None or test.class_names is None:
+        return train.class_names
+    for label, (one, other) in enumerate(zip(train.class_names, test.class_names, strict=False)):
+        if one != other:
+            raise DataError(f"the parts of {name} differ in class {label}: train {one!r}, test {other!r}")
+    if len(train.class_names) != len(test.class_names):
+        raise DataError(
+            f"the parts of {name} differ in classes: train has {len(train.class_names)}, "
+            f"test {len(test.class_names)}"
+        )
+    return train.class_names
+
+
+def _augment(name: str, X: Array) -> str:
+    if X.ndim != 4 or X.dtype != "uint8":
+        return "none"
+    return "flip+shift" if "cifar" in name.lower() else "shift"
+
+
+def _limited(data: Dataset, limit: int | None, seed: int) -> Dataset:
+    train, test = subset(len(data.y_train), limit, seed), subset(len(data.y_test), limit, seed)
+    if train is None and test is None:
+        return data
+    return Dataset(
+        name=data.name,
+        X_train=data.X_train if train is None else data.X_train[train],
+        y_train=data.y_train if train is None else data.y_train[train],
+        X_test=data.X_test if test is None else data.X_test[test],
+        y_test=data.y_test if test is None else data.y_test[test],
+        class_names=data.class_names,
+        augment=data.augment,
+    )

@@ -1,0 +1,125 @@
+"""Parquet of images in the Hugging Face layout.
+
+Column ``img`` or ``image`` is a struct of ``bytes`` and ``path``, ``label`` or ``fine_label`` an integer; the
+class names are in the schema's ``huggingface`` metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2h.data.cache import cached
+from l2h.data.images import decode_images
+from l2h.data.parts import Part, Parts, Reading, drop_train, existing, need
+from l2h.errors import DataError
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label")
+
+_log = logging.getLogger("l2h.data")
+
+
+def matches(path: Path) -> bool:
+    """Whether this is a Parquet file, or the stem of ``STEM-train.parquet`` and ``STEM-test.parquet``."""
+    return path.suffix == ".parquet" or (not path.exists() and _train_of(path).exists())
+
+
+def read(path: Path, test: Path | None, reading: Reading) -> Parts:
+    """The train file and, where there is one, its test file.
+
+    Args:
+        path: the train file, or the stem of a train and a test file. ``X-train.parquet`` goes with
+            ``X-test.parquet``; a file of another name has no test part but that of ``test``.
+        test: the test file, where it is not the one found by name.
+        reading: cache and threads.
+
+    Raises:
+        DataError: a file is missing or damaged, a column is missing, or a row cannot be read.
+    """
+    train = existing(path if path.suffix == ".parquet" else _train_of(path))
+    if test is None and train.stem.endswith("-train"):
+        test = train.with_name(train.stem.removesuffix("-train") + "-test.parquet")
+        if not test.exists():
+            raise DataError(
+                f"{str(train)!r} has no {test.name} beside it: give test=, or rename it to have it split"
+            )
+    return Parts(
+        name=drop_train(train.stem),
+        train=_read_file(train, reading),
+        test=None if test is None else _read_file(existing(test), reading),
+    )
+
+
+def _train_of(stem: Path) -> Path:
+    return stem.with_name(stem.name + "-train.parquet")
+
+
+def _read_file(path: Path, reading: Reading) -> Part:
+    return cached([path], lambda: _decode_file(path, reading.workers), reading.cache)
+
+
+def _decode_file(path: Path, workers: int) -> Part:
+    pyarrow = need("pyarrow", "pyarrow", "reading Parquet")
+    parquet = need("pyarrow.parquet", "pyarrow", "reading Parquet")
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            image = _column(schema.names, IMAGE_COLUMNS, path)
+            label = _column(schema.names, LABEL_COLUMNS, path)
+            table = file.read(columns=[image, label])
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
+    if table.num_rows == 0:
+        raise DataError(f"{str(path)!r} has no rows: at least one image is needed")
+    y = _labels(pyarrow, table.column(label), label, path)
+    encoded = _image_bytes(pyarrow, table.column(image), image, path)
+    _log.info("decoding %d images of %s", len(encoded), path.name)
+    X = decode_images(encoded, lambda row: f"row {row} of {path.name}", workers)
+    return Part(X, y, _class_names(schema.metadata, label, path))
+
+
+def _column(columns: Sequence[str], accepted: Sequence[str], path: Path) -> str:
+    for name in accepted:
+        if name in columns:
+            return name
+    wanted, there = " or ".join(accepted), ", ".join(columns)
+    raise DataError(f"{str(path)!r} has no column {wanted}: its columns are {there}")
+
+
+def _image_bytes(pyarrow: Any, column: Any, name: str, path: Path) -> list[bytes]:
+    kind = column.type
+    if pyarrow.types.is_struct(kind) and (place := kind.get_field_index("bytes")) >= 0:
+        column = pyarrow.chunked_array([chunk.flatten()[place] for chunk in column.chunks])
+    if not (pyarrow.types.is_binary(column.type) or pyarrow.types.is_large_binary(column.type)):
+        raise DataError(f"column {name} of {str(path)!r} is {kind}, but a struct of bytes and path is needed")
+    encoded: list[bytes] = column.to_pylist()
+    if column.null_count:
+        raise DataError(f"row {encoded.index(None)} of {path.name}: there are no image bytes")  # type: ignore[arg-type]
+    return encoded
+
+
+def _labels(pyarrow: Any, column: Any, name: str, path: Path) -> Any:
+    if not pyarrow.types.is_integer(column.type):
+        raise DataError(f"column {name} of {str(path)!r} is {column.type}, but labels are integers")
+    if column.null_count:
+        raise DataError(f"row {column.to_pylist().index(None)} of {path.name}: there is no label")
+    return column.to_numpy().astype(np.int64)
+
+
+def _class_names(metadata: dict[bytes, bytes] | None, label: str, path: Path) -> tuple[str, ...] | None:
+    stored = (metadata or {}).get(b"huggingface")
+    if stored is None:
+        return None
+    try:
+        feature = json.loads(stored)["info"]["features"][label]
+        names = feature.get("names")
+        return None if names is None else tuple(str(name) for name in names)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.warning("the class names of %s cannot be read (%r): they are called 0, 1, ...", path.name, error)
+        return None

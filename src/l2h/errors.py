@@ -1,0 +1,51 @@
+"""The errors L2H raises. Each message says what was wrong, with the value, and what to do about it."""
+
+from __future__ import annotations
+
+
+class L2HError(Exception):
+    """Base of every error that L2H raises on purpose."""
+
+
+class L2HWarning(UserWarning):
+    """Base of every warning that L2H gives."""
+
+
+class CostError(L2HError, ValueError):
+    """Costs that are negative, not finite, or that reward a wrong answer."""
+
+
+class DataError(L2HError, ValueError):
+    """Samples or labels that cannot be used: wrong shape, wrong type, NaN, damaged file."""
+
+
+class ClientError(L2HError, ValueError):
+    """A client classifier that cannot be run or whose answers do not fit the labels."""
+
+
+class ModelError(L2HError, ValueError):
+    """An unknown model name, or a model whose output does not fit its place."""
+
+
+class SettingsError(L2HError, ValueError):
+    """A training setting out of its range."""
+
+
+class NotFittedError(L2HError, RuntimeError):
+    """A verb was called before the one it needs: fit, then calibrate, then predict or evaluate."""
+
+
+class RunError(L2HError, RuntimeError):
+    """A run folder that is missing, damaged, or already holds a run."""
+
+
+class CheckpointError(RunError):
+    """A checkpoint that could not be written or read. The previous one is left as it was."""
+
+
+class ResumeError(RunError):
+    """A resume whose settings differ from those the run was started with."""
+
+
+class MissingExtraError(L2HError, ImportError):
+    """An optional part was used whose packages are not installed."""

@@ -1,0 +1,120 @@
+"""Do stated probabilities hold? Reliability, expected calibration error, and a two-parameter cure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import FloatArray, as_bool
+from l2h.errors import DataError
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability curve over the bins that hold samples.
+
+    Attributes:
+        stated: (b,), mean stated probability in the bin.
+        observed: (b,), share of right answers in the bin.
+        count: (b,), samples in the bin.
+    """
+
+    stated: FloatArray
+    observed: FloatArray
+    count: npt.NDArray[np.int64]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain lists for JSON."""
+        return {"stated": self.stated.tolist(), "observed": self.observed.tolist(), "count": self.count.tolist()}
+
+
+def reliability_curve(probability: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 10) -> Reliability:
+    """Bin samples by stated probability into ``bins`` of equal width and compare with how often they were right."""
+    p, right = _pair(probability, correct)
+    which = np.minimum((p * bins).astype(int), bins - 1)
+    count = np.bincount(which, minlength=bins)
+    used = count > 0
+    stated = np.bincount(which, weights=p, minlength=bins)[used] / count[used]
+    observed = np.bincount(which, weights=right, minlength=bins)[used] / count[used]
+    return Reliability(stated=stated, observed=observed, count=count[used])
+
+
+def expected_calibration_error(probability: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 10) -> float:
+    """Mean distance of stated and observed over the bins, weighted by their samples.
+
+    Example:
+        >>> expected_calibration_error([0.75, 0.75, 0.75, 0.75], [True, True, True, False])
+        0.0
+    """
+    curve = reliability_curve(probability, correct, bins)
+    return float(np.average(np.abs(curve.stated - curve.observed), weights=curve.count))
+
+
+def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3) -> tuple[float, float]:
+    """Scale and shift of a logit that minimise the held-out log-loss, by Newton's method.
+
+    Args:
+        logit: (n,), what a head says, before the sigmoid.
+        correct: bool (n,), what happened.
+        ridge: pull towards (1, 0), per fit and not per sample: it only matters where the data say nothing, such as
+            when every answer was right.
+
+    Returns:
+        ``(scale, shift)`` such that ``sigmoid(scale * logit + shift)`` is calibrated on these samples.
+    """
+    z = np.asarray(logit, dtype=np.float64)
+    right = as_bool("correct", correct)
+    if z.ndim != 1 or z.shape != right.shape or not len(z):
+        raise DataError(f"need two arrays of one length, not empty; got {z.shape} and {right.shape}")
+    if not np.isfinite(z).all():
+        row = int(np.argmin(np.isfinite(z)))
+        raise DataError(f"logit of sample {row} is {z[row]}: the model has diverged")
+    design = np.stack([z, np.ones_like(z)], axis=1)
+    start = np.array([1.0, 0.0])
+
+    def loss(at: FloatArray) -> float:
+        margin = np.where(right, 1.0, -1.0) * (design @ at)
+        return float(np.logaddexp(0.0, -margin).sum() + ridge * ((at - start) ** 2).sum())
+
+    # Where the logits are far too large the sigmoid is flat at (1, 0) and Newton's steps are of no use: start from
+    # the share of right answers if that is the better of the two.
+    share = (right.sum() + 0.5) / (len(right) + 1)
+    theta = min((start, np.array([0.0, np.log(share / (1 - share))])), key=loss)
+
+    for _ in range(100):
+        p = _sigmoid(design @ theta)
+        gradient = design.T @ (p - right) + 2 * ridge * (theta - start)
+        hessian = (design * (p * (1 - p))[:, None]).T @ design + 2 * ridge * np.eye(2)
+        step = np.linalg.solve(hessian, gradient)
+        # Newton overshoots where the sigmoid is flat: halve until the loss falls.
+        size, before = 1.0, loss(theta)
+        while size > 1e-8 and loss(theta - size * step) > before:
+            size /= 2
+        if size <= 1e-8:
+            break
+        theta = theta - size * step
+        if np.abs(size * step).max() < 1e-10:
+            break
+    return float(theta[0]), float(theta[1])
+
+
+def apply_platt(logit: npt.ArrayLike, scale: float, shift: float) -> FloatArray:
+    """``sigmoid(scale * logit + shift)``."""
+    return _sigmoid(scale * np.asarray(logit, dtype=np.float64) + shift)
+
+
+def _sigmoid(z: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(-np.logaddexp(0.0, -z)))
+
+
+def _pair(probability: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    p = np.asarray(probability, dtype=np.float64)
+    right = as_bool("correct", correct)
+    if p.ndim != 1 or p.shape != right.shape or not len(p):
+        raise DataError(f"need two arrays of one length, not empty; got {p.shape} and {right.shape}")
+    if not ((p >= 0) & (p <= 1)).all():
+        raise DataError("probabilities must lie in [0, 1]")
+    return p, right

@@ -1,0 +1,94 @@
+"""The contrastive table: the test set split by the rejector's decision, both classifiers on both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import BoolArray, as_bool
+from l2h.errors import DataError
+
+
+@dataclass(frozen=True)
+class Side:
+    """One row of the table. The accuracies of an empty side are ``None``, which prints as n/a."""
+
+    ratio: float
+    client: float | None
+    server: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Server accuracy less client accuracy: what asking would gain on this side."""
+        if self.client is None or self.server is None:
+            return None
+        return self.server - self.client
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Plain values for JSON."""
+        return {"ratio": self.ratio, "client": self.client, "server": self.server}
+
+
+@dataclass(frozen=True)
+class Contrastive:
+    """Both rows, and the accuracy of the two working together."""
+
+    local: Side
+    remote: Side
+    joint: float
+
+    def as_dict(self) -> dict[str, dict[str, float | None]]:
+        """Plain values for JSON, as in ``metrics.json``."""
+        return {"local": self.local.as_dict(), "remote": self.remote.as_dict()}
+
+
+def contrastive(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike) -> Contrastive:
+    """Split by decision and score both classifiers on both sides.
+
+    Example:
+        >>> table = contrastive([True, False, True, False], [True, True, True, False], [False, True, False, False])
+        >>> table.remote
+        Side(ratio=0.25, client=0.0, server=1.0)
+        >>> table.joint
+        0.75
+    """
+    client, server, sent = same_length(client_correct=client_correct, server_correct=server_correct, remote=remote)
+    return Contrastive(
+        local=_side(client, server, ~sent),
+        remote=_side(client, server, sent),
+        joint=float(np.where(sent, server, client).mean()),
+    )
+
+
+def reject_rate_per_class(
+    remote: npt.ArrayLike, y: npt.NDArray[Any], num_classes: int
+) -> npt.NDArray[np.float64]:
+    """Share of each class that is sent, (K,); NaN for a class that does not occur."""
+    sent = as_bool("remote", remote)
+    count = np.bincount(y, minlength=num_classes).astype(np.float64)
+    sent_count = np.bincount(y, weights=sent, minlength=num_classes)
+    return np.divide(sent_count, count, out=np.full(num_classes, np.nan), where=count > 0)
+
+
+def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:
+    """Boolean arrays of one length, at least one sample long; named in the error when they are not."""
+    out = [as_bool(name, values) for name, values in arrays.items()]
+    lengths = {name: array.shape for name, array in zip(arrays, out, strict=True)}
+    if len(set(lengths.values())) != 1 or out[0].ndim != 1:
+        raise DataError(f"arrays must be one-dimensional and of one length; got {lengths}")
+    if not len(out[0]):
+        raise DataError("no samples to measure on")
+    return out
+
+
+def _side(client: BoolArray, server: BoolArray, chosen: BoolArray) -> Side:
+    if not chosen.any():
+        return Side(ratio=0.0, client=None, server=None)
+    return Side(
+        ratio=float(chosen.mean()), client=float(client[chosen].mean()), server=float(server[chosen].mean())
+    )
+
+

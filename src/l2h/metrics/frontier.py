@@ -1,0 +1,87 @@
+"""The frontier: joint accuracy against reject rate as the threshold of a score sweeps over all samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import FloatArray
+from l2h.errors import DataError
+from l2h.metrics.contrastive import same_length
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """A curve from (0, accuracy of the client) to (1, accuracy of the server).
+
+    Attributes:
+        rate: (p,), share of samples sent, increasing from 0 to 1.
+        accuracy: (p,), joint accuracy there.
+        area: the area under it.
+    """
+
+    rate: FloatArray
+    accuracy: FloatArray
+    area: float
+
+
+def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> Frontier:
+    """Send the samples of the highest score first.
+
+    Samples of equal score are sent together; between such groups the curve is straight, which is what breaking the
+    ties at random gives on average.
+
+    Args:
+        score: (n,), larger means more to gain from asking.
+        client_correct: bool (n,).
+        server_correct: bool (n,).
+
+    Example:
+        >>> frontier([0.1, 0.9], [True, False], [True, True]).accuracy
+        array([0.5, 1. , 1. ])
+    """
+    s = np.asarray(score, dtype=np.float64)
+    client, server = same_length(client_correct=client_correct, server_correct=server_correct)
+    if s.shape != client.shape:
+        raise DataError(f"score has shape {s.shape}, the outcomes {client.shape}")
+    if np.isnan(s).any():
+        raise DataError(f"score of sample {int(np.argmax(np.isnan(s)))} is NaN")
+    n = len(s)
+    order = np.argsort(-s, kind="stable")
+    gain = server[order].astype(np.int64) - client[order].astype(np.int64)
+    right = np.concatenate([[0], np.cumsum(gain)]) + int(client.sum())
+    # Compared, not subtracted: scores of equal infinity are a tie too.
+    ends = np.concatenate([[True], s[order][1:] != s[order][:-1], [True]])
+    count = np.flatnonzero(ends)
+    rate = count / n
+    accuracy = right[count] / n
+    return Frontier(rate=rate, accuracy=accuracy, area=_trapezoid(accuracy, rate))
+
+
+def frontier_gain(area: float, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> float | None:
+    """``(A - A_random) / (A_oracle - A_random)``: 0 for a random order, 1 for the best one.
+
+    ``None`` where no order is better than another, so that there is nothing to gain.
+    """
+    client, server = same_length(client_correct=client_correct, server_correct=server_correct)
+    best = frontier(server.astype(float) - client.astype(float), client, server).area
+    random = (float(client.mean()) + float(server.mean())) / 2
+    if best - random <= 1e-12:
+        return None
+    return (area - random) / (best - random)
+
+
+def label_free_score(server_probability: npt.ArrayLike, client_label: npt.ArrayLike) -> FloatArray:
+    """``max p_e - p_e[m's label]``: the ranking of one who knows the server's softmax but not the truth."""
+    p = np.asarray(server_probability, dtype=np.float64)
+    label = np.asarray(client_label)
+    if p.ndim != 2 or label.shape != (len(p),):
+        raise DataError(f"need (n, K) probabilities and (n,) labels; got {p.shape} and {label.shape}")
+    return np.asarray(p.max(axis=1) - p[np.arange(len(p)), label])
+
+
+def _trapezoid(y: FloatArray, x: FloatArray) -> float:
+    # numpy 1 calls it trapz, numpy 2 trapezoid.
+    return float(np.sum(np.diff(x) * (y[1:] + y[:-1])) / 2)

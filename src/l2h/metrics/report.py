@@ -1,0 +1,158 @@
+"""Everything that is measured of one system on one test set at one price, as one plain object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
+from l2h.metrics.contrastive import Contrastive, contrastive, reject_rate_per_class
+from l2h.metrics.frontier import Frontier, frontier, frontier_gain, label_free_score
+from l2h.metrics.risk import Risks, risks
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of ``HelpSystem.evaluate``. :meth:`as_dict` is what ``metrics.json`` holds.
+
+    Attributes:
+        dataset: its name.
+        seed: the seed of the training.
+        costs: the prices.
+        accuracy: of ``client``, ``server`` and ``system``.
+        reject_rate: share of samples sent.
+        risk: beside its baselines.
+        contrastive: the table of the two sides.
+        frontiers: curves by name: ``system``, ``confidence``, ``label_free``, ``oracle``, ``random``.
+        gains: frontier gain by the same names; ``None`` where there is nothing to gain.
+        per_class: reject rate of each class; NaN where the class does not occur.
+        class_names: as many.
+        heads: reliability of the priced heads, ``client`` and ``server``; empty for a rejector without them.
+        ece: their expected calibration errors.
+        remote: bool (n,), the decisions.
+        client_label: int (n,), the client's answers.
+        server_label: int (n,), the server's answers.
+        y: int (n,), the truth.
+        score: (n,), what the frontier ranks by.
+    """
+
+    dataset: str
+    seed: int | None
+    costs: Costs
+    accuracy: dict[str, float]
+    reject_rate: float
+    risk: Risks
+    contrastive: Contrastive
+    frontiers: dict[str, Frontier]
+    gains: dict[str, float | None]
+    per_class: FloatArray
+    class_names: tuple[str, ...]
+    heads: dict[str, Reliability]
+    ece: dict[str, float]
+    remote: BoolArray
+    client_label: npt.NDArray[np.int64]
+    server_label: npt.NDArray[np.int64]
+    y: npt.NDArray[np.int64]
+    score: FloatArray
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON: shares and rates are fractions, a missing value is ``None``."""
+        return {
+            "schema": SCHEMA,
+            "dataset": self.dataset,
+            "seed": self.seed,
+            "samples": len(self.y),
+            "costs": self.costs.as_dict(),
+            "accuracy": dict(self.accuracy),
+            "reject_rate": self.reject_rate,
+            "risk": self.risk.as_dict(),
+            "frontier": {
+                "area": self.frontiers["system"].area,
+                "gain": self.gains["system"],
+                "confidence_gain": self.gains["confidence"],
+                "label_free_gain": self.gains["label_free"],
+            },
+            "contrastive": self.contrastive.as_dict(),
+            "reject_rate_per_class": {
+                name: None if np.isnan(rate) else float(rate)
+                for name, rate in zip(self.class_names, self.per_class, strict=True)
+            },
+            "heads": {
+                name: {"ece": self.ece[name], "reliability": curve.as_dict()} for name, curve in self.heads.items()
+            },
+        }
+
+
+def evaluate(
+    *,
+    y: npt.NDArray[np.int64],
+    client_label: npt.NDArray[np.int64],
+    client_confidence: FloatArray,
+    server_probability: FloatArray,
+    remote: BoolArray,
+    score: FloatArray,
+    costs: Costs,
+    confidence_remote: BoolArray | None,
+    head_probability: dict[str, FloatArray],
+    class_names: tuple[str, ...],
+    dataset: str = "unnamed",
+    seed: int | None = None,
+) -> Report:
+    """Measure decisions that have been taken.
+
+    Args:
+        y: int (n,), the truth.
+        client_label: int (n,), the client's answers.
+        client_confidence: (n,), its largest probability.
+        server_probability: (n, K), the server's softmax.
+        remote: bool (n,), the decisions.
+        score: (n,), the ranking behind them; larger means more to gain.
+        costs: the prices.
+        confidence_remote: bool (n,), decisions of the confidence rule at its held-out threshold.
+        head_probability: what the priced heads state: ``{"client": q_m, "server": q_e}``, or empty.
+        class_names: one a class.
+        dataset: its name.
+        seed: of the training.
+    """
+    server_label = server_probability.argmax(axis=1)
+    client_correct, server_correct = client_label == y, server_label == y
+    table = contrastive(client_correct, server_correct, remote)
+    scores = {
+        "system": score,
+        "confidence": -client_confidence,
+        "label_free": label_free_score(server_probability, client_label),
+        "oracle": server_correct.astype(float) - client_correct.astype(float),
+        "random": np.zeros(len(y)),
+    }
+    frontiers = {name: frontier(s, client_correct, server_correct) for name, s in scores.items()}
+    truth = {"client": client_correct, "server": server_correct}
+    return Report(
+        dataset=dataset,
+        seed=seed,
+        costs=costs,
+        accuracy={
+            "client": float(client_correct.mean()),
+            "server": float(server_correct.mean()),
+            "system": table.joint,
+        },
+        reject_rate=float(np.mean(remote)),
+        risk=risks(client_correct, server_correct, remote, costs, confidence_remote),
+        contrastive=table,
+        frontiers=frontiers,
+        gains={name: frontier_gain(f.area, client_correct, server_correct) for name, f in frontiers.items()},
+        per_class=reject_rate_per_class(remote, y, len(class_names)),
+        class_names=class_names,
+        heads={name: reliability_curve(p, truth[name]) for name, p in head_probability.items()},
+        ece={name: expected_calibration_error(p, truth[name]) for name, p in head_probability.items()},
+        remote=remote,
+        client_label=client_label,
+        server_label=server_label,
+        y=y,
+        score=score,
+    )

@@ -1,0 +1,34 @@
+"""Named networks, by name: ``lenet5``, ``alexnet``, ``vit``, ``mlp``; and the rejectors.
+
+Every network takes a float batch and gives K scores; ``embed`` gives the features its last layer reads, which an
+attached rejector can use.
+"""
+
+from l2h.models.alexnet import AlexNet
+from l2h.models.lenet import LeNet5
+from l2h.models.mlp import MLP
+from l2h.models.registry import NAMES, build, build_scaled, multiply_adds, rebuild, recommended
+from l2h.models.rejectors import AttachedRejector, SeparateRejector, build_rejector, client_view, client_view_size
+from l2h.models.scaling import InputScale, Scaled
+from l2h.models.vit import ViT, load_pretrained
+
+__all__ = [
+    "MLP",
+    "NAMES",
+    "AlexNet",
+    "AttachedRejector",
+    "InputScale",
+    "LeNet5",
+    "Scaled",
+    "SeparateRejector",
+    "ViT",
+    "build",
+    "build_rejector",
+    "build_scaled",
+    "client_view",
+    "client_view_size",
+    "load_pretrained",
+    "multiply_adds",
+    "rebuild",
+    "recommended",
+]

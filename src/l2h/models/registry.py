@@ -1,0 +1,84 @@
+"""Named models: how to build one, and the training settings that suit it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from l2h.errors import ModelError
+from l2h.models.alexnet import AlexNet
+from l2h.models.lenet import LeNet5
+from l2h.models.mlp import MLP
+from l2h.models.scaling import InputScale, Scaled
+from l2h.models.vit import ViT
+from l2h.settings import StageSettings
+
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "alexnet": AlexNet, "vit": ViT, "mlp": MLP}
+_RECOMMENDED = {
+    "lenet5": StageSettings(epochs=40, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2),
+    "alexnet": StageSettings(epochs=40, batch=128, optimizer="sgd", lr=2e-2, weight_decay=5e-4),
+    "vit": StageSettings(epochs=60, batch=256, optimizer="adamw", lr=1e-3, weight_decay=5e-2),
+    "mlp": StageSettings(epochs=40, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2),
+}
+NAMES = tuple(_BUILDERS)
+
+
+def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
+    """A fresh network.
+
+    Args:
+        name: one of :data:`NAMES`.
+        input_shape: shape of one sample, images as (channels, height, width).
+        outputs: how many scores.
+        options: the network's own, such as ``width=2`` for ``lenet5`` or ``patch=4`` for ``vit``.
+
+    Raises:
+        ModelError: an unknown name or option; the message lists the known ones.
+
+    Example:
+        >>> build("lenet5", (3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+    builder = _BUILDERS.get(name)
+    if builder is None:
+        raise ModelError(f"unknown model {name!r}; known: {', '.join(NAMES)}")
+    known = [p for p in inspect.signature(builder).parameters if p not in ("input_shape", "outputs")]
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ModelError(f"{name} has no option {', '.join(unknown)}; known: {', '.join(known)}")
+    return builder(input_shape, outputs, **options)
+
+
+def build_scaled(
+    name: str, input_shape: tuple[int, ...], outputs: int, scale: InputScale | None = None, **options: Any
+) -> Scaled:
+    """A named network behind its input scaling, which remembers how it was built."""
+    plan = {"name": name, "input_shape": list(input_shape), "outputs": outputs, "options": dict(options)}
+    return Scaled(scale or InputScale(input_shape), build(name, input_shape, outputs, **options), plan)
+
+
+def rebuild(plan: Mapping[str, Any]) -> Scaled:
+    """A network as :func:`build_scaled` made it, its weights and scaling to be loaded."""
+    return build_scaled(plan["name"], tuple(plan["input_shape"]), plan["outputs"], **plan["options"])
+
+
+def recommended(name: str | None) -> StageSettings:
+    """Training settings that suit the named model; those of ``mlp`` for a module of the user's."""
+    return _RECOMMENDED.get(name or "mlp", _RECOMMENDED["mlp"])
+
+
+def multiply_adds(model: nn.Module, *inputs: torch.Tensor) -> int:
+    """Multiply-adds of one forward pass over a batch of one, as torch's own counter sees them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    was_training = model.training
+    model.eval()
+    with counter, torch.no_grad():
+        model(*inputs)
+    model.train(was_training)
+    return int(counter.get_total_flops() // 2)

@@ -1,0 +1,169 @@
+"""The two kinds of rejector.
+
+*Separate* is the paper's: its own net on the raw input, decided before the client runs. *Attached* reads what the
+client said as well (see :func:`client_view`), and its own trunk on the input. Both give two numbers a sample: scores
+``(r1, r2)`` for LOCAL and REMOTE or, under the priced loss, the logits of ``q_m`` and ``q_e``.
+
+A rejector is called as ``rejector(x, view)``; ``view`` is the client's view, which a separate one ignores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from l2h.errors import ModelError
+from l2h.models import lenet
+from l2h.models.mlp import MLP
+from l2h.models.scaling import InputScale
+
+TOP = 10  # sorted probabilities kept; further down the tail is noise
+
+
+def client_view(log_probability: Tensor, embedding: Tensor | None = None) -> Tensor:
+    """What an attached rejector sees of the client's answer.
+
+    The largest probabilities in order, entropy, margin, log-odds of the answer, the log-probabilities themselves, a
+    one-hot of the label, and the client's last features where it exposes them.
+
+    Args:
+        log_probability: (n, K), the client's log-softmax; a client that gives only labels has one-hot rows, clipped.
+        embedding: (n, E) or None.
+    """
+    clipped = log_probability.clamp(min=LOG_FLOOR)
+    p = clipped.exp()
+    top = p.topk(min(TOP, p.shape[-1]), dim=-1)
+    first, second = top.values[..., 0], top.values[..., min(1, p.shape[-1] - 1)]
+    entropy = -(p * clipped).sum(-1)
+    log_odds = torch.log(first.clamp(min=1e-6)) - torch.log((1 - first).clamp(min=1e-6))
+    label = torch.zeros_like(p).scatter(-1, top.indices[..., :1], 1.0)
+    parts = [top.values, torch.stack([entropy, first - second, log_odds], dim=-1), clipped, label]
+    if embedding is not None:
+        parts.append(embedding)
+    return torch.cat(parts, dim=-1)
+
+
+LOG_FLOOR = math.log(1e-6)
+
+
+def client_view_size(num_classes: int, embedding_size: int = 0) -> int:
+    """Length of :func:`client_view` for one sample."""
+    return min(TOP, num_classes) + 3 + 2 * num_classes + embedding_size
+
+
+class SeparateRejector(nn.Module):
+    """LeNet-5 on images, an MLP on anything else; decides before the client runs.
+
+    Args:
+        input_shape: shape of one sample.
+        width: multiplies the layers of the net.
+        scale: the input scaling.
+    """
+
+    uses_client = False
+
+    def __init__(self, input_shape: tuple[int, ...], width: float = 1.0, scale: InputScale | None = None) -> None:
+        super().__init__()
+        self.input = scale or InputScale(input_shape)
+        self.trunk, size = _trunk(input_shape, width)
+        self.head = nn.Linear(size, 2)
+
+    def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
+        """Two numbers a sample, (n, 2)."""
+        scores: Tensor = self.head(self.trunk(self.input(x)))
+        return scores
+
+
+class AttachedRejector(nn.Module):
+    """A head on the client's view and on a trunk of its own.
+
+    The head adds a linear map of the view to a hidden layer over view and trunk, so that it starts as a recalibrated
+    confidence and learns what confidence misses.
+
+    Args:
+        input_shape: shape of one sample.
+        view_size: length of the client's view.
+        width: multiplies the layers of the trunk; 0 leaves the trunk out.
+        hidden: width of the hidden layer.
+        scale: the input scaling.
+    """
+
+    uses_client = True
+    view_shift: Tensor
+    view_scale: Tensor
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        view_size: int,
+        width: float = 4.0,
+        hidden: int = 128,
+        scale: InputScale | None = None,
+    ) -> None:
+        super().__init__()
+        self.input = scale or InputScale(input_shape)
+        self.trunk, size = _trunk(input_shape, width) if width > 0 else (None, 0)
+        self.register_buffer("view_shift", torch.zeros(view_size))
+        self.register_buffer("view_scale", torch.ones(view_size))
+        self.hidden = nn.Sequential(nn.Linear(view_size + size, hidden), nn.ReLU())
+        self.head = nn.Linear(hidden, 2)
+        self.skip = nn.Linear(view_size, 2)
+
+    def fit_view(self, view: Tensor) -> None:
+        """Standardise the view by these samples."""
+        self.view_shift.copy_(view.mean(0))
+        self.view_scale.copy_(1 / view.std(0, correction=0).clamp(min=1e-3))
+
+    def forward(self, x: Tensor, view: Tensor) -> Tensor:
+        """Two numbers a sample, (n, 2)."""
+        v = (view - self.view_shift) * self.view_scale
+        joined = v if self.trunk is None else torch.cat([self.trunk(self.input(x)), v], dim=-1)
+        scores: Tensor = self.head(self.hidden(joined)) + self.skip(v)
+        return scores
+
+
+class UserRejector(nn.Module):
+    """A module of the user's as a rejector, behind the fixed scaling of uint8 inputs to [-1, 1].
+
+    Args:
+        scale: that scaling.
+        net: called as ``net(x)``, or ``net(x, view)`` where it has an attribute ``uses_client = True``.
+    """
+
+    def __init__(self, scale: InputScale, net: nn.Module) -> None:
+        super().__init__()
+        self.input = scale
+        self.net = net
+        self.uses_client = bool(getattr(net, "uses_client", False))
+
+    def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
+        """Two numbers a sample, (n, 2)."""
+        scores: Tensor = self.net(self.input(x), view) if self.uses_client else self.net(self.input(x))
+        if scores.shape != (x.shape[0], 2):
+            raise ModelError(f"the rejector gives {tuple(scores.shape)}: expected two numbers a sample, ({x.shape[0]}, 2)")
+        return scores
+
+
+def build_rejector(
+    kind: str, input_shape: tuple[int, ...], view_size: int, scale: InputScale | None = None, **options: Any
+) -> nn.Module:
+    """A fresh rejector of the named kind.
+
+    Raises:
+        ModelError: an unknown kind; the message lists the known ones.
+    """
+    if kind == "separate":
+        return SeparateRejector(input_shape, scale=scale, **options)
+    if kind == "attached":
+        return AttachedRejector(input_shape, view_size, scale=scale, **options)
+    raise ModelError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
+
+
+def _trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:
+    if len(input_shape) == 3 and min(input_shape[1:]) >= 4:
+        return lenet.trunk(input_shape, width)
+    size = max(1, round(64 * width))
+    return MLP(input_shape, 1, hidden=(size, size)).hidden, size

@@ -1,0 +1,214 @@
+"""A vision transformer written on torch, and the loading of pre-trained weights from a file of the user's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from l2h.errors import ModelError
+
+
+class ViT(nn.Module):
+    """Patches, a class token, pre-norm transformer blocks, a linear head.
+
+    ViT-B/16 at 224 is ``ViT((3, 224, 224), K, size=224, patch=16, width=768, depth=12, heads=12)``.
+
+    Args:
+        input_shape: (channels, height, width); resized bilinearly to ``size`` where it differs.
+        outputs: how many scores.
+        size: side of the image the patches are cut from; the input's own where None.
+        patch: side of a patch.
+        width: features of a token.
+        depth: how many blocks.
+        heads: attention heads; must divide ``width``.
+        ratio: hidden width of a block's MLP over ``width``.
+        dropout: inside the MLPs and after attention.
+        norm_eps: of the layer norms; 1e-6 in the published pre-trained weights.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        outputs: int,
+        size: int | None = None,
+        patch: int = 4,
+        width: int = 192,
+        depth: int = 6,
+        heads: int = 3,
+        ratio: float = 4.0,
+        dropout: float = 0.0,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if len(input_shape) != 3:
+            raise ModelError(f"vit needs images (channels, height, width); got {input_shape}")
+        self.size = size or max(input_shape[1:])
+        if self.size % patch:
+            raise ModelError(f"vit: patch={patch} does not divide the image side {self.size}")
+        if width % heads:
+            raise ModelError(f"vit: heads={heads} does not divide width={width}")
+        self.grid = self.size // patch
+        self.patch_embed = nn.Conv2d(input_shape[0], width, patch, stride=patch)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, self.grid**2 + 1, width))
+        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        nn.init.trunc_normal_(self.cls_token, std=0.02)
+        self.blocks = nn.ModuleList(Block(width, heads, ratio, dropout, norm_eps) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.head = nn.Linear(width, outputs)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The class token's features (n, width) after the last block."""
+        if x.shape[-2:] != (self.size, self.size):
+            x = F.interpolate(x, size=(self.size, self.size), mode="bilinear", align_corners=False)
+        tokens = self.patch_embed(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1) + self.pos_embed
+        for block in self.blocks:
+            tokens = block(tokens)
+        return self.norm(tokens)[:, 0]  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (n, outputs)."""
+        scores: Tensor = self.head(self.embed(x))
+        return scores
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each behind a layer norm and beside a skip."""
+
+    def __init__(self, width: int, heads: int, ratio: float, dropout: float, norm_eps: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        hidden = int(width * ratio)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (n, t, width) to tokens of the same shape."""
+        n, t, width = tokens.shape
+        qkv = self.qkv(self.norm1(tokens)).reshape(n, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, width)
+        tokens = tokens + self.drop(self.proj(mixed))
+        out: Tensor = tokens + self.drop(self.mlp(self.norm2(tokens)))
+        return out
+
+
+def load_pretrained(model: ViT, path: str | Path) -> list[str]:
+    """Load weights from a safetensors file into ``model``.
+
+    Three layouts are read: this module's own, timm's, and that of Hugging Face transformers. Position embeddings of
+    another grid are interpolated. A head for another number of classes is left as it was initialised.
+
+    Returns:
+        Names of the tensors of ``model`` that the file did not set: empty, or the head's.
+
+    Raises:
+        ModelError: the file is missing or damaged, or lacks a tensor, or one has another shape.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        raw = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"cannot read weights from {path}: {error}") from error
+    given = _own_names(raw)
+    own = model.state_dict()
+    if "pos_embed" in given and given["pos_embed"].shape[1] != own["pos_embed"].shape[1]:
+        given["pos_embed"] = _regrid(given["pos_embed"], model.grid)
+    missing, wrong = [], []
+    for name, tensor in own.items():
+        if name not in given:
+            missing.append(name)
+        elif given[name].shape != tensor.shape:
+            if name.startswith("head."):
+                missing.append(name)
+            else:
+                wrong.append(f"{name}: file {tuple(given[name].shape)}, model {tuple(tensor.shape)}")
+    lacking = [name for name in missing if not name.startswith("head.")]
+    if lacking or wrong:
+        raise ModelError(
+            f"{path} does not fit this ViT; missing: {lacking[:5] or 'none'}; of another shape: {wrong[:5] or 'none'}. "
+            "Set size, patch, width, depth and heads to those of the file"
+        )
+    model.load_state_dict({name: given[name] for name in own if name not in missing}, strict=False)
+    return missing
+
+
+def _own_names(raw: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under this module's names, whichever layout they came in."""
+    if any("encoder.layer." in name for name in raw):
+        raw = _from_transformers(raw)
+    rename = (
+        (r"^patch_embed\.proj\.", "patch_embed."),
+        (r"\.attn\.(qkv|proj)\.", r".\1."),
+        (r"\.mlp\.fc1\.", ".mlp.0."),
+        (r"\.mlp\.fc2\.", ".mlp.3."),
+    )
+    out = {}
+    for original, tensor in raw.items():
+        name = original
+        for pattern, by in rename:
+            name = re.sub(pattern, by, name)
+        out[name] = tensor
+    return out
+
+
+def _from_transformers(raw: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Hugging Face's names to timm's: query, key and value become one matrix."""
+    strip = {re.sub(r"^vit\.", "", name): tensor for name, tensor in raw.items()}
+    plain = {
+        "embeddings.cls_token": "cls_token",
+        "embeddings.position_embeddings": "pos_embed",
+        "embeddings.patch_embeddings.projection.": "patch_embed.proj.",
+        "layernorm.": "norm.",
+        "classifier.": "head.",
+    }
+    inner = {
+        "layernorm_before.": "norm1.",
+        "layernorm_after.": "norm2.",
+        "attention.output.dense.": "attn.proj.",
+        "intermediate.dense.": "mlp.fc1.",
+        "output.dense.": "mlp.fc2.",
+    }
+    out: dict[str, Tensor] = {}
+    joined: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in strip.items():
+        layer = re.match(r"encoder\.layer\.(\d+)\.(.*)", name)
+        if layer is None:
+            for theirs, ours in plain.items():
+                if name.startswith(theirs):
+                    out[ours + name[len(theirs) :]] = tensor
+            continue
+        block, rest = layer.groups()
+        part = re.match(r"attention\.attention\.(query|key|value)\.(weight|bias)", rest)
+        if part:
+            joined.setdefault(f"blocks.{block}.attn.qkv.{part[2]}", {})[part[1]] = tensor
+            continue
+        for theirs, ours in inner.items():
+            if rest.startswith(theirs):
+                out[f"blocks.{block}.{ours}{rest[len(theirs) :]}"] = tensor
+                break
+    for name, parts in joined.items():
+        out[name] = torch.cat([parts["query"], parts["key"], parts["value"]])
+    return out
+
+
+def _regrid(pos_embed: Tensor, grid: int) -> Tensor:
+    """Position embeddings (1, 1 + g*g, width) interpolated to another grid; the class token's is kept."""
+    old = round((pos_embed.shape[1] - 1) ** 0.5)
+    if old * old != pos_embed.shape[1] - 1:
+        raise ModelError(f"position embeddings for {pos_embed.shape[1] - 1} patches are not a square grid")
+    token, rest = pos_embed[:, :1], pos_embed[:, 1:]
+    image = rest.reshape(1, old, old, -1).permute(0, 3, 1, 2)
+    image = F.interpolate(image, size=(grid, grid), mode="bicubic", align_corners=False)
+    return torch.cat([token, image.permute(0, 2, 3, 1).reshape(1, grid * grid, -1)], dim=1)

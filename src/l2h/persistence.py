@@ -1,0 +1,247 @@
+"""Saving and loading a system: JSON, safetensors and ONNX, never a pickle.
+
+A named network is saved as its weights and the plan to build it again. A client of another kind is saved as ONNX where
+it can be (torch modules, scikit-learn estimators, ONNX files); a callable, and a server or rejector of the user's own
+class, must be given again on loading, since their code is not in the folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from l2h import runs
+from l2h.clients import Client, OnnxClient, SklearnClient, TorchClient, unit_range
+from l2h.costs import as_bool
+from l2h.errors import ClientError, RunError
+from l2h.files import write_atomically
+from l2h.models import InputScale, Scaled, build_rejector, client_view_size, rebuild
+from l2h.models.rejectors import UserRejector
+from l2h.settings import Settings
+from l2h.system import HelpSystem
+from l2h.training import RejectorBatch, RejectorSpec
+from l2h.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from l2h.training.recipes import HeldOut
+
+CLIENT, SERVER, REJECTOR, CALIBRATION = (
+    f"checkpoints/{name}.safetensors" for name in ("client", "server", "rejector", "calibration")
+)
+CLIENT_ONNX = "checkpoints/client.onnx"
+
+
+def save_system(system: HelpSystem, folder: Path) -> Path:
+    """Write a fitted system into a run folder, beside what is there of the training."""
+    system._fitted()
+    assert system.rejectors is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    server: dict[str, Any] = {"kind": "given"}
+    if system.server is not None:
+        plan = getattr(system.server, "plan", None)
+        server = {"kind": "given" if plan is None else "named", "plan": plan}
+        save_checkpoint(folder / SERVER, system.server.state_dict(), {})
+    save_checkpoint(folder / REJECTOR, system.rejectors.tensors(), {})
+    if system.held_out is not None and system.platt is not None:
+        held = system.held_out
+        arrays = {
+            "scores": held.scores,
+            "client_confidence": held.client_confidence,
+            "client_correct": held.client_correct.astype(np.uint8),
+            "server_correct": held.server_correct.astype(np.uint8),
+            "platt": system.platt,
+        }
+        save_checkpoint(folder / CALIBRATION, {name: torch.from_numpy(a) for name, a in arrays.items()}, {})
+    config = runs.read_config(folder) if (folder / runs.CONFIG).exists() else {"schema": runs.SCHEMA}
+    config["system"] = {
+        "dataset": system.dataset,
+        "input_shape": list(system.input_shape or ()),
+        "input_dtype": system.input_dtype,
+        "class_names": list(system.class_names or ()),
+        "embedding_size": system.embedding_size,
+        "client": _save_client(system.client, folder, system),
+        "server": server,
+        "rejector": {
+            "kind": system.rejector if isinstance(system.rejector, str) else "given",
+            "options": system.rejector_options,
+        },
+        "specs": [spec.as_dict() for spec in system.specs],
+        "settings": system.settings.as_dict(),
+    }
+    runs.write_config(folder, config)
+    return folder
+
+
+def load_system(folder: Path, client: Any = None, server: Any = None, rejector: Any = None) -> HelpSystem:
+    """Read what :func:`save_system` wrote.
+
+    Raises:
+        RunError: there is no finished run, a file is damaged, or a part must be given.
+    """
+    config = runs.read_config(folder).get("system")
+    if config is None:
+        raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
+    shape, classes = tuple(config["input_shape"]), config["class_names"]
+    net: nn.Module | None = None
+    if server is None:
+        if config["server"]["kind"] != "named":
+            raise RunError(f"the server of {folder} is not in it: give it with l2h.load(folder, server=...)")
+        net = rebuild(config["server"]["plan"])
+    elif isinstance(server, nn.Module) and (folder / SERVER).exists():
+        net = Scaled(_unit(shape, config["input_dtype"]), copy.deepcopy(server))
+    kind = config["rejector"]["kind"]
+    if kind == "given" and rejector is None:
+        raise RunError(f"the rejector of {folder} is not in it: give it with l2h.load(folder, rejector=...)")
+    settings = Settings.from_dict(config["settings"])
+    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+        settings = Settings.from_dict({**config["settings"], "device": "auto"})
+    system = HelpSystem(
+        client=client if client is not None else _load_client(folder, config["client"]),
+        server=server if server is not None else config["server"]["plan"]["name"],
+        rejector=rejector if kind == "given" else kind,
+        settings=settings,
+        class_names=classes,
+        dataset=config["dataset"],
+        server_options=(config["server"].get("plan") or {}).get("options"),
+        rejector_options=config["rejector"]["options"],
+    )
+    system.input_shape, system.input_dtype = shape, config["input_dtype"]
+    system.embedding_size = config["embedding_size"]
+    system.specs = tuple(RejectorSpec.from_dict(spec) for spec in config["specs"])
+    if net is not None:
+        _load_weights(net, load_checkpoint(folder / SERVER), folder / SERVER)
+        system.server = net.to(system.device).eval()
+    system.rejectors = _load_rejectors(system, folder, rejector)
+    if (folder / CALIBRATION).exists():
+        saved = {name: tensor.numpy() for name, tensor in load_checkpoint(folder / CALIBRATION).tensors.items()}
+        system.platt = saved.pop("platt")
+        outcomes = {name: as_bool(name, saved.pop(name)) for name in ("client_correct", "server_correct")}
+        system.held_out = HeldOut(**saved, **outcomes)
+    return system
+
+
+def _load_rejectors(system: HelpSystem, folder: Path, given: nn.Module | None) -> RejectorBatch:
+    assert system.input_shape is not None
+    if given is not None:
+        module: nn.Module = UserRejector(_unit(system.input_shape, system.input_dtype), copy.deepcopy(given))
+    else:
+        size = client_view_size(system.num_classes, system.embedding_size)
+        assert isinstance(system.rejector, str)
+        module = build_rejector(system.rejector, system.input_shape, size, **system.rejector_options)
+    batch = RejectorBatch([module] * len(system.specs), system.device)
+    tensors = load_checkpoint(folder / REJECTOR).tensors
+    expected = {name: tuple(tensor.shape) for name, tensor in batch.tensors().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        raise RunError(f"{folder / REJECTOR} does not fit the rejector that {runs.CONFIG} describes")
+    batch.load(tensors)
+    return batch
+
+
+def _load_weights(net: nn.Module, checkpoint: Checkpoint, path: Path) -> None:
+    try:
+        net.load_state_dict(checkpoint.tensors)
+    except RuntimeError as error:
+        raise RunError(f"{path} does not fit the network that {runs.CONFIG} describes: {error}") from error
+
+
+def _unit(shape: tuple[int, ...], dtype: str | None) -> InputScale:
+    return InputScale.to_unit_range(shape) if dtype == "uint8" else InputScale(shape)
+
+
+def _save_client(client: Client, folder: Path, system: HelpSystem) -> dict[str, Any]:
+    plan = getattr(getattr(client, "module", None), "plan", None)
+    if isinstance(client, TorchClient) and plan is not None:
+        save_checkpoint(folder / CLIENT, client.module.state_dict(), {})
+        return {"kind": "named", "plan": plan, "fingerprint": client.fingerprint()}
+    data = client_to_onnx(client, system.input_shape or ())
+    if data is None:
+        return {"kind": "given"}
+    write_atomically(folder / CLIENT_ONNX, data[0])
+    return {"kind": "onnx", **data[1], "fingerprint": client.fingerprint()}
+
+
+def client_to_onnx(client: Client, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
+    """The client as an ONNX file and the names of its outputs; None where it is only a function.
+
+    Raises:
+        ClientError: it should convert, but the converter failed.
+    """
+    if isinstance(client, OnnxClient):
+        return client.weights()[0], {"scores": client.scores, "features": client.features, "flat": client.flat}
+    if isinstance(client, SklearnClient):
+        return _sklearn_to_onnx(client, input_shape)
+    if isinstance(client, TorchClient) and client.kind == "torch module":
+        return _torch_to_onnx(client, input_shape)
+    return None
+
+
+def _load_client(folder: Path, config: dict[str, Any]) -> Client:
+    if config["kind"] == "named":
+        net = rebuild(config["plan"])
+        _load_weights(net, load_checkpoint(folder / CLIENT), folder / CLIENT)
+        return TorchClient(net.eval())
+    if config["kind"] == "onnx":
+        return OnnxClient(folder / CLIENT_ONNX, config["scores"], config["features"], config["flat"])
+    raise RunError(f"the client of {folder} is not in it: give it with l2h.load(folder, client=...)")
+
+
+def _sklearn_to_onnx(client: SklearnClient, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
+    from skl2onnx import to_onnx
+
+    size = int(np.prod(input_shape))
+    # Scores a class, in label order, are what the estimator must give: otherwise the file would say something else.
+    scored = hasattr(client.estimator, "predict_proba")
+    complete = np.array_equal(client.classes, np.arange(len(client.classes))) and client.num_classes in (
+        None,
+        len(client.classes),
+    )
+    if not (scored and complete):
+        return None
+    try:
+        model = to_onnx(client.estimator, np.zeros((1, size), dtype=np.float32), options={"zipmap": False})
+    except Exception as error:  # the converter's own errors have no common base
+        raise ClientError(f"{type(client.estimator).__name__} cannot be converted to ONNX: {error}") from error
+    return model.SerializeToString(), {"scores": "probabilities", "features": None, "flat": True}
+
+
+class _WithFeatures(nn.Module):
+    """Scores and features in one pass, for export."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both outputs."""
+        return self.module(x), self.module.embed(x)  # type: ignore[operator]
+
+
+def _torch_to_onnx(client: TorchClient, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
+    if client.feature_layer is not None:
+        return None
+    has_features = callable(getattr(client.module, "embed", None))
+    module = copy.deepcopy(client.module).cpu().eval()
+    module = _WithFeatures(module) if has_features else module
+    names = ["scores", "features"] if has_features else ["scores"]
+    example = torch.from_numpy(unit_range(np.zeros((2, *input_shape), dtype=np.float32)))
+    buffer = io.BytesIO()
+    try:
+        program = torch.onnx.export(
+            module,
+            (example,),
+            input_names=["x"],
+            output_names=names,
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        program.save(buffer)
+    except Exception as error:  # the exporter's own errors have no common base
+        raise ClientError(f"the torch client cannot be exported to ONNX: {error}") from error
+    return buffer.getvalue(), {"scores": "scores", "features": "features" if has_features else None, "flat": False}

@@ -1,0 +1,109 @@
+"""The run folder: ``config.json``, ``metrics.json``, ``history.csv``, ``checkpoints/``, ``plots/``, ``report.html``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from l2h.errors import ResumeError, RunError
+
+SCHEMA = 1
+CONFIG, METRICS, HISTORY, CHECKPOINTS, PLOTS = "config.json", "metrics.json", "history.csv", "checkpoints", "plots"
+
+
+def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = False, resume: bool = False) -> None:
+    """Make the folder ready for a training with these settings.
+
+    Args:
+        folder: the run.
+        training: plain values; kept under ``"training"`` in ``config.json`` and compared on resume.
+        force: remove the run that is there.
+        resume: go on with it.
+
+    Raises:
+        RunError: a run is there and neither ``force`` nor ``resume`` is given, or the folder holds something else.
+        ResumeError: there is nothing to resume, or its settings differ; the message names them.
+    """
+    config = folder / CONFIG
+    if resume:
+        if not config.exists():
+            raise ResumeError(f"nothing to resume in {folder}: start without --resume")
+        _same_settings(read_config(folder).get("training", {}), json.loads(json.dumps(dict(training))), folder)
+        return
+    if folder.exists() and any(folder.iterdir()):
+        if not config.exists():
+            raise RunError(f"{folder} is not empty and holds no run: choose another folder")
+        if not force:
+            raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
+        for name in (CONFIG, METRICS, HISTORY, "report.html"):
+            (folder / name).unlink(missing_ok=True)
+        for name in (CHECKPOINTS, PLOTS, "tensorboard"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    write_config(folder, {"schema": SCHEMA, "training": dict(training)})
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json`` of a run.
+
+    Raises:
+        RunError: it is missing, damaged, or of a newer schema.
+    """
+    return _read(folder, CONFIG)
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write ``config.json`` atomically."""
+    write_json(folder / CONFIG, config)
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """``metrics.json`` of a run; raises as :func:`read_config`."""
+    return _read(folder, METRICS)
+
+
+def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
+    """Write ``metrics.json`` atomically."""
+    write_json(folder / METRICS, metrics)
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write plain values as JSON, atomically; NaN is refused, since JSON has none."""
+    from l2h.files import write_atomically
+
+    write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    path = folder / name
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{folder} holds no run: {name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise RunError(f"{path} is damaged: expected an object")
+    schema = values.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise RunError(f"{path} has schema {schema!r}; this version reads up to {SCHEMA}: update l2h")
+    return values
+
+
+def _same_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    differing = _differences(before, now, "")
+    if differing:
+        raise ResumeError(f"cannot resume {folder}: settings differ: {'; '.join(differing)}")
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], under: str) -> list[str]:
+    out = []
+    for key in sorted({*before, *now}):
+        a, b = before.get(key), now.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            out += _differences(a, b, f"{under}{key}.")
+        elif a != b:
+            out.append(f"{under}{key} was {a!r}, is {b!r}")
+    return out

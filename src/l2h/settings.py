@@ -1,0 +1,165 @@
+"""How to train: plain values with checks, written to and read from ``config.json``. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from l2h.errors import SettingsError
+
+_CHOICES = {
+    "recipe": ("default", "paper"),
+    "loss": ("priced", "shifted", "swapped", "paper"),
+    "precision": ("fp32", "bf16"),
+    "honest": ("auto", "holdout", "crossfit", "none"),
+    "augment": ("none", "shift", "flip+shift"),
+    "optimizer": ("sgd", "adamw"),
+    "schedule": ("cosine", "constant"),
+    "reduction": ("mean", "sum"),
+}
+
+
+@dataclass(frozen=True)
+class StageSettings:
+    """One training stage.
+
+    Attributes:
+        epochs: passes over its samples, at the most.
+        batch: samples a step.
+        optimizer: ``sgd`` (with momentum) or ``adamw``.
+        lr: the highest learning rate.
+        momentum: of ``sgd``.
+        weight_decay: decoupled for ``adamw``.
+        schedule: ``cosine`` (after a short warm-up, to nothing) or ``constant``.
+        patience: stop after so many epochs without a better held-out loss, and keep the best; None: neither.
+        reduction: of the loss over a batch.
+    """
+
+    epochs: int = 30
+    batch: int = 128
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "cosine"
+    patience: int | None = 8
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _whole("epochs", self.epochs, 1)
+        _whole("batch", self.batch, 1)
+        if self.patience is not None:
+            _whole("patience", self.patience, 1)
+        _number("lr", self.lr, 0, math.inf, open_low=True)
+        _number("momentum", self.momentum, 0, 1)
+        _number("weight_decay", self.weight_decay, 0, math.inf)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole training.
+
+    Attributes:
+        recipe: ``default``: the server to convergence, then the rejector on samples the server has not fitted.
+            ``paper``: Algorithm 1 (2 where a sync interval above 1 is given), a server step and a rejector step in
+            turn on the same samples.
+        loss: of the rejector: ``priced`` answers for every price; ``shifted``, ``swapped`` and ``paper`` are trained
+            for the given one.
+        seed: of everything that is drawn. The same seed on the same machine gives the same result.
+        device: ``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:1``.
+        precision: ``fp32``, or ``bf16`` for autocast.
+        honest: where the rejector gets samples that the server has not fitted: a ``holdout`` share, K-fold
+            ``crossfit``, or ``none`` (the paper's way: the server's own training samples). ``auto``: crossfit up to
+            20,000 samples, holdout above.
+        holdout: that share.
+        folds: K of the cross-fitting.
+        augment: what may be done to an image without changing its class.
+        copies: augmented copies of each sample that the rejector trains on, beside the sample itself.
+        distill: weight of the server's softmax in the priced heads' targets; the rest is on the 0/1 outcomes.
+        deterministic: ask the GPU's libraries for repeatable kernels.
+        threads: CPU threads of torch; None leaves them as they are. One is best for small nets.
+        server: the server's stage; None: what suits the named model.
+        rejector: the rejector's stage; None: what suits the recipe.
+    """
+
+    recipe: str = "default"
+    loss: str = "priced"
+    seed: int = 0
+    device: str = "auto"
+    precision: str = "fp32"
+    honest: str = "auto"
+    holdout: float = 0.2
+    folds: int = 5
+    augment: str = "none"
+    copies: int = 4
+    distill: float = 0.5
+    deterministic: bool = True
+    threads: int | None = None
+    server: StageSettings | None = None
+    rejector: StageSettings | None = None
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+        _whole("seed", self.seed, 0)
+        _whole("folds", self.folds, 2)
+        _whole("copies", self.copies, 0)
+        if self.threads is not None:
+            _whole("threads", self.threads, 1)
+        _number("holdout", self.holdout, 0, 1, open_low=True, open_high=True)
+        _number("distill", self.distill, 0, 1)
+        if self.recipe == "paper" and self.loss == "priced":
+            raise SettingsError("recipe 'paper' trains a rejector for a price: use loss 'paper', 'shifted' or 'swapped'")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for ``config.json``."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """The inverse of :meth:`as_dict`; an unknown name is refused."""
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise SettingsError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        stages = {
+            name: StageSettings(**values[name]) for name in ("server", "rejector") if values.get(name) is not None
+        }
+        return cls(**{**values, **stages})
+
+    def with_seed(self, seed: int) -> Settings:
+        """The same settings with another seed."""
+        return replace(self, seed=seed)
+
+
+def _check_choices(settings: Any) -> None:
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if f.name in _CHOICES and value not in _CHOICES[f.name]:
+            raise SettingsError(f"{f.name}={value!r} is unknown; known: {', '.join(_CHOICES[f.name])}")
+
+
+def _whole(name: str, value: Any, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise SettingsError(f"{name}={value!r} must be a whole number of {low} or more")
+
+
+def _number(
+    name: str, value: Any, low: float, high: float, open_low: bool = False, open_high: bool = False
+) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if fits:
+        fits = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
+    if not fits:
+        span = f"{'(' if open_low else '['}{low}, {high}{')' if open_high or high == math.inf else ']'}"
+        raise SettingsError(f"{name}={value!r} must be a number in {span}")
+
+
+#: The authors' settings: batch 16, SGD with momentum 0.9, e at 1e-3 on the mean loss, r at 1e-4 on the summed loss.
+PAPER_SERVER = StageSettings(
+    epochs=15, batch=16, optimizer="sgd", lr=1e-3, momentum=0.9, schedule="constant", patience=None
+)
+PAPER_REJECTOR = replace(PAPER_SERVER, lr=1e-4, reduction="sum")
+DEFAULT_REJECTOR = StageSettings(epochs=30, batch=256, optimizer="adamw", lr=1e-3, weight_decay=1e-2, patience=8)

@@ -1,0 +1,461 @@
+"""``HelpSystem``: the verbs of the workflow in their order: fit, calibrate, predict, evaluate, save."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from l2h import decision, metrics
+from l2h.answers import Answers
+from l2h.clients import Client, ClientAnswers, as_client
+from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.data.validate import check_arrays, check_inputs
+from l2h.errors import ClientError, DataError, L2HWarning, ModelError, NotFittedError, SettingsError
+from l2h.metrics import Report
+from l2h.models import InputScale, Scaled, build_rejector, build_scaled, client_view_size, recommended
+from l2h.models.rejectors import UserRejector
+from l2h.settings import Settings
+from l2h.training import Context, Job, Progress, RejectorBatch, RejectorSpec, Silent, Trained, pick_device, train
+from l2h.training.checkpoint import Checkpoints
+from l2h.training.loop import repeatable
+from l2h.training.recipes import HeldOut, view_tensor
+from l2h.training.server import log_probabilities
+
+Array = npt.NDArray[Any]
+DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
+PROBE = 64
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a rejector makes of n inputs.
+
+    Attributes:
+        scores: (n, 2), raw.
+        q_m: (n,), calibrated probability that the client is right; None without priced heads.
+        q_e: (n,), that the server is right; None likewise.
+    """
+
+    scores: npt.NDArray[np.float32]
+    q_m: FloatArray | None
+    q_e: FloatArray | None
+
+    def remote(self, costs: Costs) -> BoolArray:
+        """The decisions at these prices."""
+        if self.q_m is None or self.q_e is None:
+            return decision.from_scores(self.scores)
+        return decision.from_correctness(self.q_m, self.q_e, costs)
+
+    @property
+    def gain(self) -> FloatArray:
+        """What the frontier ranks by: expected gain in accuracy, or ``r2 - r1``."""
+        if self.q_m is None or self.q_e is None:
+            return np.asarray(self.scores[:, 1] - self.scores[:, 0], dtype=np.float64)
+        return np.asarray(self.q_e - self.q_m)
+
+
+class HelpSystem:
+    """A fixed client, a server and a rejector between them.
+
+    Args:
+        client: the classifier that cannot change: whatever :func:`l2h.as_client` takes.
+        server: a model's name (``lenet5``, ``alexnet``, ``vit``, ``mlp``) or a torch module, which are trained; or
+            anything else that :func:`l2h.as_client` takes, such as a callable over somebody's API, which is not.
+        rejector: ``attached``, ``separate``, or a torch module of two outputs a sample (called with the inputs, and
+            with the client's view as well where it has an attribute ``uses_client = True``).
+        settings: of the training.
+        class_names: one a class; numbers where None.
+        dataset: a name for reports.
+        server_options: of the named server, such as ``{"width": 4}``.
+        rejector_options: of the named rejector, such as ``{"width": 2}``.
+        train_server: False keeps a torch module as it is.
+
+    Example:
+        >>> from sklearn.datasets import make_classification
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> X, y = make_classification(600, n_informative=6, n_classes=3, random_state=0)
+        >>> old = DecisionTreeClassifier(max_depth=2).fit(X[:100], y[:100])
+        >>> quick = Settings(server=StageSettings(epochs=3), rejector=StageSettings(epochs=3), folds=2)
+        >>> system = HelpSystem(client=old, server="mlp", settings=quick).fit(X[100:400], y[100:400])
+        >>> answers = system.calibrate(X[400:500], y[400:500]).predict(X[500:], costs=Costs(c_e=0.1))
+        >>> sorted(set(answers.source.tolist())) in (["local"], ["remote"], ["local", "remote"])
+        True
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        server: Any,
+        rejector: str | nn.Module = "attached",
+        *,
+        settings: Settings | None = None,
+        class_names: Sequence[str] | None = None,
+        dataset: str = "unnamed",
+        server_options: dict[str, Any] | None = None,
+        rejector_options: dict[str, Any] | None = None,
+        train_server: bool | None = None,
+    ) -> None:
+        self.client: Client = as_client(client)
+        self.settings = settings or Settings()
+        self.dataset = dataset
+        self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self.server_options = dict(server_options or {})
+        self.rejector_options = dict(rejector_options or {})
+        if isinstance(rejector, str) and rejector not in ("attached", "separate"):
+            raise ModelError(f"unknown rejector {rejector!r}; known: attached, separate, or a torch module of your own")
+        self.rejector = rejector
+        self.device = pick_device(self.settings.device)
+        self._given_server: str | nn.Module | None = None
+        self.fixed_server: Client | None = None
+        self._take_server(server, train_server)
+        # What fitting finds out.
+        self.input_shape: tuple[int, ...] | None = None
+        self.input_dtype: str | None = None
+        self.embedding_size = 0
+        self.server: nn.Module | None = None
+        self.rejectors: RejectorBatch | None = None
+        self.specs: tuple[RejectorSpec, ...] = ()
+        self.held_out: HeldOut | None = None
+        self.platt: npt.NDArray[np.float64] | None = None
+        self.history: list[dict[str, Any]] = []
+
+    def _take_server(self, server: Any, train_server: bool | None) -> None:
+        from l2h.models import NAMES
+
+        trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
+        if isinstance(server, str) and not Path(server).suffix:
+            if server not in NAMES:
+                raise ModelError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
+            self._given_server = server
+        elif trainable and train_server is not False:
+            self._given_server = server
+        else:
+            if train_server:
+                raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
+            self.fixed_server = as_client(server)
+
+    @property
+    def num_classes(self) -> int:
+        """K, known after :meth:`fit`."""
+        if self.class_names is None:
+            raise NotFittedError("the number of classes is known after fit(X, y)")
+        return len(self.class_names)
+
+    def fit(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        costs: Costs | Sequence[Costs] | None = None,
+        *,
+        specs: Sequence[RejectorSpec] | None = None,
+        run: Path | str | None = None,
+        resume: bool = False,
+        checkpoint_every: int = 1,
+        progress: Progress | None = None,
+    ) -> HelpSystem:
+        """Server stage, then rejector stage.
+
+        Args:
+            X: (n, ...), uint8 images (n, C, H, W) or floats.
+            y: integer labels from 0.
+            costs: the prices to train for, one rejector each; not needed by the ``priced`` loss.
+            specs: the rejectors one by one, instead of ``costs``.
+            run: a folder for checkpoints and ``history.csv``.
+            resume: go on from the checkpoints there.
+            checkpoint_every: epochs between two checkpoints.
+            progress: who is told how it goes.
+
+        Returns:
+            The system itself.
+
+        Raises:
+            DataError: samples or labels that cannot be used.
+            ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
+        """
+        known = None if self.class_names is None else len(self.class_names)
+        X, y = check_arrays(X, y, num_classes=known)
+        if self.class_names is None:
+            self.class_names = tuple(str(k) for k in range(int(y.max()) + 1))
+        self.input_shape, self.input_dtype = tuple(X.shape[1:]), str(X.dtype)
+        self.client.check_repeatable(X[:PROBE], self.num_classes)
+        before = self.client.fingerprint()
+        answers = self.client.answers(X, self.num_classes)
+        self.embedding_size = 0 if answers.embedding is None else answers.embedding.shape[1]
+        self.specs = tuple(specs) if specs is not None else self._specs(costs)
+        folder = None if run is None else Path(run)
+        context = Context(
+            self.settings,
+            self.device,
+            Checkpoints(None if folder is None else folder / "checkpoints", resume, checkpoint_every),
+            progress or Silent(),
+            history_file=None if folder is None else folder / "history.csv",
+        )
+        with repeatable(self.settings, self.device):
+            trained = train(self._job(X, y, answers), context)
+        if self.client.fingerprint() != before:
+            raise ClientError("the client's weights changed during training: something else is training it")
+        self._take(trained)
+        self.history = context.history
+        return self
+
+    def _specs(self, costs: Costs | Sequence[Costs] | None) -> tuple[RejectorSpec, ...]:
+        if self.settings.loss == "priced":
+            return (RejectorSpec(),)
+        if costs is None:
+            raise SettingsError(
+                f"loss {self.settings.loss!r} trains for a price: fit(X, y, costs=l2h.Costs(...)), or use loss 'priced'"
+            )
+        several = [costs] if isinstance(costs, Costs) else list(costs)
+        return tuple(RejectorSpec(loss=self.settings.loss, costs=c) for c in several)
+
+    def _job(self, X: Array, y: npt.NDArray[np.int64], answers: ClientAnswers) -> Job:
+        shape = tuple(X.shape[1:])
+        unit = InputScale.to_unit_range(shape) if X.dtype == np.uint8 else InputScale(shape)
+        paper = self.settings.recipe == "paper"
+        scale = unit if paper and X.dtype == np.uint8 else InputScale.standardise(X)
+        given = self._given_server
+
+        def make_server() -> nn.Module:
+            if isinstance(given, str):
+                return build_scaled(given, shape, self.num_classes, copy.deepcopy(scale), **self.server_options)
+            net = Scaled(copy.deepcopy(unit), copy.deepcopy(given))  # type: ignore[arg-type]
+            _check_outputs(net, X[:2], self.num_classes)
+            return net
+
+        def make_rejector() -> nn.Module:
+            if isinstance(self.rejector, nn.Module):
+                return UserRejector(copy.deepcopy(unit), copy.deepcopy(self.rejector))
+            size = client_view_size(self.num_classes, self.embedding_size)
+            return build_rejector(self.rejector, shape, size, copy.deepcopy(scale), **self.rejector_options)
+
+        return Job(
+            X=X,
+            y=y,
+            client=self.client,
+            answers=answers,
+            make_server=None if given is None else make_server,
+            fixed_server=self.fixed_server,
+            server_settings=recommended(given if isinstance(given, str) else None),
+            make_rejector=make_rejector,
+            specs=self.specs,
+        )
+
+    def _take(self, trained: Trained) -> None:
+        self.server, self.rejectors = trained.server, trained.rejectors
+        self.held_out = self.platt = None
+        if trained.held_out is not None:
+            self._calibrate(trained.held_out)
+
+    def calibrate(self, X: npt.ArrayLike, y: npt.ArrayLike) -> HelpSystem:
+        """Recalibrate on samples that nothing was trained on.
+
+        Scale and shift of each priced head's logit, and the held-out outcomes that the confidence baseline takes its
+        threshold from. :meth:`fit` does this already on samples it kept back; fresh ones are better, since they have
+        met the final server.
+        """
+        X, y = self._check(X, y)
+        answers = self.client.answers(X, self.num_classes)
+        server_label = self._server_log_probability(X).argmax(axis=1)
+        self._calibrate(
+            HeldOut(
+                scores=self._scores(X, answers),
+                client_confidence=answers.confidence,
+                client_correct=answers.label == y,
+                server_correct=server_label == y,
+            )
+        )
+        return self
+
+    def _calibrate(self, held_out: HeldOut) -> None:
+        self.held_out = held_out
+        truth = (held_out.client_correct, held_out.server_correct)
+        self.platt = np.array(
+            [
+                [metrics.fit_platt(held_out.scores[r, :, head], truth[head]) for head in (0, 1)]
+                if spec.loss == "priced"
+                else [(1.0, 0.0), (1.0, 0.0)]
+                for r, spec in enumerate(self.specs)
+            ]
+        )
+
+    def predict(self, X: npt.ArrayLike, costs: Costs | None = None) -> Answers:
+        """Answer every input, asking the server where it pays.
+
+        Args:
+            X: as in :meth:`fit`.
+            costs: the prices; those of the training, or c_e = 0.1 and c_1 = 1, where None.
+        """
+        X = self._check_inputs(X)
+        costs, which = self._rejector_for(costs)
+        answers = self.client.answers(X, self.num_classes)
+        remote = self._judge(X, answers, which).remote(costs)
+        server_label = np.zeros(len(X), dtype=np.int64)
+        if remote.any():
+            server_label[remote] = self._server_log_probability(X[remote]).argmax(axis=1)
+        return Answers.of(answers.label, server_label, remote, costs)
+
+    def evaluate(self, X: npt.ArrayLike, y: npt.ArrayLike, costs: Costs | None = None) -> Report:
+        """Measure the system on a test set, beside every trivial baseline.
+
+        The confidence baseline takes its threshold from the samples of the last calibration; where there was none
+        (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
+        """
+        X, y = self._check(X, y)
+        costs, which = self._rejector_for(costs)
+        answers = self.client.answers(X, self.num_classes)
+        judgement = self._judge(X, answers, which)
+        confidence_remote = None
+        if self.held_out is None:
+            warnings.warn(
+                "no held-out samples: call calibrate(X, y) to compare with the confidence baseline", L2HWarning, stacklevel=2
+            )
+        else:
+            held = self.held_out
+            threshold = decision.confidence_threshold(
+                held.client_confidence, held.client_correct, held.server_correct, costs
+            )
+            confidence_remote = decision.confidence(answers.confidence, threshold)
+        heads = {}
+        if judgement.q_m is not None and judgement.q_e is not None:
+            heads = {"client": judgement.q_m, "server": judgement.q_e}
+        return metrics.evaluate(
+            y=y,
+            client_label=answers.label,
+            client_confidence=answers.confidence,
+            server_probability=np.exp(self._server_log_probability(X)),
+            remote=judgement.remote(costs),
+            score=judgement.gain,
+            costs=costs,
+            confidence_remote=confidence_remote,
+            head_probability=heads,
+            class_names=self.class_names or (),
+            dataset=self.dataset,
+            seed=self.settings.seed,
+        )
+
+    def judge(self, X: npt.ArrayLike, costs: Costs | None = None) -> Judgement:
+        """What the rejector thinks of every input, without asking anyone."""
+        X = self._check_inputs(X)
+        _, which = self._rejector_for(costs)
+        return self._judge(X, self.client.answers(X, self.num_classes), which)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write config and weights into a run folder; :func:`load` reads them back. Nothing is pickled."""
+        from l2h.persistence import save_system
+
+        return save_system(self, Path(folder))
+
+    # What the verbs share.
+
+    def _rejector_for(self, costs: Costs | None) -> tuple[Costs, int]:
+        """The prices in use and the number of the rejector that answers for them."""
+        self._fitted()
+        if self.specs[0].loss == "priced":
+            return costs or DEFAULT_COSTS, 0
+        if costs is None:
+            if len(self.specs) > 1:
+                raise SettingsError("rejectors for several prices were trained: say which with costs=")
+            assert self.specs[0].costs is not None
+            return self.specs[0].costs, 0
+        for i, spec in enumerate(self.specs):
+            if spec.costs == costs:
+                return costs, i
+        trained = "; ".join(str(spec.costs) for spec in self.specs)
+        raise SettingsError(
+            f"no rejector was trained for {costs}; there is one for {trained}. The loss 'priced' answers for every price"
+        )
+
+    def _judge(self, X: Array, answers: ClientAnswers, which: int) -> Judgement:
+        scores = self._scores(X, answers)[which]
+        if self.specs[which].loss != "priced":
+            return Judgement(scores, None, None)
+        scale_shift = np.tile([1.0, 0.0], (2, 1)) if self.platt is None else self.platt[which]
+        q_m, q_e = (metrics.apply_platt(scores[:, head], *scale_shift[head]) for head in (0, 1))
+        return Judgement(scores, q_m, q_e)
+
+    def _scores(self, X: Array, answers: ClientAnswers) -> npt.NDArray[np.float32]:
+        """(R, n, 2), in chunks so that a large X need not fit on the device."""
+        assert self.rejectors is not None
+        parts = []
+        for start in range(0, len(X), 8192):
+            chunk = slice(start, start + 8192)
+            x = torch.from_numpy(np.ascontiguousarray(X[chunk])).to(self.device)
+            embedding = None if answers.embedding is None else answers.embedding[chunk]
+            view = view_tensor(
+                ClientAnswers(answers.label[chunk], answers.log_probability[chunk], embedding, answers.has_scores),
+                self.device,
+            )
+            parts.append(self.rejectors.scores(x, view, self._context()).cpu().numpy())
+        return np.concatenate(parts, axis=1)
+
+    def _server_log_probability(self, X: Array) -> npt.NDArray[np.float32]:
+        if self.fixed_server is not None:
+            return self.fixed_server.answers(X, self.num_classes).log_probability
+        assert self.server is not None
+        parts = [
+            log_probabilities(
+                self.server, torch.from_numpy(np.ascontiguousarray(X[i : i + 8192])).to(self.device), self._context()
+            )
+            for i in range(0, len(X), 8192)
+        ]
+        return torch.cat(parts).cpu().numpy()
+
+    def _context(self) -> Context:
+        return Context(self.settings, self.device)
+
+    def _fitted(self) -> None:
+        if self.rejectors is None:
+            raise NotFittedError("this system is not fitted yet: call fit(X, y) first, or l2h.load(folder)")
+
+    def _check_inputs(self, X: npt.ArrayLike) -> Array:
+        self._fitted()
+        X = check_inputs(X)
+        if tuple(X.shape[1:]) != self.input_shape:
+            raise DataError(f"inputs have shape {tuple(X.shape[1:])}, the system was fitted to {self.input_shape}")
+        if str(X.dtype) != self.input_dtype:
+            raise DataError(
+                f"inputs are {X.dtype}, the system was fitted to {self.input_dtype}: their scales would differ"
+            )
+        return X
+
+    def _check(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, npt.NDArray[np.int64]]:
+        X = self._check_inputs(X)
+        return check_arrays(X, y, num_classes=self.num_classes, allow_one_class=True)
+
+
+def load(folder: str | Path, **given: Any) -> HelpSystem:
+    """Read a system that was saved, or trained by ``l2h train``.
+
+    Args:
+        folder: the run folder.
+        given: ``client=``, ``server=`` or ``rejector=``, where one could not be saved: a callable, or a module of the
+            user's, whose code is not in the folder.
+
+    Raises:
+        RunError: the folder holds no finished run, is damaged, or lacks a part that must be given.
+    """
+    from l2h.persistence import load_system
+
+    return load_system(Path(folder), **given)
+
+
+def _check_outputs(net: nn.Module, X: Array, num_classes: int) -> None:
+    net.eval()
+    try:
+        with torch.no_grad():
+            out = net(torch.from_numpy(X))
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"the server failed on inputs of shape {tuple(X.shape)}: {error}") from error
+    if out.shape != (len(X), num_classes):
+        raise ModelError(
+            f"the server gives {tuple(out.shape)} for {len(X)} inputs: expected scores ({len(X)}, {num_classes})"
+        )

@@ -1,0 +1,158 @@
+"""Algorithms 1 and 2 of the paper, step by step: a server step by L1, then a rejector step by L2, on the same batch.
+
+Algorithm 1 gives every rejector the server as it stands after its step. Algorithm 2 gives it the last copy that
+arrived; a copy arrives at steps 1, 1 + S, 1 + 2S, ... (the paper's ``t mod S = 1`` would never fire for S = 1). So
+S = 1 is Algorithm 1, and both are this one stage. The server's loss knows nothing of the rejectors, so one server
+serves all of them, whatever their costs and intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from l2h.losses import server_loss
+from l2h.settings import StageSettings
+from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
+from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec
+
+
+class AlternatingStage(Stage):
+    """Server and rejectors in turn, for ``server_settings.epochs`` epochs of batches that both use.
+
+    Args:
+        name: of the stage.
+        server: trained in place by L1.
+        rejectors: trained in place by their L2.
+        specs: one a rejector.
+        x: inputs on the device.
+        y: labels.
+        view: the client's view of each sample.
+        client_correct: bool (n,), whether the client is right.
+        server_settings: epochs, batch and optimizer of the server.
+        rejector_settings: optimizer of the rejectors; epochs and batch are the server's.
+        context: shared.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: nn.Module,
+        rejectors: RejectorBatch,
+        specs: Sequence[RejectorSpec],
+        x: Tensor,
+        y: Tensor,
+        view: Tensor,
+        client_correct: Tensor,
+        server_settings: StageSettings,
+        rejector_settings: StageSettings,
+        context: Context,
+    ) -> None:
+        super().__init__(name, server_settings, len(x))
+        self.server, self.rejectors, self.context = server, rejectors, context
+        self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
+        self.rejector_settings = rejector_settings
+        self.loss = BatchLoss(specs, context.device)
+        self.server_optimizer = make_optimizer(server_settings, list(server.parameters()))
+        self.rejector_optimizer = make_optimizer(rejector_settings, list(rejectors.params.values()))
+        intervals = [self.steps if spec.sync == "epoch" else int(spec.sync) for spec in specs]
+        self.intervals = sorted(set(intervals))
+        self.group = torch.tensor([self.intervals.index(i) for i in intervals], device=context.device)
+        self.copies = {i: self._server_state(clone=True) for i in self.intervals if i > 1}
+
+    def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
+        """One pass; nothing in it waits for the host."""
+        shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.name, epoch)
+        server_total = torch.zeros((), device=self.context.device)
+        rejector_total = torch.zeros(self.rejectors.size, device=self.context.device)
+        total_steps = self.settings.epochs * self.steps
+        for i, chosen in enumerate(shuffled.split(self.settings.batch)):
+            step = epoch * self.steps + i
+            set_learning_rate(self.server_optimizer, learning_rate(self.settings, step, total_steps))
+            set_learning_rate(self.rejector_optimizer, learning_rate(self.rejector_settings, step, total_steps))
+            x, y = self.x[chosen], self.y[chosen]
+            server_total += self._server_step(x, y)
+            self._synchronise(step)
+            rejector_total += self._rejector_step(chosen, x, self._server_correct(x, y))
+            tick()
+        rejector_losses = (rejector_total / self.samples).tolist()
+        row = {
+            "train_loss": float(server_total) / self.samples,
+            "held_out_loss": None,
+            "rejector_loss": sum(rejector_losses) / len(rejector_losses),
+        }
+        if len(rejector_losses) > 1:
+            row |= {f"rejector_loss_{i}": value for i, value in enumerate(rejector_losses)}
+        return row
+
+    def _server_step(self, x: Tensor, y: Tensor) -> Tensor:
+        self.server.train()
+        with self.context.autocast():
+            scores = self.server(x)
+        loss = server_loss(scores.float(), y, reduction=self.settings.reduction)  # type: ignore[arg-type]
+        self.server_optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.server_optimizer.step()
+        return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
+
+    def _synchronise(self, step: int) -> None:
+        """Send a copy to the rejectors whose turn it is; ``step`` counts from 0, the paper's t from 1."""
+        for interval, copy in self.copies.items():
+            if step % interval == 0:
+                for name, tensor in self._server_state(clone=False).items():
+                    copy[name].copy_(tensor)
+
+    def _server_correct(self, x: Tensor, y: Tensor) -> Tensor:
+        """Whether the server each rejector knows is right, (R, n)."""
+        self.server.eval()
+        with torch.no_grad(), self.context.autocast():
+            labels = [
+                (functional_call(self.server, self.copies[i], (x,)) if i > 1 else self.server(x)).argmax(-1)
+                for i in self.intervals
+            ]
+        return (torch.stack(labels) == y)[self.group]
+
+    def _rejector_step(self, chosen: Tensor, x: Tensor, server_correct: Tensor) -> Tensor:
+        client_correct = self.client_correct[chosen]
+        with self.context.autocast():
+            scores = self.rejectors(x, self.view[chosen], train=True)
+        # The targets are those of the priced heads, which this recipe does not train.
+        target = client_correct.float()
+        losses = self.loss(scores.float(), client_correct, server_correct, target, target)
+        each = losses.sum(1) if self.rejector_settings.reduction == "sum" else losses.mean(1)
+        self.rejector_optimizer.zero_grad(set_to_none=True)
+        each.sum().backward()  # type: ignore[no-untyped-call]
+        self.rejector_optimizer.step()
+        return losses.detach().sum(1)
+
+    def _server_state(self, clone: bool) -> dict[str, Tensor]:
+        state = {name: tensor.detach() for name, tensor in self.server.state_dict().items()}
+        return {name: tensor.clone() for name, tensor in state.items()} if clone else state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Both sides' weights and optimizers, and the copies under way."""
+        out = {f"server/{name}": tensor for name, tensor in self._server_state(clone=False).items()}
+        out |= {f"rejectors/{name}": tensor for name, tensor in self.rejectors.tensors().items()}
+        for interval, copy in self.copies.items():
+            out |= {f"copy-{interval}/{name}": tensor for name, tensor in copy.items()}
+        out |= {f"server-{name}": tensor for name, tensor in optimizer_tensors(self.server_optimizer).items()}
+        return out | {f"rejectors-{n}": tensor for n, tensor in optimizer_tensors(self.rejector_optimizer).items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what :meth:`tensors` gave."""
+
+        def under(prefix: str) -> dict[str, Tensor]:
+            return {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
+
+        self.server.load_state_dict(under("server/"))
+        self.rejectors.load(under("rejectors/"))
+        for interval, copy in self.copies.items():
+            for name, tensor in under(f"copy-{interval}/").items():
+                copy[name].copy_(tensor)
+        restore_optimizer(self.server_optimizer, under("server-"))
+        restore_optimizer(self.rejector_optimizer, under("rejectors-"))

@@ -1,0 +1,121 @@
+"""Checkpoints that survive: safetensors files, written beside the old one and moved over it in one step.
+
+A crash, an interrupt or a full disk during a save leaves the previous checkpoint as it was. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from l2h.errors import CheckpointError
+from l2h.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name, and plain values beside them."""
+
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Write atomically: whoever reads ``path`` finds the old file or the new one, whole.
+
+    Raises:
+        CheckpointError: it could not be written; the old file is untouched.
+    """
+    from safetensors.torch import save
+
+    data = save(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
+        metadata={"l2h": json.dumps(dict(meta))},
+    )
+    write_atomically(path, data)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a file written by :func:`save_checkpoint`.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            meta = json.loads((file.metadata() or {}).get("l2h", "{}"))
+    except FileNotFoundError:
+        raise CheckpointError(f"no checkpoint at {path}") from None
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: {error}") from error
+    return Checkpoint(tensors, meta)
+
+
+class Checkpoints:
+    """The checkpoints of one training, a file a stage; with no folder nothing is kept.
+
+    Args:
+        folder: where; None keeps nothing.
+        resume: start from what is there; otherwise what is there is ignored.
+        every: epochs between two saves. The last epoch of a stage is always saved.
+    """
+
+    def __init__(self, folder: Path | None, resume: bool = False, every: int = 1) -> None:
+        self.folder = folder
+        self.resume = resume
+        self.every = every
+
+    def path(self, stage: str) -> Path | None:
+        """The file of a stage."""
+        return None if self.folder is None else self.folder / f"stage-{stage.replace(' ', '-')}.safetensors"
+
+    def save(self, stage: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Save a stage."""
+        path = self.path(stage)
+        if path is not None:
+            save_checkpoint(path, tensors, meta)
+
+    def load(self, stage: str) -> Checkpoint | None:
+        """The stage's checkpoint, if there is one to resume from."""
+        path = self.path(stage)
+        if not self.resume or path is None or not path.exists():
+            return None
+        return load_checkpoint(path)
+
+    def clear(self) -> None:
+        """Remove every stage's file: the training is over and its result is saved."""
+        if self.folder is not None:
+            for path in self.folder.glob("stage-*.safetensors"):
+                path.unlink()
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as named tensors."""
+    out = {}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for i, parameter in enumerate(parameters):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                out[f"optimizer/{i}/{key}"] = torch.as_tensor(value)
+    return out
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what :func:`optimizer_tensors` gave."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for name, tensor in tensors.items():
+        if not name.startswith("optimizer/"):
+            continue
+        _, i, key = name.split("/")
+        parameter = parameters[int(i)]
+        # A step count stays where torch keeps it, on the host; everything else lives beside its parameter.
+        optimizer.state[parameter][key] = tensor.clone() if key == "step" else tensor.to(parameter.device)

@@ -1,0 +1,291 @@
+"""Many rejectors trained at once, as one batch of stacked weights; one rejector is the batch of one.
+
+The rejectors of a batch share architecture and samples and differ in weights (their seeds), costs, loss and, under
+Algorithm 2, sync interval. Each gets exactly the update it would get alone: the batch's loss is the sum of theirs,
+and the optimizers work element by element.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
+
+from l2h.costs import Costs
+from l2h.errors import ModelError, SettingsError
+from l2h.losses import weight_table, weighted_log_loss
+from l2h.settings import StageSettings
+from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
+
+
+@dataclass(frozen=True)
+class RejectorSpec:
+    """What one rejector of a batch is trained for.
+
+    Attributes:
+        loss: ``priced``, ``shifted``, ``swapped`` or ``paper``.
+        costs: the prices; None for ``priced``, which answers for all.
+        seed: of its weights.
+        sync: Algorithm 2's S: steps between two copies of the server, or ``"epoch"``. 1 is Algorithm 1.
+    """
+
+    loss: str = "priced"
+    costs: Costs | None = None
+    seed: int = 0
+    sync: int | str = 1
+
+    def __post_init__(self) -> None:
+        if self.loss != "priced" and self.costs is None:
+            raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
+        if self.sync != "epoch" and (not isinstance(self.sync, int) or self.sync < 1):
+            raise SettingsError(f"sync={self.sync!r} must be a whole number of steps of 1 or more, or 'epoch'")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        costs = None if self.costs is None else self.costs.as_dict()
+        return {"loss": self.loss, "costs": costs, "seed": self.seed, "sync": self.sync}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
+        """The inverse of :meth:`as_dict`."""
+        costs = None if values["costs"] is None else Costs.from_dict(values["costs"])
+        return cls(loss=values["loss"], costs=costs, seed=values["seed"], sync=values["sync"])
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples a rejector trains on, resident on the device, the two classifiers' outcomes computed once.
+
+    Attributes:
+        x: inputs.
+        view: the client's view, (n, V).
+        client_correct: bool (n,).
+        server_correct: bool (n,).
+        client_target: float (n,), what the priced head of the client is trained towards.
+        server_target: likewise the server's.
+    """
+
+    x: Tensor
+    view: Tensor
+    client_correct: Tensor
+    server_correct: Tensor
+    client_target: Tensor
+    server_target: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def at(self, index: Tensor) -> Pool:
+        """The samples at ``index``."""
+        return Pool(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    @staticmethod
+    def join(pools: Sequence[Pool]) -> Pool:
+        """All samples of several pools."""
+        return Pool(*(torch.cat([getattr(p, name) for p in pools]) for name in Pool.__dataclass_fields__))
+
+
+class RejectorBatch:
+    """R rejectors of one architecture as stacked tensors, called all at once.
+
+    Args:
+        modules: one a rejector, initialised by their own seeds; they are copied.
+        device: where the stack lives.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], device: torch.device) -> None:
+        self.template = copy.deepcopy(modules[0])
+        self.template.requires_grad_(False)
+        params, buffers = stack_module_state(list(modules))  # type: ignore[arg-type]
+        self.params: dict[str, Tensor] = {n: p.detach().to(device).requires_grad_() for n, p in params.items()}
+        self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
+        self.size = len(modules)
+
+    def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
+        """Scores (R, n, 2)."""
+        self.template.train(train)
+        if self.size == 1:
+            # Without vmap, so that a module of the user's may hold layers that vmap cannot batch.
+            state = {name: t[0] for name, t in (*self.params.items(), *self.buffers.items())}
+            return self._one(state, x, view).unsqueeze(0)
+        try:
+            out: Tensor = vmap(self._one, in_dims=(0, None, None), randomness="different")(
+                {**self.params, **self.buffers}, x, view
+            )
+        except RuntimeError as error:
+            raise ModelError(
+                f"this rejector cannot be trained as a batch of {self.size}: {error}. Layers that keep running "
+                "statistics, such as BatchNorm, are the usual cause: use GroupNorm, or train one rejector at a time"
+            ) from error
+        return out
+
+    def _one(self, state: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
+        args = (x, view) if getattr(self.template, "uses_client", False) else (x,)
+        out: Tensor = functional_call(self.template, state, args)
+        return out
+
+    def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048) -> Tensor:
+        """Scores (R, n, 2) in evaluation mode, without gradients."""
+        with torch.no_grad(), context.autocast():
+            parts = [self(a, b).float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
+        return torch.cat(parts, dim=1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All weights and buffers, stacked."""
+        return {**self.params, **self.buffers}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over stacked weights."""
+        with torch.no_grad():
+            for name, own in self.tensors().items():
+                own.copy_(tensors[name])
+
+    def module(self, i: int) -> nn.Module:
+        """The i-th rejector as a module of its own."""
+        module = copy.deepcopy(self.template)
+        module.load_state_dict({name: tensor[i].detach().clone() for name, tensor in self.tensors().items()})
+        return module.to(next(iter(self.params.values())).device).eval()
+
+
+class BatchLoss:
+    """Loss of each rejector on each sample, (R, n); every rejector by its own kind and costs."""
+
+    def __init__(self, specs: Sequence[RejectorSpec], device: torch.device) -> None:
+        def table(spec: RejectorSpec) -> Any:
+            return np.zeros((2, 2, 2)) if spec.costs is None else weight_table(spec.costs, spec.loss)
+
+        priced = [spec.loss == "priced" for spec in specs]
+        self.all_priced, self.none_priced = all(priced), not any(priced)
+        self.priced = torch.tensor(priced, device=device)[:, None]
+        tables = np.stack([np.zeros((2, 2, 2)) if p else table(s) for p, s in zip(priced, specs, strict=True)])
+        self.tables = torch.as_tensor(tables, dtype=torch.float32, device=device)
+        self.index = torch.arange(len(specs), device=device)[:, None]
+
+    def __call__(
+        self, scores: Tensor, client_correct: Tensor, server_correct: Tensor, client_target: Tensor, server_target: Tensor
+    ) -> Tensor:
+        """Per-rejector, per-sample losses; ``server_correct`` is (n,), or (R, n) where copies of the server differ."""
+        targets = torch.stack([client_target, server_target], dim=-1).expand_as(scores)
+        if self.all_priced:
+            return F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
+        server = server_correct.expand(scores.shape[:2]).long()
+        weights = self.tables[self.index, client_correct.long()[None], server]
+        weighted = weighted_log_loss(scores, weights)
+        if self.none_priced:
+            return weighted
+        heads = F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
+        return torch.where(self.priced, heads, weighted)
+
+
+class RejectorStage(Stage):
+    """Trains a batch of rejectors on a pool; each keeps its weights of the best held-out loss."""
+
+    def __init__(
+        self,
+        name: str,
+        rejectors: RejectorBatch,
+        specs: Sequence[RejectorSpec],
+        pool: Pool,
+        settings: StageSettings,
+        context: Context,
+        held_out: Pool | None = None,
+    ) -> None:
+        super().__init__(name, settings, len(pool))
+        self.rejectors, self.pool, self.held_out, self.context = rejectors, pool, held_out, context
+        self.loss = BatchLoss(specs, context.device)
+        self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
+        self.best_loss = torch.full((rejectors.size,), float("inf"), device=context.device)
+        self.best_epoch = torch.zeros(rejectors.size, dtype=torch.long, device=context.device)
+        self.best = {name: tensor.detach().clone() for name, tensor in rejectors.tensors().items()}
+        self.epoch = 0
+
+    def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
+        """One pass; nothing in it waits for the host."""
+        shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.name, epoch)
+        total = torch.zeros(self.rejectors.size, device=self.context.device)
+        for step, chosen in enumerate(shuffled.split(self.settings.batch)):
+            rate = learning_rate(self.settings, epoch * self.steps + step, self.settings.epochs * self.steps)
+            set_learning_rate(self.optimizer, rate)
+            losses = self._losses(self.pool.at(chosen), train=True)
+            each = losses.mean(1) if self.settings.reduction == "mean" else losses.sum(1)
+            self.optimizer.zero_grad(set_to_none=True)
+            each.sum().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            total += losses.detach().sum(1)
+            tick()
+        self.epoch = epoch + 1
+        held_out = self._held_out()
+        if held_out is not None and self.settings.patience is not None:
+            self._remember(held_out)
+        return {
+            "train_loss": float(total.mean()) / self.samples,
+            "held_out_loss": None if held_out is None else float(held_out.mean()),
+        }
+
+    def _losses(self, pool: Pool, train: bool) -> Tensor:
+        with self.context.autocast():
+            scores = self.rejectors(pool.x, pool.view, train=train)
+        return self.loss(
+            scores.float(), pool.client_correct, pool.server_correct, pool.client_target, pool.server_target
+        )
+
+    def _held_out(self) -> Tensor | None:
+        if self.held_out is None:
+            return None
+        with torch.no_grad():
+            parts = [
+                self._losses(self.held_out.at(part), train=False)
+                for part in torch.arange(len(self.held_out), device=self.context.device).split(2048)
+            ]
+        return torch.cat(parts, dim=1).mean(1)
+
+    def _remember(self, held_out: Tensor) -> None:
+        """Each rejector keeps its best; one whose patience ran out keeps what it has, as it would alone."""
+        waiting = self.epoch - self.best_epoch <= (self.settings.patience or 0)
+        better = waiting & (held_out < self.best_loss)
+        self.best_loss = torch.where(better, held_out, self.best_loss)
+        self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
+        for name, tensor in self.rejectors.tensors().items():
+            mask = better.reshape(-1, *(1,) * (tensor.ndim - 1))
+            self.best[name] = torch.where(mask, tensor.detach(), self.best[name])
+
+    @property
+    def stopped(self) -> bool:
+        """True when no rejector's held-out loss has fallen for ``patience`` epochs."""
+        patience = self.settings.patience
+        if patience is None or self.held_out is None or self.epoch == 0:
+            return False
+        return bool((self.epoch - self.best_epoch >= patience).all())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights, optimizer, best weights."""
+        return {
+            **{f"model/{name}": tensor for name, tensor in self.rejectors.tensors().items()},
+            **{f"best/{name}": tensor for name, tensor in self.best.items()},
+            **optimizer_tensors(self.optimizer),
+            "best_loss": self.best_loss,
+            "best_epoch": self.best_epoch,
+            "epoch": torch.tensor(self.epoch),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what :meth:`tensors` gave."""
+        self.rejectors.load({n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
+        self.best = {n[5:]: t.to(self.context.device) for n, t in tensors.items() if n.startswith("best/")}
+        restore_optimizer(self.optimizer, tensors)
+        self.best_loss = tensors["best_loss"].to(self.context.device)
+        self.best_epoch = tensors["best_epoch"].to(self.context.device)
+        self.epoch = int(tensors["epoch"])
+
+    def keep_best(self) -> None:
+        """Put each rejector's best weights in place."""
+        if self.settings.patience is not None and self.held_out is not None:
+            self.rejectors.load(self.best)

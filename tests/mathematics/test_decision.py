@@ -1,0 +1,236 @@
+"""Who answers: the Bayes rule, ties, the oracle and the confidence threshold."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l2h.costs import Costs
+from l2h.decision import (
+    bayes,
+    confidence,
+    confidence_threshold,
+    expected_saving,
+    from_correctness,
+    from_scores,
+    oracle,
+)
+from l2h.errors import DataError
+from l2h.metrics import risk
+
+fixed = settings(derandomize=True, deadline=None, max_examples=200)
+
+
+def test_the_bayes_rule_is_the_inequality_of_theorem_1() -> None:
+    rng = np.random.default_rng(0)
+    excluded = sent = 0
+    for _ in range(2000):
+        k = int(rng.integers(2, 11))
+        eta = rng.dirichlet(np.full(k, rng.choice([0.1, 0.5, 1.0, 5.0])), size=5)
+        label = rng.integers(k, size=5)
+        c_e, c_1 = rng.uniform(0, 1), rng.uniform(0, 2)
+        got = bayes(eta, label, Costs(c_e=c_e, c_1=c_1))
+        for row, j, remote in zip(eta.tolist(), label, got, strict=True):
+            right = 1 - c_e - c_1 + c_1 * max(row)
+            # Both sides are sums of a few doubles of at most 3, so 1e-12 is far above their rounding.
+            if abs(row[j] - right) < 1e-12:
+                excluded += 1
+                continue
+            assert remote == (not row[j] > right)
+            sent += bool(remote)
+    assert excluded <= 5
+    assert 1000 < sent < 9000
+
+
+def test_the_bayes_rule_in_exact_arithmetic_sends_ties() -> None:
+    # Eighths are exact in binary: every product and sum here is exact, and so is every tie.
+    eighths = [Fraction(i, 8) for i in range(9)]
+    ties = 0
+    for c_e, c_1, eta_0 in itertools.product(eighths, [*eighths, Fraction(5, 4), Fraction(2)], eighths):
+        eta = [eta_0, 1 - eta_0]
+        costs = Costs(c_e=float(c_e), c_1=float(c_1))
+        for j in (0, 1):
+            right = 1 - c_e - c_1 + c_1 * max(eta)
+            ties += eta[j] == right
+            remote = bayes([[float(p) for p in eta]], [j], costs)[0]
+            assert remote == (eta[j] <= right)
+    assert ties > 50
+
+
+def test_the_bayes_rule_has_no_better_rival() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        k = int(rng.integers(2, 6))
+        eta, label = rng.dirichlet(np.ones(k), size=6), rng.integers(k, size=6)
+        c_e, c_1 = rng.uniform(0, 1), rng.uniform(0, 2)
+        best = eta.argmax(axis=1)
+        local = [sum(eta[i, y] * (y != label[i]) for y in range(k)) for i in range(6)]
+        remote = [sum(eta[i, y] * (c_e + c_1 * (y != best[i])) for y in range(k)) for i in range(6)]
+
+        every = {
+            sent: sum(r if s else m for s, m, r in zip(sent, local, remote, strict=True))
+            for sent in itertools.product((False, True), repeat=6)
+        }
+        chosen = tuple(bayes(eta, label, Costs(c_e, c_1)).tolist())
+        # Sums of six numbers below 3.
+        assert every[chosen] == pytest.approx(min(every.values()), abs=1e-12)
+
+
+def test_the_priced_rule_is_the_bayes_rule_of_the_true_probabilities() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        eta, label = rng.dirichlet(np.ones(4), size=10), rng.integers(4, size=10)
+        costs = Costs(c_e=rng.uniform(0, 1), c_1=rng.uniform(0, 2))
+        by_heads = from_correctness(eta[np.arange(10), label], eta.max(axis=1), costs)
+        assert (by_heads == bayes(eta, label, costs)).all()
+
+
+def test_ties_are_remote() -> None:
+    assert from_scores([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-3.5, -3.5]]).tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert from_scores([[0.0, -0.0], [math.inf, math.inf], [-math.inf, -math.inf]]).all()
+    assert from_correctness([0.5], [0.75], Costs(c_e=0.25, c_1=1.0)).tolist() == [True]
+    # Equal chances at no price are a tie whatever their digits.
+    chance = np.random.default_rng(3).random(1000)
+    assert from_correctness(chance, chance, Costs(c_e=0.0, c_1=1.0)).all()
+    assert confidence([0.5, 0.6], 0.5).tolist() == [True, False]
+
+
+@fixed
+@given(
+    st.lists(
+        st.tuples(st.floats(allow_nan=False, width=32), st.floats(allow_nan=False, width=32)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_scores_decide_sample_by_sample(scores: list[tuple[float, float]]) -> None:
+    expected = [not r1 > r2 for r1, r2 in scores]
+    assert from_scores(scores).tolist() == expected
+    assert from_scores(np.array(scores, dtype=np.float32)).tolist() == expected
+
+
+def test_nan_is_refused_with_its_sample() -> None:
+    with pytest.raises(DataError, match="sample 1"):
+        from_scores([[0.0, 1.0], [math.nan, 0.0]])
+    with pytest.raises(DataError, match="sample 2"):
+        from_correctness([0.5, 0.5, math.nan], [0.5, 0.5, 0.5], Costs(0.1))
+    with pytest.raises(DataError, match="sample 0"):
+        from_correctness([0.5], [math.nan], Costs(0.1))
+    with pytest.raises(DataError, match="sample 1"):
+        confidence([0.5, math.nan], 0.4)
+    with pytest.raises(DataError, match="sample 0"):
+        confidence_threshold([math.nan, 0.2], [True, True], [True, True], Costs(0.1))
+
+
+@pytest.mark.parametrize(
+    ("posterior", "label"),
+    [
+        ([0.5, 0.5], [0]),
+        ([[0.5, 0.4]], [0]),
+        ([[1.5, -0.5]], [0]),
+        ([[math.nan, 1.0]], [0]),
+        ([[0.5, 0.5]], [2]),
+        ([[0.5, 0.5]], [-1]),
+        ([[0.5, 0.5]], [0.0]),
+        ([[0.5, 0.5]], [0, 1]),
+    ],
+)
+def test_what_is_no_posterior_or_no_label_is_refused(posterior: object, label: object) -> None:
+    with pytest.raises(DataError):
+        bayes(posterior, label, Costs(0.1))
+
+
+@pytest.mark.parametrize("scores", [[0.0, 1.0], [[0.0, 1.0, 2.0]], [[[0.0, 1.0]]]])
+def test_scores_of_another_shape_are_refused(scores: object) -> None:
+    with pytest.raises(DataError, match="shape"):
+        from_scores(scores)
+
+
+def test_no_decision_beats_the_oracle() -> None:
+    rng = np.random.default_rng(4)
+    for n in range(1, 9):
+        for _ in range(8):
+            client, server = rng.random((2, n)) < 0.6
+            costs = Costs(c_e=rng.uniform(0, 1.2), c_1=rng.uniform(0, 2))
+            decisions = itertools.product((False, True), repeat=n)
+            lowest = min(risk(client, server, list(sent), costs) for sent in decisions)
+            best = risk(client, server, oracle(client, server, costs), costs)
+            # Means of at most eight numbers below 4.
+            assert best == pytest.approx(lowest, abs=1e-14)
+
+
+@fixed
+@given(
+    outcomes=st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=30),
+    c_e=st.floats(0, 3),
+    c_1=st.floats(0, 3),
+)
+def test_the_oracles_risk_bounds_every_decision(
+    outcomes: list[tuple[bool, bool, bool]], c_e: float, c_1: float
+) -> None:
+    client, server, remote = (np.array(column) for column in zip(*outcomes, strict=True))
+    costs = Costs(c_e=c_e, c_1=c_1)
+    best = risk(client, server, oracle(client, server, costs), costs)
+    # A mean of at most 30 numbers below 6.
+    assert best <= risk(client, server, remote, costs) + 1e-14
+
+
+@pytest.mark.parametrize("levels", [2, 4, 1000])
+def test_the_confidence_threshold_has_the_lowest_risk_of_all(levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    kept_all = sent_all = cut = 0
+    for _ in range(300):
+        n = int(rng.integers(1, 13))
+        p = rng.integers(levels, size=n) / levels  # few levels: many ties
+        client, server = rng.random((2, n)) < 0.6
+        costs = Costs(c_e=rng.uniform(0, 0.6), c_1=rng.uniform(0, 1.5))
+        # Every threshold is equivalent to keeping all or to one that lies on a sample.
+        every = [risk(client, server, p <= t, costs) for t in [-1.0, *p]]
+        threshold = confidence_threshold(p, client, server, costs)
+        kept_all += threshold == -math.inf
+        sent_all += threshold == math.inf
+        cut += math.isfinite(threshold)
+        # Sums of at most twelve numbers below 3, in two orders.
+        assert risk(client, server, confidence(p, threshold), costs) == pytest.approx(min(every), abs=1e-12)
+    assert min(kept_all, sent_all, cut) > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("above", [1.0, 0.5, 0.7, 0.3, 0.9])
+def test_the_threshold_separates_neighbouring_floats(above: float, dtype: type) -> None:
+    # A saturated softmax gives 1 and its neighbour: the cut between them must not move onto either.
+    p = np.array([above, above, above], dtype=dtype)
+    p[0] = np.nextafter(p[1], dtype(0))
+    for values in (p, np.nextafter(p, dtype(0))):
+        client, server = [False, True, True], [True, False, False]
+        threshold = confidence_threshold(values, client, server, Costs(c_e=0.1))
+        assert confidence(values, threshold).tolist() == [True, False, False]
+
+
+def test_a_threshold_needs_samples_with_outcomes() -> None:
+    with pytest.raises(DataError, match="at least one"):
+        confidence_threshold([], [], [], Costs(0.1))
+    with pytest.raises(DataError, match="shape"):
+        confidence_threshold([0.2, 0.4], [True, False, True], [True, True, True], Costs(0.1))
+
+
+@fixed
+@given(
+    q_m=st.floats(0, 1), q_e=st.floats(0, 1), c_e=st.floats(0, 1), c_1=st.floats(0, 2), more=st.floats(0, 1)
+)
+def test_a_dearer_request_saves_less_by_what_it_is_dearer(
+    q_m: float, q_e: float, c_e: float, c_1: float, more: float
+) -> None:
+    cheap = expected_saving([q_m], [q_e], Costs(c_e=c_e, c_1=c_1))[0]
+    dear = expected_saving([q_m], [q_e], Costs(c_e=c_e + more, c_1=c_1))[0]
+    # A handful of operations on numbers of at most 4.
+    assert dear == pytest.approx(cheap - more, abs=1e-14)
