@@ -26,9 +26,35 @@ _HOME = {
     "load": "l2h.system",
     "load_dataset": "l2h.data",
 }
-_MODULES = ("clients", "costs", "data", "decision", "errors", "losses", "metrics", "models", "report", "settings", "training")
+_MODULES = (
+    "clients",
+    "costs",
+    "data",
+    "decision",
+    "errors",
+    "losses",
+    "metrics",
+    "models",
+    "report",
+    "settings",
+    "training",
+)
 
-__all__ = [*sorted(_HOME), "__version__"]
+__all__ = [
+    "Answer",
+    "Answers",
+    "Costs",
+    "Dataset",
+    "HelpSystem",
+    "Report",
+    "Settings",
+    "StageSettings",
+    "StochasticClient",
+    "__version__",
+    "as_client",
+    "load",
+    "load_dataset",
+]
 
 if TYPE_CHECKING:
     from l2h.answers import Answer, Answers

@@ -145,7 +145,9 @@ class Client(ABC):
         embedding = None if features is None else _finite(np.asarray(features)).reshape(len(X), -1)
         return ClientAnswers(
             label=label,
-            log_probability=np.maximum(log_p, np.log(FLOOR)).astype(np.float32) if not has_scores else log_p.astype(np.float32),
+            log_probability=np.maximum(log_p, np.log(FLOOR)).astype(np.float32)
+            if not has_scores
+            else log_p.astype(np.float32),
             embedding=None if embedding is None else embedding.astype(np.float32),
             has_scores=has_scores,
         )
@@ -209,7 +211,9 @@ class TorchClient(Client):
     def weights(self) -> list[bytes]:
         """Names and bytes of every parameter and buffer."""
         out = []
-        for name, tensor in sorted(self.module.state_dict.items() if self.kind == "exported program" else self.module.state_dict().items()):
+        for name, tensor in sorted(
+            self.module.state_dict.items() if self.kind == "exported program" else self.module.state_dict().items()
+        ):
             out += [name.encode(), tensor.detach().cpu().contiguous().numpy().tobytes()]
         return out
 
@@ -222,8 +226,8 @@ class OnnxClient(Client):
         scores: name of the output that holds scores; where None, the first floating output of two axes, or else the
             first output.
         features: name of the output that holds features.
-        flat: feed one flat row a sample, unscaled, as models exported from scikit-learn want it; where None, decided by the
-            file's own input shape.
+        flat: feed one flat row a sample, unscaled, as models exported from scikit-learn want it; where None,
+            decided by the file's own input shape.
     """
 
     kind = "ONNX model"
@@ -456,7 +460,9 @@ def _finite(scores: Array) -> Array:
     scores = scores.astype(np.float64)
     bad = ~np.isfinite(scores).reshape(len(scores), -1).all(axis=1)
     if bad.any():
-        raise ClientError(f"the client's output for sample {int(np.argmax(bad))} is not finite ({int(bad.sum())} in all)")
+        raise ClientError(
+            f"the client's output for sample {int(np.argmax(bad))} is not finite ({int(bad.sum())} in all)"
+        )
     return scores
 
 

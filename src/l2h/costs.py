@@ -5,8 +5,9 @@
 | LOCAL    | ``c_cc`` (0)     | ``c_ce`` (1)     |
 | REMOTE   | ``c_sc`` (c_e)   | ``c_se`` (c_e + c_1) |
 
-In brackets the two-number form of the paper. Up to an offset and a scale every four-cost form has a two-number form
-with the same decisions, so :class:`Costs` holds the four and gives ``c_e`` and ``c_1`` as properties.
+In brackets the two-number form of the paper. Up to an offset and a scale every four-cost form decides as a two-number
+form does, so :class:`Costs` holds the four and gives ``c_e`` and ``c_1`` as properties (``c_e`` is below 0 where asking
+is cheaper than a right local answer).
 """
 
 from __future__ import annotations
@@ -61,14 +62,13 @@ class Costs:
         Raises:
             CostError: a cost is negative or not finite, or a right answer costs more than a wrong one.
         """
-        four = [
-            _cost(name, value)
-            for name, value in (("c_cc", c_cc), ("c_ce", c_ce), ("c_sc", c_sc), ("c_se", c_se))
-        ]
+        four = [_cost(name, value) for name, value in (("c_cc", c_cc), ("c_ce", c_ce), ("c_sc", c_sc), ("c_se", c_se))]
         if four[0] >= four[1]:
             raise CostError(f"c_cc={c_cc} must be below c_ce={c_ce}: a wrong local answer costs more than a right one")
         if four[2] > four[3]:
-            raise CostError(f"c_sc={c_sc} must not exceed c_se={c_se}: a wrong remote answer costs no less than a right one")
+            raise CostError(
+                f"c_sc={c_sc} must not exceed c_se={c_se}: a wrong remote answer costs no less than a right one"
+            )
         self = object.__new__(cls)
         self._set(*four)
         return self

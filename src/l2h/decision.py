@@ -1,6 +1,7 @@
 """Who answers: rules that turn what is known of a sample into LOCAL (False) or REMOTE (True).
 
-One convention everywhere: a boolean array, true where remote, and a tie is REMOTE.
+One convention: a boolean array, true where remote, and a rejector's tie is REMOTE. The oracle alone keeps a tie, since
+asking gains nothing there.
 """
 
 from __future__ import annotations

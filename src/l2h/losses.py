@@ -1,4 +1,4 @@
-"""The surrogate losses. All by log-softmax: finite at any logits that are finite.
+"""The surrogate losses. All by log-softmax, so that large logits neither overflow nor vanish.
 
 With ``(p_local, p_remote) = softmax(r1, r2)`` every rejector loss here has the form
 ``-w_local * ln p_local - w_remote * ln p_remote``; the kinds differ in their weights only, which depend on nothing
@@ -6,7 +6,7 @@ but whether the client and the server are right:
 
 | kind      | w_local        | w_remote        | |
 |-----------|----------------|-----------------|-|
-| `paper`   | 1 - l_local    | 1 - l_remote    | equation (7): w_remote < 0 where c_e + c_1 > 1 and e is wrong, unbounded below |
+| `paper`   | 1 - l_local    | 1 - l_remote    | unbounded below: w_remote < 0 where c_e + c_1 > 1 and e is wrong |
 | `shifted` | C - l_local    | C - l_remote    | C = max(1, c_e + c_1): no weight is negative |
 | `swapped` | l_remote       | l_local         | cost-weighted cross-entropy: no weight is negative |
 
@@ -75,9 +75,7 @@ def rejector_loss(
     return reduce(weighted_log_loss(scores, weights), reduction)
 
 
-def priced_loss(
-    scores: Tensor, client_target: Tensor, server_target: Tensor, reduction: Reduction = "mean"
-) -> Tensor:
+def priced_loss(scores: Tensor, client_target: Tensor, server_target: Tensor, reduction: Reduction = "mean") -> Tensor:
     """Binary cross-entropy of the two priced heads.
 
     Args:

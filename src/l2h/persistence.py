@@ -8,7 +8,7 @@ class, must be given again on loading, since their code is not in the folder.
 from __future__ import annotations
 
 import copy
-import io
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from l2h.clients import Client, OnnxClient, SklearnClient, TorchClient, unit_ran
 from l2h.costs import as_bool
 from l2h.errors import ClientError, RunError
 from l2h.files import write_atomically
-from l2h.models import InputScale, Scaled, build_rejector, client_view_size, rebuild
+from l2h.models import InputScale, Scaled, rebuild
 from l2h.models.rejectors import UserRejector
 from l2h.settings import Settings
 from l2h.system import HelpSystem
@@ -56,7 +56,9 @@ def save_system(system: HelpSystem, folder: Path) -> Path:
             "platt": system.platt,
         }
         save_checkpoint(folder / CALIBRATION, {name: torch.from_numpy(a) for name, a in arrays.items()}, {})
-    config = runs.read_config(folder) if (folder / runs.CONFIG).exists() else {"schema": runs.SCHEMA}
+    config: dict[str, Any] = {"schema": runs.SCHEMA}
+    if (folder / runs.CONFIG).exists():
+        config = runs.read_config(folder)
     config["system"] = {
         "dataset": system.dataset,
         "input_shape": list(system.input_shape or ()),
@@ -119,8 +121,12 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
     if (folder / CALIBRATION).exists():
         saved = {name: tensor.numpy() for name, tensor in load_checkpoint(folder / CALIBRATION).tensors.items()}
         system.platt = saved.pop("platt")
-        outcomes = {name: as_bool(name, saved.pop(name)) for name in ("client_correct", "server_correct")}
-        system.held_out = HeldOut(**saved, **outcomes)
+        system.held_out = HeldOut(
+            scores=saved["scores"],
+            client_confidence=saved["client_confidence"],
+            client_correct=as_bool("client_correct", saved["client_correct"]),
+            server_correct=as_bool("server_correct", saved["server_correct"]),
+        )
     return system
 
 
@@ -129,9 +135,7 @@ def _load_rejectors(system: HelpSystem, folder: Path, given: nn.Module | None) -
     if given is not None:
         module: nn.Module = UserRejector(_unit(system.input_shape, system.input_dtype), copy.deepcopy(given))
     else:
-        size = client_view_size(system.num_classes, system.embedding_size)
-        assert isinstance(system.rejector, str)
-        module = build_rejector(system.rejector, system.input_shape, size, **system.rejector_options)
+        module = system._build_rejector()
     batch = RejectorBatch([module] * len(system.specs), system.device)
     tensors = load_checkpoint(folder / REJECTOR).tensors
     expected = {name: tuple(tensor.shape) for name, tensor in batch.tensors().items()}
@@ -229,7 +233,9 @@ def _torch_to_onnx(client: TorchClient, input_shape: tuple[int, ...]) -> tuple[b
     module = _WithFeatures(module) if has_features else module
     names = ["scores", "features"] if has_features else ["scores"]
     example = torch.from_numpy(unit_range(np.zeros((2, *input_shape), dtype=np.float32)))
-    buffer = io.BytesIO()
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it warns of operators of packages that are not installed
     try:
         program = torch.onnx.export(
             module,
@@ -241,7 +247,9 @@ def _torch_to_onnx(client: TorchClient, input_shape: tuple[int, ...]) -> tuple[b
             verbose=False,
         )
         assert program is not None
-        program.save(buffer)
+        data = program.model_proto.SerializeToString()
     except Exception as error:  # the exporter's own errors have no common base
         raise ClientError(f"the torch client cannot be exported to ONNX: {error}") from error
-    return buffer.getvalue(), {"scores": "scores", "features": "features" if has_features else None, "flat": False}
+    finally:
+        log.setLevel(level)
+    return data, {"scores": "scores", "features": "features" if has_features else None, "flat": False}

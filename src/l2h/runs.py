@@ -28,13 +28,15 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
         ResumeError: there is nothing to resume, or its settings differ; the message names them.
     """
     config = folder / CONFIG
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose a folder")
     if resume:
         if not config.exists():
             raise ResumeError(f"nothing to resume in {folder}: start without --resume")
         _same_settings(read_config(folder).get("training", {}), json.loads(json.dumps(dict(training))), folder)
         return
     if folder.exists() and any(folder.iterdir()):
-        if not config.exists():
+        if not _holds_run(folder):
             raise RunError(f"{folder} is not empty and holds no run: choose another folder")
         if not force:
             raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
@@ -74,6 +76,15 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     from l2h.files import write_atomically
 
     write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether ``config.json`` is one of ours: many other programs have a file of that name."""
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "schema" in config and ("training" in config or "system" in config)
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

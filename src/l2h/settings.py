@@ -111,7 +111,9 @@ class Settings:
         _number("holdout", self.holdout, 0, 1, open_low=True, open_high=True)
         _number("distill", self.distill, 0, 1)
         if self.recipe == "paper" and self.loss == "priced":
-            raise SettingsError("recipe 'paper' trains a rejector for a price: use loss 'paper', 'shifted' or 'swapped'")
+            raise SettingsError(
+                "recipe 'paper' trains a rejector for a price: use loss 'paper', 'shifted' or 'swapped'"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for ``config.json``."""
@@ -146,9 +148,7 @@ def _whole(name: str, value: Any, low: int) -> None:
         raise SettingsError(f"{name}={value!r} must be a whole number of {low} or more")
 
 
-def _number(
-    name: str, value: Any, low: float, high: float, open_low: bool = False, open_high: bool = False
-) -> None:
+def _number(name: str, value: Any, low: float, high: float, open_low: bool = False, open_high: bool = False) -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if fits:
         fits = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
@@ -162,4 +162,4 @@ PAPER_SERVER = StageSettings(
     epochs=15, batch=16, optimizer="sgd", lr=1e-3, momentum=0.9, schedule="constant", patience=None
 )
 PAPER_REJECTOR = replace(PAPER_SERVER, lr=1e-4, reduction="sum")
-DEFAULT_REJECTOR = StageSettings(epochs=30, batch=256, optimizer="adamw", lr=1e-3, weight_decay=1e-2, patience=8)
+DEFAULT_REJECTOR = StageSettings(epochs=20, batch=256, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=5)

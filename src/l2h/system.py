@@ -80,11 +80,13 @@ class HelpSystem:
         train_server: False keeps a torch module as it is.
 
     Example:
+        >>> import l2h
         >>> from sklearn.datasets import make_classification
         >>> from sklearn.tree import DecisionTreeClassifier
         >>> X, y = make_classification(600, n_informative=6, n_classes=3, random_state=0)
         >>> old = DecisionTreeClassifier(max_depth=2).fit(X[:100], y[:100])
-        >>> quick = Settings(server=StageSettings(epochs=3), rejector=StageSettings(epochs=3), folds=2)
+        >>> stage = l2h.StageSettings(epochs=3)
+        >>> quick = l2h.Settings(server=stage, rejector=stage, folds=2, threads=1)
         >>> system = HelpSystem(client=old, server="mlp", settings=quick).fit(X[100:400], y[100:400])
         >>> answers = system.calibrate(X[400:500], y[400:500]).predict(X[500:], costs=Costs(c_e=0.1))
         >>> sorted(set(answers.source.tolist())) in (["local"], ["remote"], ["local", "remote"])
@@ -161,6 +163,8 @@ class HelpSystem:
         resume: bool = False,
         checkpoint_every: int = 1,
         progress: Progress | None = None,
+        earlier: Sequence[dict[str, Any]] = (),
+        held_out_rows: npt.NDArray[np.int64] | None = None,
     ) -> HelpSystem:
         """Server stage, then rejector stage.
 
@@ -173,6 +177,9 @@ class HelpSystem:
             resume: go on from the checkpoints there.
             checkpoint_every: epochs between two checkpoints.
             progress: who is told how it goes.
+            earlier: rows of the history that came before, such as the training of a client.
+            held_out_rows: rows of X that the client was not trained on, where that is known. They are held out from
+                the server too (``honest="holdout"``), so that the rejector learns from samples new to both.
 
         Returns:
             The system itself.
@@ -197,10 +204,11 @@ class HelpSystem:
             self.device,
             Checkpoints(None if folder is None else folder / "checkpoints", resume, checkpoint_every),
             progress or Silent(),
+            list(earlier),
             history_file=None if folder is None else folder / "history.csv",
         )
         with repeatable(self.settings, self.device):
-            trained = train(self._job(X, y, answers), context)
+            trained = train(self._job(X, y, answers, held_out_rows), context)
         if self.client.fingerprint() != before:
             raise ClientError("the client's weights changed during training: something else is training it")
         self._take(trained)
@@ -217,7 +225,13 @@ class HelpSystem:
         several = [costs] if isinstance(costs, Costs) else list(costs)
         return tuple(RejectorSpec(loss=self.settings.loss, costs=c) for c in several)
 
-    def _job(self, X: Array, y: npt.NDArray[np.int64], answers: ClientAnswers) -> Job:
+    def _job(
+        self,
+        X: Array,
+        y: npt.NDArray[np.int64],
+        answers: ClientAnswers,
+        held_out_rows: npt.NDArray[np.int64] | None,
+    ) -> Job:
         shape = tuple(X.shape[1:])
         unit = InputScale.to_unit_range(shape) if X.dtype == np.uint8 else InputScale(shape)
         paper = self.settings.recipe == "paper"
@@ -234,8 +248,7 @@ class HelpSystem:
         def make_rejector() -> nn.Module:
             if isinstance(self.rejector, nn.Module):
                 return UserRejector(copy.deepcopy(unit), copy.deepcopy(self.rejector))
-            size = client_view_size(self.num_classes, self.embedding_size)
-            return build_rejector(self.rejector, shape, size, copy.deepcopy(scale), **self.rejector_options)
+            return self._build_rejector(copy.deepcopy(scale))
 
         return Job(
             X=X,
@@ -247,7 +260,16 @@ class HelpSystem:
             server_settings=recommended(given if isinstance(given, str) else None),
             make_rejector=make_rejector,
             specs=self.specs,
+            held_out_rows=held_out_rows,
         )
+
+    def _build_rejector(self, scale: InputScale | None = None) -> nn.Module:
+        assert isinstance(self.rejector, str)
+        assert self.input_shape is not None
+        size = client_view_size(self.num_classes, self.embedding_size)
+        # The paper's recipe has no held-out server to learn from, so no student either.
+        classes = 0 if self.settings.recipe == "paper" else self.num_classes
+        return build_rejector(self.rejector, self.input_shape, size, classes, scale, **self.rejector_options)
 
     def _take(self, trained: Trained) -> None:
         self.server, self.rejectors = trained.server, trained.rejectors
@@ -316,7 +338,9 @@ class HelpSystem:
         confidence_remote = None
         if self.held_out is None:
             warnings.warn(
-                "no held-out samples: call calibrate(X, y) to compare with the confidence baseline", L2HWarning, stacklevel=2
+                "no held-out samples: call calibrate(X, y) to compare with the confidence baseline",
+                L2HWarning,
+                stacklevel=2,
             )
         else:
             held = self.held_out
@@ -371,7 +395,7 @@ class HelpSystem:
                 return costs, i
         trained = "; ".join(str(spec.costs) for spec in self.specs)
         raise SettingsError(
-            f"no rejector was trained for {costs}; there is one for {trained}. The loss 'priced' answers for every price"
+            f"no rejector was trained for {costs}; there is one for {trained}. Loss 'priced' answers for every price"
         )
 
     def _judge(self, X: Array, answers: ClientAnswers, which: int) -> Judgement:

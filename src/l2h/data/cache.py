@@ -60,9 +60,7 @@ def _key(files: Sequence[Path]) -> str:
     for file in files:
         found = file.stat()
         digest.update(
-            f"\0{os.path.abspath(file)}\0{found.st_size}\0{found.st_mtime_ns}".encode(
-                errors="surrogateescape"
-            )
+            f"\0{os.path.abspath(file)}\0{found.st_size}\0{found.st_mtime_ns}".encode(errors="surrogateescape")
         )
     return digest.hexdigest()[:32]
 

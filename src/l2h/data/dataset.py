@@ -50,9 +50,7 @@ class Dataset:
         if len(names) < 2 or twice:
             problem = f"names {twice[0]!r} twice" if twice else f"has {len(names)}: at least two are needed"
             raise DataError(f"class_names of {self.name} {problem}")
-        X_train, y_train = check_arrays(
-            self.X_train, self.y_train, len(names), what=f"the train part of {self.name}"
-        )
+        X_train, y_train = check_arrays(self.X_train, self.y_train, len(names), what=f"the train part of {self.name}")
         X_test, y_test = check_arrays(
             self.X_test, self.y_test, len(names), what=f"the test part of {self.name}", allow_one_class=True
         )

@@ -59,9 +59,7 @@ def _read_folder(root: Path, names: tuple[str, ...], reading: Reading) -> Part:
         raise DataError(f"{str(root)!r} holds no folder for each class: images go into {root.name}/CLASS/")
     for folder in _folders(root):
         if folder.name not in names:
-            raise DataError(
-                f"{str(folder)!r} is a class that the train part has not: it has {', '.join(names)}"
-            )
+            raise DataError(f"{str(folder)!r} is a class that the train part has not: it has {', '.join(names)}")
         images = sorted(
             file
             for file in folder.iterdir()

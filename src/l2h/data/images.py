@@ -90,6 +90,4 @@ def _decode(pillow: ModuleType, encoded: bytes | Path, name: str) -> tuple[tuple
         # Pillow's own text ends in the address of a buffer, which says nothing to a reader.
         reason = str(error).split(" <_io.")[0] or type(error).__name__
         raise DataError(f"{name}: cannot decode image: {reason}") from error
-    raise DataError(
-        f"{name}: cannot decode image: mode {mode} is not 8 bits a channel: convert it to RGB or L"
-    )
+    raise DataError(f"{name}: cannot decode image: mode {mode} is not 8 bits a channel: convert it to RGB or L")

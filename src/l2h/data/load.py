@@ -93,9 +93,7 @@ def _assemble(parts: Parts, test_share: float, seed: int) -> Dataset:
         X_train, y_train, X_test, y_test = X[learned], y[learned], X[tested], y[tested]
     else:
         X_train, y_train = X, y
-        X_test, y_test = check_arrays(
-            test.X, test.y, what=f"the test part of {parts.name}", allow_one_class=True
-        )
+        X_test, y_test = check_arrays(test.X, test.y, what=f"the test part of {parts.name}", allow_one_class=True)
     names = _class_names(parts.name, train, test) or tuple(
         str(label) for label in range(max(y_train.max(), y_test.max()) + 1)
     )
@@ -110,8 +108,7 @@ def _class_names(name: str, train: Part, test: Part | None) -> tuple[str, ...] |
             raise DataError(f"the parts of {name} differ in class {label}: train {one!r}, test {other!r}")
     if len(train.class_names) != len(test.class_names):
         raise DataError(
-            f"the parts of {name} differ in classes: train has {len(train.class_names)}, "
-            f"test {len(test.class_names)}"
+            f"the parts of {name} differ in classes: train has {len(train.class_names)}, test {len(test.class_names)}"
         )
     return train.class_names
 

@@ -46,9 +46,7 @@ def read(path: Path, test: Path | None, reading: Reading) -> Parts:
     if test is None and train.stem.endswith("-train"):
         test = train.with_name(train.stem.removesuffix("-train") + "-test.parquet")
         if not test.exists():
-            raise DataError(
-                f"{str(train)!r} has no {test.name} beside it: give test=, or rename it to have it split"
-            )
+            raise DataError(f"{str(train)!r} has no {test.name} beside it: give test=, or rename it to have it split")
     return Parts(
         name=drop_train(train.stem),
         train=_read_file(train, reading),

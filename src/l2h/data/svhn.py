@@ -53,9 +53,7 @@ def read(path: Path, test: Path | None, reading: Reading) -> Parts:
     if test is None and published:
         test = train.with_name(TEST)
         if not test.exists():
-            raise DataError(
-                f"{str(train)!r} has no {TEST} beside it: give test=, or rename it to have it split"
-            )
+            raise DataError(f"{str(train)!r} has no {TEST} beside it: give test=, or rename it to have it split")
     return Parts(
         name="svhn" if published else train.stem,
         train=_read_file(train),
@@ -80,9 +78,7 @@ def _read_file(path: Path) -> Part:
 
 def _digits(y: Any, count: int, path: Path) -> Any:
     if y.size != count or y.dtype.kind not in "iuf":
-        raise DataError(
-            f"y of {str(path)!r} has shape {y.shape} of {y.dtype}, but {count} images need one digit each"
-        )
+        raise DataError(f"y of {str(path)!r} has shape {y.shape} of {y.dtype}, but {count} images need one digit each")
     # MATLAB's numbers are doubles unless someone says otherwise, so whole doubles are labels here.
     values = y.ravel()
     bad = ~np.isin(values, range(11))

@@ -63,14 +63,12 @@ def contrastive(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, re
     )
 
 
-def reject_rate_per_class(
-    remote: npt.ArrayLike, y: npt.NDArray[Any], num_classes: int
-) -> npt.NDArray[np.float64]:
+def reject_rate_per_class(remote: npt.ArrayLike, y: npt.NDArray[Any], num_classes: int) -> npt.NDArray[np.float64]:
     """Share of each class that is sent, (K,); NaN for a class that does not occur."""
     sent = as_bool("remote", remote)
     count = np.bincount(y, minlength=num_classes).astype(np.float64)
     sent_count = np.bincount(y, weights=sent, minlength=num_classes)
-    return np.divide(sent_count, count, out=np.full(num_classes, np.nan), where=count > 0)
+    return np.asarray(np.divide(sent_count, count, out=np.full(num_classes, np.nan), where=count > 0))
 
 
 def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:
@@ -87,8 +85,4 @@ def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:
 def _side(client: BoolArray, server: BoolArray, chosen: BoolArray) -> Side:
     if not chosen.any():
         return Side(ratio=0.0, client=None, server=None)
-    return Side(
-        ratio=float(chosen.mean()), client=float(client[chosen].mean()), server=float(server[chosen].mean())
-    )
-
-
+    return Side(ratio=float(chosen.mean()), client=float(client[chosen].mean()), server=float(server[chosen].mean()))

@@ -36,6 +36,7 @@ class Report:
         heads: reliability of the priced heads, ``client`` and ``server``; empty for a rejector without them.
         ece: their expected calibration errors.
         remote: bool (n,), the decisions.
+        confidence_remote: bool (n,), those of the confidence rule; None where it has no held-out threshold.
         client_label: int (n,), the client's answers.
         server_label: int (n,), the server's answers.
         y: int (n,), the truth.
@@ -56,6 +57,7 @@ class Report:
     heads: dict[str, Reliability]
     ece: dict[str, float]
     remote: BoolArray
+    confidence_remote: BoolArray | None
     client_label: npt.NDArray[np.int64]
     server_label: npt.NDArray[np.int64]
     y: npt.NDArray[np.int64]
@@ -151,6 +153,7 @@ def evaluate(
         heads={name: reliability_curve(p, truth[name]) for name, p in head_probability.items()},
         ece={name: expected_calibration_error(p, truth[name]) for name, p in head_probability.items()},
         remote=remote,
+        confidence_remote=confidence_remote,
         client_label=client_label,
         server_label=server_label,
         y=y,

@@ -42,9 +42,7 @@ class Risks:
         return asdict(self)
 
 
-def risk(
-    client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike, costs: Costs
-) -> float:
+def risk(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike, costs: Costs) -> float:
     """Mean generalized 0-1 loss of these decisions.
 
     Example:

@@ -37,7 +37,7 @@ def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any)
         options: the network's own, such as ``width=2`` for ``lenet5`` or ``patch=4`` for ``vit``.
 
     Raises:
-        ModelError: an unknown name or option; the message lists the known ones.
+        ModelError: an unknown name or option, and the message lists the known ones; or a value that cannot be used.
 
     Example:
         >>> build("lenet5", (3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape
@@ -50,7 +50,14 @@ def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any)
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise ModelError(f"{name} has no option {', '.join(unknown)}; known: {', '.join(known)}")
-    return builder(input_shape, outputs, **options)
+    try:
+        return builder(input_shape, outputs, **options)
+    except (
+        TypeError,
+        RuntimeError,
+        ZeroDivisionError,
+    ) as error:  # what Python and torch say of a value they cannot use
+        raise ModelError(f"{name} cannot be built with {options}: {error}") from error
 
 
 def build_scaled(

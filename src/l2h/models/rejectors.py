@@ -80,13 +80,16 @@ class SeparateRejector(nn.Module):
 class AttachedRejector(nn.Module):
     """A head on the client's view and on a trunk of its own.
 
-    The head adds a linear map of the view to a hidden layer over view and trunk, so that it starts as a recalibrated
-    confidence and learns what confidence misses.
+    The trunk is a small student: where ``classes`` is given it is taught the server's softmax, which carries far more
+    than the two bits of who is right, and the head reads what the student makes of the client's label. The head adds a
+    linear map of its features to a hidden layer over them, so that it starts as a recalibrated confidence and learns
+    what confidence misses.
 
     Args:
         input_shape: shape of one sample.
         view_size: length of the client's view.
-        width: multiplies the layers of the trunk; 0 leaves the trunk out.
+        classes: K, for a student of the server; 0 for a trunk without one.
+        width: multiplies the layers of the trunk; 0 leaves trunk and student out.
         hidden: width of the hidden layer.
         scale: the input scaling.
     """
@@ -99,18 +102,25 @@ class AttachedRejector(nn.Module):
         self,
         input_shape: tuple[int, ...],
         view_size: int,
+        classes: int = 0,
         width: float = 4.0,
         hidden: int = 128,
         scale: InputScale | None = None,
     ) -> None:
         super().__init__()
         self.input = scale or InputScale(input_shape)
-        self.trunk, size = _trunk(input_shape, width) if width > 0 else (None, 0)
+        self.trunk: nn.Module | None = None
+        size = 0
+        if width > 0:
+            self.trunk, size = _trunk(input_shape, width)
+        self.classes = classes if width > 0 else 0
+        self.student = nn.Linear(size, classes) if self.classes else None
         self.register_buffer("view_shift", torch.zeros(view_size))
         self.register_buffer("view_scale", torch.ones(view_size))
-        self.hidden = nn.Sequential(nn.Linear(view_size + size, hidden), nn.ReLU())
+        said = view_size + (STUDENT_FEATURES + classes if self.student is not None else 0)
+        self.hidden = nn.Sequential(nn.Linear(said + size, hidden), nn.ReLU())
         self.head = nn.Linear(hidden, 2)
-        self.skip = nn.Linear(view_size, 2)
+        self.skip = nn.Linear(said, 2)
 
     def fit_view(self, view: Tensor) -> None:
         """Standardise the view by these samples."""
@@ -118,11 +128,45 @@ class AttachedRejector(nn.Module):
         self.view_scale.copy_(1 / view.std(0, correction=0).clamp(min=1e-3))
 
     def forward(self, x: Tensor, view: Tensor) -> Tensor:
-        """Two numbers a sample, (n, 2)."""
-        v = (view - self.view_shift) * self.view_scale
-        joined = v if self.trunk is None else torch.cat([self.trunk(self.input(x)), v], dim=-1)
-        scores: Tensor = self.head(self.hidden(joined)) + self.skip(v)
+        """Two numbers a sample, (n, 2); with a student its K scores follow, (n, 2 + K)."""
+        said = (view - self.view_shift) * self.view_scale
+        if self.trunk is None:
+            return self._head(said, said)
+        features = self.trunk(self.input(x))
+        if self.student is None:
+            return self._head(said, torch.cat([features, said], dim=-1))
+        taught = self.student(features)
+        said = torch.cat([said, _agreement(taught, view, self.classes)], dim=-1)
+        return torch.cat([self._head(said, torch.cat([features, said], dim=-1)), taught], dim=-1)
+
+    def _head(self, said: Tensor, joined: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.hidden(joined)) + self.skip(said)
         return scores
+
+
+STUDENT_FEATURES = 6
+
+
+def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
+    """The student's log-probabilities, and what they say of the client's label."""
+    log_p = torch.log_softmax(taught, dim=-1).clamp(min=LOG_FLOOR)
+    p = log_p.exp()
+    start = min(TOP, classes) + 3
+    client_log_p, label = view[..., start : start + classes], view[..., start + classes : start + 2 * classes]
+    best, of_label = p.amax(-1), (p * label).sum(-1)
+    both = torch.softmax(log_p + client_log_p, dim=-1)
+    features = torch.stack(
+        [
+            best,
+            of_label,
+            best - of_label,
+            -(p * log_p).sum(-1),
+            (both * label).sum(-1),
+            both.amax(-1),
+        ],
+        dim=-1,
+    )
+    return torch.cat([features, log_p], dim=-1)
 
 
 class UserRejector(nn.Module):
@@ -143,23 +187,37 @@ class UserRejector(nn.Module):
         """Two numbers a sample, (n, 2)."""
         scores: Tensor = self.net(self.input(x), view) if self.uses_client else self.net(self.input(x))
         if scores.shape != (x.shape[0], 2):
-            raise ModelError(f"the rejector gives {tuple(scores.shape)}: expected two numbers a sample, ({x.shape[0]}, 2)")
+            raise ModelError(
+                f"the rejector gives {tuple(scores.shape)}: expected two numbers a sample, ({x.shape[0]}, 2)"
+            )
         return scores
 
 
 def build_rejector(
-    kind: str, input_shape: tuple[int, ...], view_size: int, scale: InputScale | None = None, **options: Any
+    kind: str,
+    input_shape: tuple[int, ...],
+    view_size: int,
+    classes: int = 0,
+    scale: InputScale | None = None,
+    **options: Any,
 ) -> nn.Module:
-    """A fresh rejector of the named kind.
+    """A fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0.
 
     Raises:
-        ModelError: an unknown kind; the message lists the known ones.
+        ModelError: an unknown kind or option, and the message lists the known ones; or a value that cannot be used.
     """
-    if kind == "separate":
-        return SeparateRejector(input_shape, scale=scale, **options)
-    if kind == "attached":
-        return AttachedRejector(input_shape, view_size, scale=scale, **options)
-    raise ModelError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
+    known = {"separate": ("width",), "attached": ("width", "hidden")}
+    if kind not in known:
+        raise ModelError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
+    unknown = sorted(set(options) - set(known[kind]))
+    if unknown:
+        raise ModelError(f"the {kind} rejector has no option {', '.join(unknown)}; known: {', '.join(known[kind])}")
+    try:
+        if kind == "separate":
+            return SeparateRejector(input_shape, scale=scale, **options)
+        return AttachedRejector(input_shape, view_size, classes, scale=scale, **options)
+    except (TypeError, RuntimeError) as error:  # what Python and torch say of a value they cannot use
+        raise ModelError(f"the {kind} rejector cannot be built with {options}: {error}") from error
 
 
 def _trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:

@@ -40,11 +40,15 @@ class InputScale(nn.Module):
 
     @classmethod
     def standardise(cls, X: npt.NDArray[Any]) -> InputScale:
-        """Zero mean and unit variance on ``X``: a channel of an image, or a column of a table, at a time."""
+        """Zero mean and unit variance on ``X``: a channel of an image, or a column of a table, at a time.
+
+        One that is constant on ``X`` is only shifted: nothing says how far a new value of it is.
+        """
         axes = (0, *range(2, X.ndim))
         mean = X.mean(axis=axes, dtype=np.float64)
         std = X.std(axis=axes, dtype=np.float64)
-        return cls(tuple(X.shape[1:]), mean, 1 / np.maximum(std, 1e-6))
+        constant = std <= 1e-6 * np.abs(mean)  # a spread below that is float32's rounding
+        return cls(tuple(X.shape[1:]), mean, 1 / np.where(constant, 1.0, std))
 
 
 class Scaled(nn.Module):

@@ -120,11 +120,14 @@ def load_pretrained(model: ViT, path: str | Path) -> list[str]:
     try:
         raw = load_file(str(path))
     except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read weights from {path}: {error}") from error
+        raise ModelError(
+            f"cannot read weights from {path}: {error}; give a whole .safetensors file (pickled weights are not loaded)"
+        ) from error
     given = _own_names(raw)
     own = model.state_dict()
-    if "pos_embed" in given and given["pos_embed"].shape[1] != own["pos_embed"].shape[1]:
-        given["pos_embed"] = _regrid(given["pos_embed"], model.grid)
+    positions = given.get("pos_embed")
+    if positions is not None and positions.ndim == 3 and positions.shape[1] != own["pos_embed"].shape[1]:
+        given["pos_embed"] = _regrid(positions, model.grid)
     missing, wrong = [], []
     for name, tensor in own.items():
         if name not in given:
@@ -199,14 +202,15 @@ def _from_transformers(raw: dict[str, Tensor]) -> dict[str, Tensor]:
                 out[f"blocks.{block}.{ours}{rest[len(theirs) :]}"] = tensor
                 break
     for name, parts in joined.items():
-        out[name] = torch.cat([parts["query"], parts["key"], parts["value"]])
+        if len(parts) == 3:  # else the joined tensor is told as missing
+            out[name] = torch.cat([parts["query"], parts["key"], parts["value"]])
     return out
 
 
 def _regrid(pos_embed: Tensor, grid: int) -> Tensor:
     """Position embeddings (1, 1 + g*g, width) interpolated to another grid; the class token's is kept."""
-    old = round((pos_embed.shape[1] - 1) ** 0.5)
-    if old * old != pos_embed.shape[1] - 1:
+    old = round(max(pos_embed.shape[1] - 1, 0) ** 0.5)
+    if old < 1 or old * old != pos_embed.shape[1] - 1:
         raise ModelError(f"position embeddings for {pos_embed.shape[1] - 1} patches are not a square grid")
     token, rest = pos_embed[:, :1], pos_embed[:, 1:]
     image = rest.reshape(1, old, old, -1).permute(0, 3, 1, 2)

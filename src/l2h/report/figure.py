@@ -48,9 +48,7 @@ INK, MUTED, FAINT = "#222222", "#767676", "#C9C9C9"
 DPI = 150
 
 
-def blank(
-    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
-) -> tuple[Figure, list[Axes]]:
+def blank(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, list[Axes]]:
     """A white figure of so many inches and its axes, row by row. Pyplot does not know of it."""
     figure = canvas(width, height)
     figure.set_layout_engine("constrained", w_pad=0.09, h_pad=0.09)

@@ -98,9 +98,7 @@ def plot_frontier(report: Report) -> Figure:
     ax.set_axisbelow(True)
     percent_axis(ax.xaxis)
     percent_axis(ax.yaxis)
-    titled(
-        ax, "Accuracy bought by asking", "reject rate (share of inputs sent)", "accuracy of the two together"
-    )
+    titled(ax, "Accuracy bought by asking", "reject rate (share of inputs sent)", "accuracy of the two together")
     legend_below(figure, [handles[i] for i in order], [labels[i] for i in order])
     return figure
 

@@ -111,12 +111,13 @@ def risk_rows(report: Report) -> list[RiskRow]:
     """The system and every baseline, in the order in which they are shown."""
     right = outcomes(report)
     rate = report.reject_rate
+    asked_confidence = None if report.confidence_remote is None else float(report.confidence_remote.mean())
     rows: list[tuple[str, str, float | None, float | None]] = [
         ("system", "this system", report.risk.system, rate),
         ("all_local", "never ask", report.risk.all_local, 0.0),
         ("all_remote", "always ask", report.risk.all_remote, 1.0),
         ("random", "ask at random, same rate", report.risk.random, rate),
-        ("confidence", "confidence threshold", report.risk.confidence, None),
+        ("confidence", "confidence threshold", report.risk.confidence, asked_confidence),
         ("oracle", "oracle", report.risk.oracle, float(oracle(*right, report.costs).mean())),
     ]
     lowest = min(risk for key, _, risk, _ in rows if risk is not None and key != "oracle")

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
-from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
+from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
 from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec
 
 
@@ -37,6 +38,9 @@ class AlternatingStage(Stage):
         server_settings: epochs, batch and optimizer of the server.
         rejector_settings: optimizer of the rejectors; epochs and batch are the server's.
         context: shared.
+
+    Raises:
+        SettingsError: a rejector is to have priced heads, which this recipe does not train.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class AlternatingStage(Stage):
         context: Context,
     ) -> None:
         super().__init__(name, server_settings, len(x))
+        if any(spec.loss == "priced" for spec in specs):
+            raise SettingsError("the alternating recipe trains a rejector for a price: 'priced' needs recipe 'default'")
         self.server, self.rejectors, self.context = server, rejectors, context
         self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
         self.rejector_settings = rejector_settings
@@ -78,7 +84,10 @@ class AlternatingStage(Stage):
             x, y = self.x[chosen], self.y[chosen]
             server_total += self._server_step(x, y)
             self._synchronise(step)
-            rejector_total += self._rejector_step(chosen, x, self._server_correct(x, y))
+            right = self._server_correct(x, y)
+            # What a rejector draws, such as for dropout, must not move the server's draws.
+            with seeded(self.context.device, self.context.settings.seed, self.name, "rejector", step):
+                rejector_total += self._rejector_step(chosen, x, right)
             tick()
         rejector_losses = (rejector_total / self.samples).tolist()
         row = {
@@ -96,7 +105,7 @@ class AlternatingStage(Stage):
             scores = self.server(x)
         loss = server_loss(scores.float(), y, reduction=self.settings.reduction)  # type: ignore[arg-type]
         self.server_optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.server_optimizer.step()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
@@ -120,13 +129,13 @@ class AlternatingStage(Stage):
     def _rejector_step(self, chosen: Tensor, x: Tensor, server_correct: Tensor) -> Tensor:
         client_correct = self.client_correct[chosen]
         with self.context.autocast():
-            scores = self.rejectors(x, self.view[chosen], train=True)
+            scores = self.rejectors(x, self.view[chosen], train=True)[..., :2]
         # The targets are those of the priced heads, which this recipe does not train.
         target = client_correct.float()
         losses = self.loss(scores.float(), client_correct, server_correct, target, target)
         each = losses.sum(1) if self.rejector_settings.reduction == "sum" else losses.mean(1)
         self.rejector_optimizer.zero_grad(set_to_none=True)
-        each.sum().backward()  # type: ignore[no-untyped-call]
+        each.sum().backward()
         self.rejector_optimizer.step()
         return losses.detach().sum(1)
 

@@ -92,9 +92,9 @@ class Checkpoints:
         return load_checkpoint(path)
 
     def clear(self) -> None:
-        """Remove every stage's file: the training is over and its result is saved."""
+        """Remove every stage's file, and what a killed writer left: the training is over and its result is saved."""
         if self.folder is not None:
-            for path in self.folder.glob("stage-*.safetensors"):
+            for path in (*self.folder.glob("stage-*.safetensors"), *self.folder.glob(".stage-*.tmp")):
                 path.unlink()
 
 

@@ -191,7 +191,11 @@ def make_optimizer(settings: StageSettings, parameters: list[Tensor]) -> torch.o
     fused = parameters[0].device.type == "cuda"
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused or None
+            parameters,
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            fused=fused or None,
         )
     return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=fused or None)
 

@@ -84,7 +84,7 @@ class LogProgress(Silent):
 
 
 class TensorBoardProgress(Silent):
-    """Loss and rate of every epoch to a TensorBoard log folder."""
+    """Loss and rate of every epoch to a TensorBoard log folder, which is made when the first stage starts."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -93,17 +93,23 @@ class TensorBoardProgress(Silent):
             from l2h.errors import MissingExtraError
 
             raise MissingExtraError("TensorBoard logs need a package: pip install 'l2h[tensorboard]'") from error
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._make = lambda: SummaryWriter(str(folder))
+        self._writer: Any = None
+
+    def start(self, stage: str, epochs: int, steps: int, done: int) -> None:
+        """Open the log, not before: until a training begins its run folder must stay as it is."""
+        if self._writer is None:
+            self._writer = self._make()
 
     def epoch(self, stage: str, row: Mapping[str, Any]) -> None:
         """One point a curve."""
         for key in ("train_loss", "held_out_loss", "lr", "seconds"):
             if row.get(key) is not None:
-                self._writer.add_scalar(f"{stage}/{key}", row[key], int(row["epoch"]))  # type: ignore[no-untyped-call]
+                self._writer.add_scalar(f"{stage}/{key}", row[key], int(row["epoch"]))
 
     def finish(self, stage: str) -> None:
         """Flush, so that a reader sees the stage."""
-        self._writer.flush()  # type: ignore[no-untyped-call]
+        self._writer.flush()
 
 
 class Tee:

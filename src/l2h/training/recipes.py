@@ -15,7 +15,7 @@ from l2h.clients import Client, ClientAnswers
 from l2h.data.splits import split
 from l2h.errors import DataError
 from l2h.models.rejectors import AttachedRejector, client_view
-from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, StageSettings
+from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
 from l2h.training.alternating import AlternatingStage
 from l2h.training.augment import augment
 from l2h.training.loop import Context, derive, run_stage, seeded
@@ -40,6 +40,7 @@ class Job:
         server_settings: of the server stage.
         make_rejector: gives a fresh rejector.
         specs: what each rejector of the batch is for.
+        held_out_rows: samples that the client has not been fitted to, to be held out from the server as well.
     """
 
     X: npt.NDArray[Any]
@@ -51,6 +52,7 @@ class Job:
     server_settings: StageSettings
     make_rejector: Callable[[], nn.Module]
     specs: Sequence[RejectorSpec]
+    held_out_rows: npt.NDArray[np.int64] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -150,12 +152,10 @@ def _default(job: Job, context: Context) -> Trained:
     if fitted is not None and settings.augment != "none" and all(spec.loss == "priced" for spec in job.specs):
         # What the server was fitted to says too much good of it, but changed copies still rank: soft targets only.
         with seeded(device, settings.seed, "pool", "fitted"):
-            pools.append(_outcomes(job, context, replace(teachers[0], index=fitted), fitted, 1.0, changed=True))
+            pools += [_outcomes(job, context, teachers[0], fitted, 1.0, changed=True) for _ in range(settings.copies)]
     pool, held_pool = Pool.join(pools), Pool.join(held_pools)
     rejectors = _make_rejectors(job, context, pool.view)
-    stage = RejectorStage(
-        "rejector", rejectors, job.specs, pool, stage_settings(job, context)[1], context, held_pool
-    )
+    stage = RejectorStage("rejector", rejectors, job.specs, pool, stage_settings(job, context)[1], context, held_pool)
     run_stage(stage, context)
     stage.keep_best()
     return Trained(
@@ -197,12 +197,13 @@ def _server_stage(job: Job, context: Context) -> tuple[nn.Module | None, list[_T
         return None, [_teacher(job, context, everything, None, log_p, calibrate=answers.has_scores)], None
     honest = settings.honest
     if honest == "auto":
-        honest = "crossfit" if len(job.y) <= CROSSFIT_UP_TO else "holdout"
+        small = len(job.y) <= CROSSFIT_UP_TO and job.held_out_rows is None
+        honest = "crossfit" if small else "holdout"
     if honest == "none":
         server = _train_server(job, context, "server", everything, None)[0]
         return server, [_teacher(job, context, everything, server)], None
     if honest == "holdout":
-        fit, held = _enough(split(job.y, (1 - settings.holdout, settings.holdout), derive(settings.seed, "holdout")), job)
+        fit, held = _enough(_held_out(job, settings), job)
         server = _train_server(job, context, "server", fit, held)[0]
         return server, [_teacher(job, context, held, server)], fit
     folds = _enough(split(job.y, (1 / settings.folds,) * settings.folds, derive(settings.seed, "folds")), job)
@@ -291,6 +292,7 @@ def _outcomes(
     client_correct, server_correct = client_label == y, server_log_p.argmax(-1) == y
     server_p = torch.softmax(server_log_p / teacher.temperature, dim=-1)
     client_soft = server_p.gather(1, client_label[:, None])[:, 0]
+    blend = context.settings.distill
     return Pool(
         x=x,
         view=view_tensor(answers, device),
@@ -298,6 +300,7 @@ def _outcomes(
         server_correct=server_correct,
         client_target=(1 - distill) * client_correct.float() + distill * client_soft,
         server_target=(1 - distill) * server_correct.float() + distill * server_p.amax(-1),
+        teacher=(1 - blend) * torch.nn.functional.one_hot(y, job.num_classes) + blend * server_p,
     )
 
 
@@ -321,11 +324,18 @@ def _at(answers: ClientAnswers, index: npt.NDArray[np.int64]) -> ClientAnswers:
     )
 
 
+def _held_out(job: Job, settings: Settings) -> list[npt.NDArray[np.int64]]:
+    """Rows to fit the server to, and rows to hold out: those the caller named, or a share."""
+    if job.held_out_rows is not None:
+        return [np.setdiff1d(np.arange(len(job.y)), job.held_out_rows), np.unique(job.held_out_rows)]
+    return split(job.y, (1 - settings.holdout, settings.holdout), derive(settings.seed, "holdout"))
+
+
 def _enough(parts: list[npt.NDArray[np.int64]], job: Job) -> list[npt.NDArray[np.int64]]:
     smallest = min(len(part) for part in parts)
     if smallest < 2 or any(len(np.unique(job.y[part])) < 2 for part in parts):
         raise DataError(
-            f"{len(job.y)} samples are too few for {len(parts)} parts (the smallest has {smallest}): give more samples, "
+            f"{len(job.y)} samples are too few for {len(parts)} parts (the smallest has {smallest}): give more, "
             "fewer folds, or a larger holdout"
         )
     return parts

@@ -71,6 +71,7 @@ class Pool:
         server_correct: bool (n,).
         client_target: float (n,), what the priced head of the client is trained towards.
         server_target: likewise the server's.
+        teacher: float (n, K), the class probabilities a rejector's student is taught.
     """
 
     x: Tensor
@@ -79,6 +80,7 @@ class Pool:
     server_correct: Tensor
     client_target: Tensor
     server_target: Tensor
+    teacher: Tensor
 
     def __len__(self) -> int:
         return len(self.x)
@@ -104,13 +106,13 @@ class RejectorBatch:
     def __init__(self, modules: Sequence[nn.Module], device: torch.device) -> None:
         self.template = copy.deepcopy(modules[0])
         self.template.requires_grad_(False)
-        params, buffers = stack_module_state(list(modules))  # type: ignore[arg-type]
+        params, buffers = stack_module_state(list(modules))
         self.params: dict[str, Tensor] = {n: p.detach().to(device).requires_grad_() for n, p in params.items()}
         self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
         self.size = len(modules)
 
     def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
-        """Scores (R, n, 2)."""
+        """Outputs (R, n, 2), or (R, n, 2 + K) of rejectors with a student."""
         self.template.train(train)
         if self.size == 1:
             # Without vmap, so that a module of the user's may hold layers that vmap cannot batch.
@@ -135,7 +137,7 @@ class RejectorBatch:
     def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048) -> Tensor:
         """Scores (R, n, 2) in evaluation mode, without gradients."""
         with torch.no_grad(), context.autocast():
-            parts = [self(a, b).float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
+            parts = [self(a, b)[..., :2].float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
         return torch.cat(parts, dim=1)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -170,7 +172,12 @@ class BatchLoss:
         self.index = torch.arange(len(specs), device=device)[:, None]
 
     def __call__(
-        self, scores: Tensor, client_correct: Tensor, server_correct: Tensor, client_target: Tensor, server_target: Tensor
+        self,
+        scores: Tensor,
+        client_correct: Tensor,
+        server_correct: Tensor,
+        client_target: Tensor,
+        server_target: Tensor,
     ) -> Tensor:
         """Per-rejector, per-sample losses; ``server_correct`` is (n,), or (R, n) where copies of the server differ."""
         targets = torch.stack([client_target, server_target], dim=-1).expand_as(scores)
@@ -217,7 +224,7 @@ class RejectorStage(Stage):
             losses = self._losses(self.pool.at(chosen), train=True)
             each = losses.mean(1) if self.settings.reduction == "mean" else losses.sum(1)
             self.optimizer.zero_grad(set_to_none=True)
-            each.sum().backward()  # type: ignore[no-untyped-call]
+            each.sum().backward()
             self.optimizer.step()
             total += losses.detach().sum(1)
             tick()
@@ -232,10 +239,13 @@ class RejectorStage(Stage):
 
     def _losses(self, pool: Pool, train: bool) -> Tensor:
         with self.context.autocast():
-            scores = self.rejectors(pool.x, pool.view, train=train)
-        return self.loss(
-            scores.float(), pool.client_correct, pool.server_correct, pool.client_target, pool.server_target
+            out = self.rejectors(pool.x, pool.view, train=train)
+        losses = self.loss(
+            out[..., :2].float(), pool.client_correct, pool.server_correct, pool.client_target, pool.server_target
         )
+        if train and out.shape[-1] > 2:
+            losses = losses + weighted_log_loss(out[..., 2:].float(), pool.teacher)
+        return losses
 
     def _held_out(self) -> Tensor | None:
         if self.held_out is None:

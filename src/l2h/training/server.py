@@ -52,11 +52,11 @@ class ServerStage(Stage):
             x = augment(self.x[chosen], self.augmentation)
             with self.context.autocast():
                 scores = self.model(x)
-            loss = server_loss(scores.float(), self.y[chosen])
+            loss = server_loss(scores.float(), self.y[chosen], reduction=self.settings.reduction)  # type: ignore[arg-type]
             self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self.optimizer.step()
-            total += loss.detach() * len(chosen)
+            total += loss.detach() * (len(chosen) if self.settings.reduction == "mean" else 1)
             tick()
         train_loss = float(total) / self.samples
         if not np.isfinite(train_loss):

@@ -1,0 +1,39 @@
+# `make demo` and `make test` are all a newcomer needs; each sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test test-fast lint types check clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## everything into .venv
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "L2H needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## train and judge a small system on handwritten digits, in about half a minute
+	$(BIN)/l2h demo --out runs/demo --force
+
+test: $(READY)  ## the whole suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-fast: $(READY)  ## the suite without its long tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+lint: $(READY)  ## ruff
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+types: $(READY)  ## mypy, strict
+	$(BIN)/mypy
+
+check: lint types test  ## what CI runs
+
+clean:  ## remove .venv and caches, keep runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,17 @@
+"""The command line: ``l2h demo | train | evaluate``."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Entry point of ``l2h``. Exit status: 0, 1 (it failed), 2 (bad usage), 130 (interrupted)."""
+    import sys
+
+    try:
+        from l2h.cli.app import run
+    except ModuleNotFoundError as error:
+        if error.name in ("typer", "rich"):
+            sys.stderr.write(f"l2h: the commands need {error.name}: pip install 'l2h[train,report]'\n")
+            sys.exit(1)
+        raise
+    sys.exit(run())

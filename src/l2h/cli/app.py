@@ -1,0 +1,83 @@
+"""The commands' frame: one application, one way to fail."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.text import Text
+
+import l2h
+from l2h.cli.console import console, log_to_stderr
+from l2h.cli.demo import demo
+from l2h.cli.evaluate import evaluate
+from l2h.cli.train import train
+from l2h.errors import CostError, L2HError, SettingsError
+
+app = typer.Typer(
+    name="l2h",
+    help="Learning to help: train a server and an on-device rejector around a classifier that cannot change.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+def _guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """An error of L2H ends the command with one line and the right exit status, not with a traceback."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (CostError, SettingsError) as error:
+            _fail(error, 2)
+        except L2HError as error:
+            _fail(error, 1)
+        except KeyboardInterrupt:
+            sys.stderr.write("\ninterrupted; a training that has a checkpoint goes on with --resume\n")
+            raise typer.Exit(130) from None
+
+    return guarded
+
+
+def _fail(error: Exception, status: int) -> NoReturn:
+    console.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+    raise typer.Exit(status)
+
+
+for _command in (demo, train, evaluate):
+    app.command()(_guarded(_command))
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"l2h {l2h.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+) -> None:
+    """What every command takes."""
+    log_to_stderr(logging.WARNING if quiet else logging.INFO)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run one command and give its exit status."""
+    warnings.simplefilter("default", category=l2h.errors.L2HWarning)
+    try:
+        app(args=arguments)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    return 0

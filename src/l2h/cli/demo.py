@@ -1,0 +1,66 @@
+"""``l2h demo``: in two minutes, that asking for help pays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from l2h.settings import Settings, StageSettings
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of split, training and everything drawn.", min=0)] = 0,
+    c_e: Annotated[float, typer.Option("--c-e", help="Price of one request.")] = 0.1,
+    c_1: Annotated[float, typer.Option("--c-1", help="What a wrong answer of the server costs on top.")] = 1.0,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+) -> None:
+    """Train and judge a small system on handwritten digits: no data and no GPU needed.
+
+    The client is a decision tree of depth 6, fitted to its own old samples and never changed. The server is a small
+    convolutional net. The rejector reads the tree's scores and the image and decides who answers.
+
+    Example: [bold]l2h demo --seed 1 --out runs/demo-1[/]
+    """
+    from l2h.cli.console import log, telling
+    from l2h.cli.output import print_json, print_reports
+    from l2h.cli.workflow import Plan, report_run, train_run
+
+    plan = Plan(
+        data="digits",
+        client="tree",
+        client_share=0.3,
+        calibration=0.15,
+        server="lenet5",
+        rejector="attached",
+        c_1=(c_1,),
+        c_e=(c_e,),
+        server_options={"width": 4},
+        rejector_options={"width": 1},
+        settings=DEMO.with_seed(seed),
+    )
+    _ = plan.costs  # a bad price is told before anything is trained
+    with telling() as progress:
+        system, dataset = train_run(plan, out, progress, force=force)
+    reports = report_run(system, dataset, plan, out)
+    if as_json:
+        print_json(reports[0].as_dict())
+        return
+    print_reports(reports)
+    log.info("")
+    log.info("The page with every number and picture: %s", out / "report.html")
+    log.info("Next: the same system at other prices, with no new training:")
+    log.info("  l2h evaluate %s --c-e 0.05 --c-e 0.2", out)
+    log.info("Then your own client and data: l2h train --help")
+
+
+DEMO = Settings(
+    augment="shift",
+    copies=4,
+    threads=1,
+    server=StageSettings(epochs=40, batch=64, optimizer="adamw", lr=3e-3, weight_decay=1e-2),
+    rejector=StageSettings(epochs=30, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2),
+)

@@ -1,0 +1,107 @@
+"""``l2h evaluate``: finished runs, at other prices or on other data; several seeds with their spread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from l2h.metrics import Report
+
+
+def evaluate(
+    run: Annotated[list[Path], typer.Argument(help="One run folder, or several of different seeds.")],
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Other data than the run's; its test part is used.")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")] = None,
+    c_1: Annotated[list[float] | None, typer.Option("--c-1", help="Repeat for a grid. [the run's]")] = None,
+    c_e: Annotated[list[float] | None, typer.Option("--c-e", help="Repeat for a grid. [the run's]")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is in the folder.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: a list, one a price; over several runs mean, std and sem.")
+    ] = False,
+) -> None:
+    """Judge a finished run on its test set, at its own prices or at others.
+
+    Example: [bold]l2h evaluate runs/demo --c-e 0.05 --c-e 0.1 --c-e 0.2[/]
+
+    Example: [bold]l2h evaluate runs/seed-0 runs/seed-1 runs/seed-2[/] gives mean and standard error over the seeds.
+    """
+    from l2h.cli.output import print_json, print_reports
+    from l2h.errors import RunError
+
+    if out is not None:
+        if len(run) > 1:
+            raise typer.BadParameter("--out goes with one run")
+        if out.exists() and any(out.iterdir()) and not force:
+            raise RunError(f"{out} is not empty: --force replaces what is in it")
+    by_run = [_evaluate(folder, data, test, c_1, c_e, out) for folder in run]
+    if len(run) > 1:
+        _print_spread(by_run, as_json)
+    elif as_json:
+        print_json([report.as_dict() for report in by_run[0]])
+    else:
+        print_reports(by_run[0])
+
+
+def _evaluate(
+    folder: Path,
+    data: str | None,
+    test: str | None,
+    c_1: list[float] | None,
+    c_e: list[float] | None,
+    out: Path | None,
+) -> list[Report]:
+    """One run at every price; pictures of the first into ``out``."""
+    import l2h
+    from l2h import runs
+    from l2h.cli.console import log
+    from l2h.cli.workflow import write_pictures
+    from l2h.costs import cost_grid
+    from l2h.errors import RunError
+
+    system = l2h.load(folder)
+    training = runs.read_config(folder).get("training", {})
+    if data is None and "data" not in training:
+        raise RunError(f"{folder} does not say what data it was trained on: give --data")
+    dataset = l2h.load_dataset(
+        data or training["data"],
+        test if data else training["test"],
+        seed=training.get("settings", {}).get("seed", 0),
+        limit=None if data else training["limit"],
+    )
+    prices = cost_grid(c_1 or training.get("c_1") or [1.0], c_e or training.get("c_e") or [0.1])
+    reports = [system.evaluate(dataset.X_test, dataset.y_test, costs) for costs in prices]
+    if out is not None:
+        runs.write_metrics(out, reports[0].as_dict())
+        write_pictures(reports[0], dataset, out, [], training)
+        log.info("The page with every number and picture: %s", out / "report.html")
+    return reports
+
+
+def _print_spread(by_run: list[list[Report]], as_json: bool) -> None:
+    """Mean and spread over runs, a table a price."""
+    from rich.console import Console
+
+    from l2h.cli.output import grid_table, print_json
+    from l2h.metrics import spread_of_reports
+    from l2h.report import spread_table
+
+    merged = [spread_of_reports([reports[i].as_dict() for reports in by_run]) for i in range(len(by_run[0]))]
+    if as_json:
+        print_json(merged)
+        return
+    console = Console()
+    means = []
+    for spread, report in zip(merged, by_run[0], strict=True):
+        console.print(spread_table(spread, len(by_run)))
+        risk = {k: None if v is None else v["mean"] for k, v in spread["risk"].items()}
+        means.append({"costs": report.costs.as_dict(), "reject_rate": spread["reject_rate"]["mean"], "risk": risk})
+    if len(means) > 1:
+        console.print(grid_table(means))

@@ -1,0 +1,226 @@
+"""``l2h train``: a system around the user's client and data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from l2h.errors import SettingsError
+from l2h.settings import PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+
+_TRAINING, _COSTS, _RUN = "Training", "Prices", "Run"
+
+
+def train(
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            "-d",
+            help="digits, an .npz, an image folder, Hugging Face Parquet (FILE, or DIR/NAME for NAME-train.parquet), "
+            "CIFAR python batches, or SVHN .mat.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.", rich_help_panel=_RUN)],
+    test: Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)] = None,
+    client: Annotated[
+        str,
+        typer.Option(
+            "--client",
+            "-m",
+            help="The classifier that cannot change: an .onnx, .pt (TorchScript) or .pt2 file; or a stand-in trained "
+            "here first: tree, lenet5, alexnet, vit, mlp.",
+        ),
+    ] = "lenet5",
+    client_share: Annotated[
+        float,
+        typer.Option(help="Share of the training samples a stand-in client is trained on; below 1 they are its own."),
+    ] = 1.0,
+    server: Annotated[
+        str,
+        typer.Option("--server", "-e", help="lenet5, alexnet, vit or mlp; or the .onnx file of a server kept as is."),
+    ] = "alexnet",
+    rejector: Annotated[
+        str, typer.Option("--rejector", "-r", help="attached (sees the client's scores) or separate.")
+    ] = "attached",
+    calibration: Annotated[float, typer.Option(help="Share of the training samples kept for calibration.")] = 0.1,
+    c_1: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. [1]", rich_help_panel=_COSTS
+        ),
+    ] = None,
+    c_e: Annotated[
+        list[float] | None,
+        typer.Option("--c-e", help="Price of a request; repeat for a grid. [0.1]", rich_help_panel=_COSTS),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="default, or paper: Algorithm 1 step by step.", rich_help_panel=_TRAINING)
+    ] = "default",
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="priced (any price at run time), shifted, swapped or paper. [priced; recipe paper: paper]",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    honest: Annotated[
+        str,
+        typer.Option(
+            help="Samples for the rejector that the server has not fitted: auto, holdout, crossfit, none.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = "auto",
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            help="none, shift or flip+shift. [what suits the data; recipe paper: none]", rich_help_panel=_TRAINING
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=_TRAINING)] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.", rich_help_panel=_TRAINING)] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=_TRAINING)] = "fp32",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Any further setting: folds=3, distill=0.7, server.epochs=20, rejector.lr=3e-4, server.optimizer=sgd.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the interrupted run in the folder.", rich_help_panel=_RUN)
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run that is in the folder.", rich_help_panel=_RUN)
+    ] = False,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Epochs between two checkpoints.", min=1, rich_help_panel=_RUN)
+    ] = 1,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard logs into the run folder.", rich_help_panel=_RUN)
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the metrics as JSON: a list, one a price.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Train a server and a rejector around a client, and judge them on the test set.
+
+    Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --out runs/digits[/]
+
+    Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
+    runs/cifar10[/]
+    """
+    from l2h.cli.console import log, telling
+    from l2h.cli.output import print_json, print_reports
+    from l2h.cli.workflow import Plan, load_data, report_run, train_run
+
+    options = parse_options(option or [])
+    settings = make_settings(
+        {
+            "recipe": recipe,
+            "loss": loss or ("paper" if recipe == "paper" else "priced"),
+            "honest": honest,
+            "seed": seed,
+            "device": device,
+            "precision": precision,
+        },
+        set_ or [],
+        server,
+    )
+    plan = Plan(
+        data=data,
+        test=test,
+        limit=limit,
+        client=client,
+        client_share=client_share,
+        calibration=calibration,
+        server=server,
+        rejector=rejector,
+        c_1=tuple(c_1 or (1.0,)),
+        c_e=tuple(c_e or (0.1,)),
+        client_options=options["client"],
+        server_options=options["server"],
+        rejector_options=options["rejector"],
+        settings=settings,
+    )
+    _ = plan.costs  # a bad price is told before anything is trained
+    if augment is None:
+        augment = "none" if recipe == "paper" else load_data(plan).augment
+    plan = replace(plan, settings=replace(settings, augment=augment))
+    with telling(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
+        system, dataset = train_run(plan, out, progress, force=force, resume=resume, checkpoint_every=checkpoint_every)
+    reports = report_run(system, dataset, plan, out)
+    if as_json:
+        print_json([report.as_dict() for report in reports])
+        return
+    print_reports(reports)
+    log.info("The page with every number and picture: %s", out / "report.html")
+
+
+def make_settings(values: dict[str, Any], overrides: list[str], server: str) -> Settings:
+    """Settings from flags and ``--set name=value``; ``server.`` and ``rejector.`` reach into the stages."""
+    from l2h.models import recommended
+    from l2h.settings import DEFAULT_REJECTOR
+
+    paper = values["recipe"] == "paper"
+    stages: dict[str, StageSettings] = {
+        "server": PAPER_SERVER if paper else recommended(server),
+        "rejector": PAPER_REJECTOR if paper else DEFAULT_REJECTOR,
+    }
+    plain = dict(values)
+    for override in overrides:
+        name, value = _assignment(override)
+        stage, _, key = name.partition(".")
+        if name in ("augment", *stages):
+            raise SettingsError(f"--set {override}: {name} has a flag of its own, --{name}")
+        if not key:
+            plain[name] = value
+        elif stage in stages and key in StageSettings.__dataclass_fields__:
+            stages[stage] = replace(stages[stage], **{key: value})
+        else:
+            known = ", ".join(StageSettings.__dataclass_fields__)
+            raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
+    return Settings.from_dict(plain | {name: vars(stage) for name, stage in stages.items()})
+
+
+def parse_options(options: list[str]) -> dict[str, dict[str, Any]]:
+    """``--option server.width=2`` by model."""
+    out: dict[str, dict[str, Any]] = {"client": {}, "server": {}, "rejector": {}}
+    for option in options:
+        name, value = _assignment(option)
+        model, _, key = name.partition(".")
+        if model not in out or not key:
+            raise SettingsError(
+                f"--option {option}: expected client.NAME=VALUE, server.NAME=VALUE or rejector.NAME=VALUE"
+            )
+        out[model][key] = value
+    return out
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """``name=value``; the value is a number, true, false or none where it reads as one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise SettingsError(f"{text!r} is no NAME=VALUE")
+    words: dict[str, Any] = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return name, words[value.lower()]
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value

@@ -1,0 +1,145 @@
+"""Runs that are killed, interrupted or out of disk, in real processes, and end as if nothing had happened."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from l2h.training.checkpoint import load_checkpoint
+
+STAGES = {
+    "default": [
+        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=6", "--set", "rejector.patience=4",
+        "--set", "copies=1", "--option", "rejector.width=1",
+    ],
+    "paper": ["--set", "server.epochs=6", "--c-e", "0.1", "--c-e", "0.3", "--rejector", "separate"],
+}  # fmt: skip
+RESULTS = ("client", "server", "rejector", "calibration")
+DEADLINE = 120.0
+
+
+def command(recipe: str, out: Path, *more: str) -> list[str]:
+    return [
+        sys.executable, "-m", "l2h", "train", "--data", "digits", "--client", "mlp", "--client-share", "0.3",
+        "--server", "lenet5", "--recipe", recipe, *STAGES[recipe], "--device", "cpu", "--seed", "2", "--out", str(out), *more,
+    ]  # fmt: skip
+
+
+def start(recipe: str, out: Path, *more: str, file_size: int | None = None) -> subprocess.Popen[str]:
+    def limit() -> None:
+        assert file_size is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+    return subprocess.Popen(
+        command(recipe, out, *more),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
+        preexec_fn=None if file_size is None else limit,
+    )
+
+
+def stop_when(process: subprocess.Popen[str], reached: Callable[[], bool], how: signal.Signals) -> int:
+    """Send the signal as soon as ``reached``; the exit status."""
+    end = time.monotonic() + DEADLINE
+    while not reached():
+        assert process.poll() is None, f"it ended too early: {process.stderr.read()}"
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    process.send_signal(how)
+    process.communicate(timeout=DEADLINE)
+    return process.returncode
+
+
+def rows(out: Path) -> list[dict[str, str]]:
+    try:
+        return list(csv.DictReader((out / "history.csv").open()))
+    except FileNotFoundError:
+        return []
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=DEADLINE)
+    return process.returncode, errors
+
+
+def assert_same_run(one: Path, two: Path) -> None:
+    for name in RESULTS:
+        first, second = (load_checkpoint(run / "checkpoints" / f"{name}.safetensors").tensors for run in (one, two))
+        assert first.keys() == second.keys()
+        for key, tensor in first.items():
+            assert torch.equal(tensor, second[key]), f"{name}: {key}"
+    untimed = [[{k: v for k, v in row.items() if k != "seconds"} for row in rows(run)] for run in (one, two)]
+    assert untimed[0] == untimed[1]
+    assert json.loads((one / "metrics.json").read_text()) == json.loads((two / "metrics.json").read_text())
+    for run in (one, two):
+        assert not list((run / "checkpoints").glob("stage-*")), "checkpoints of stages are left over"
+        assert not list(run.rglob(".*.tmp")), "temporary files are left over"
+
+
+@pytest.mark.slow
+def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None:
+    """Killed while the client trains, killed while a fold trains, interrupted while the rejector trains."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert finish(start("default", whole))[0] == 0
+    total = len(rows(whole))
+    rng = np.random.default_rng(0)
+    client_epochs = sum(row["stage"] == "client" for row in rows(whole))
+    rejector_begins = next(i for i, row in enumerate(rows(whole)) if row["stage"] == "rejector")
+
+    stage_file = broken / "checkpoints" / "stage-client.safetensors"
+    assert stop_when(start("default", broken), stage_file.exists, signal.SIGKILL) == -signal.SIGKILL
+    middle = int(rng.integers(client_epochs + 1, rejector_begins))
+    process = start("default", broken, "--resume")
+    assert stop_when(process, lambda: len(rows(broken)) >= middle, signal.SIGKILL) == -signal.SIGKILL
+    late = int(rng.integers(rejector_begins + 1, total - 2))
+    process = start("default", broken, "--resume")
+    assert stop_when(process, lambda: len(rows(broken)) >= late, signal.SIGINT) == 130
+    assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"
+    assert list((broken / "checkpoints").glob("stage-rejector*"))
+
+    assert finish(start("default", broken, "--resume"))[0] == 0
+    assert_same_run(whole, broken)
+
+
+@pytest.mark.slow
+def test_paper_recipe_goes_on_after_kill_and_full_disk(tmp_path: Path) -> None:
+    """Killed in Algorithm 1, then a disk that takes no checkpoint, then killed again."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert finish(start("paper", whole))[0] == 0
+    client_epochs = sum(row["stage"] == "client" for row in rows(whole))
+
+    process = start("paper", broken)
+    assert stop_when(process, lambda: len(rows(broken)) > client_epochs, signal.SIGKILL) == -signal.SIGKILL
+    for leftover in broken.rglob(".*.tmp"):
+        leftover.unlink()
+    stage = broken / "checkpoints" / "stage-server-and-rejector.safetensors"
+    before = stage.read_bytes()
+    status, errors = finish(start("paper", broken, "--resume", file_size=len(before) // 2))
+    assert status == 1
+    assert f"cannot write {stage}" in errors
+    assert "File too large" in errors
+    assert "the previous one is kept" in errors
+    assert "Traceback" not in errors
+    assert stage.read_bytes() == before
+    assert not list(broken.rglob(".*.tmp"))
+
+    process = start("paper", broken, "--resume")
+    more = len(rows(broken)) + 2
+    assert stop_when(process, lambda: len(rows(broken)) >= more, signal.SIGKILL) == -signal.SIGKILL
+    assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"
+    assert finish(start("paper", broken, "--resume"))[0] == 0
+    assert_same_run(whole, broken)
