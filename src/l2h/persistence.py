@@ -32,7 +32,7 @@ from l2h.training.recipes import HeldOut
 CLIENT, SERVER, REJECTOR, CALIBRATION = (
     f"checkpoints/{name}.safetensors" for name in ("client", "server", "rejector", "calibration")
 )
-CLIENT_ONNX = "checkpoints/client.onnx"
+CLIENT_ONNX, SERVER_ONNX = "checkpoints/client.onnx", "checkpoints/server.onnx"
 
 
 def save_system(system: HelpSystem, folder: Path) -> Path:
@@ -40,11 +40,15 @@ def save_system(system: HelpSystem, folder: Path) -> Path:
     system._fitted()
     assert system.rejectors is not None
     folder.mkdir(parents=True, exist_ok=True)
-    server: dict[str, Any] = {"kind": "given"}
+    server: dict[str, Any] = {"kind": "fixed"}
+    if system.fixed_server is not None:
+        server |= _save_onnx(system.fixed_server, folder / SERVER_ONNX, system)
     if system.server is not None:
         plan = getattr(system.server, "plan", None)
         server = {"kind": "given" if plan is None else "named", "plan": plan}
         save_checkpoint(folder / SERVER, system.server.state_dict(), {})
+    else:
+        (folder / SERVER).unlink(missing_ok=True)  # of a system that was saved here before
     save_checkpoint(folder / REJECTOR, system.rejectors.tensors(), {})
     if system.held_out is not None and system.platt is not None:
         held = system.held_out
@@ -56,6 +60,8 @@ def save_system(system: HelpSystem, folder: Path) -> Path:
             "platt": system.platt,
         }
         save_checkpoint(folder / CALIBRATION, {name: torch.from_numpy(a) for name, a in arrays.items()}, {})
+    else:
+        (folder / CALIBRATION).unlink(missing_ok=True)
     config: dict[str, Any] = {"schema": runs.SCHEMA}
     if (folder / runs.CONFIG).exists():
         config = runs.read_config(folder)
@@ -90,9 +96,12 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
     shape, classes = tuple(config["input_shape"]), config["class_names"]
     net: nn.Module | None = None
     if server is None:
-        if config["server"]["kind"] != "named":
+        if config["server"]["kind"] == "onnx":
+            server = _load_onnx(folder / SERVER_ONNX, config["server"])
+        elif config["server"]["kind"] == "named":
+            net = rebuild(config["server"]["plan"])
+        else:
             raise RunError(f"the server of {folder} is not in it: give it with l2h.load(folder, server=...)")
-        net = rebuild(config["server"]["plan"])
     elif isinstance(server, nn.Module) and (folder / SERVER).exists():
         net = Scaled(_unit(shape, config["input_dtype"]), copy.deepcopy(server))
     kind = config["rejector"]["kind"]
@@ -110,6 +119,7 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
         dataset=config["dataset"],
         server_options=(config["server"].get("plan") or {}).get("options"),
         rejector_options=config["rejector"]["options"],
+        train_server=False if config["server"]["kind"] in ("fixed", "onnx") else None,
     )
     system.input_shape, system.input_dtype = shape, config["input_dtype"]
     system.embedding_size = config["embedding_size"]
@@ -162,10 +172,16 @@ def _save_client(client: Client, folder: Path, system: HelpSystem) -> dict[str, 
     if isinstance(client, TorchClient) and plan is not None:
         save_checkpoint(folder / CLIENT, client.module.state_dict(), {})
         return {"kind": "named", "plan": plan, "fingerprint": client.fingerprint()}
+    return {"kind": "given"} | _save_onnx(client, folder / CLIENT_ONNX, system)
+
+
+def _save_onnx(client: Client, path: Path, system: HelpSystem) -> dict[str, Any]:
+    """Write a fixed classifier as ONNX and tell how to read it back; nothing of one that is only a function."""
     data = client_to_onnx(client, system.input_shape or ())
     if data is None:
-        return {"kind": "given"}
-    write_atomically(folder / CLIENT_ONNX, data[0])
+        path.unlink(missing_ok=True)
+        return {}
+    write_atomically(path, data[0])
     return {"kind": "onnx", **data[1], "fingerprint": client.fingerprint()}
 
 
@@ -190,8 +206,12 @@ def _load_client(folder: Path, config: dict[str, Any]) -> Client:
         _load_weights(net, load_checkpoint(folder / CLIENT), folder / CLIENT)
         return TorchClient(net.eval())
     if config["kind"] == "onnx":
-        return OnnxClient(folder / CLIENT_ONNX, config["scores"], config["features"], config["flat"])
+        return _load_onnx(folder / CLIENT_ONNX, config)
     raise RunError(f"the client of {folder} is not in it: give it with l2h.load(folder, client=...)")
+
+
+def _load_onnx(path: Path, config: dict[str, Any]) -> OnnxClient:
+    return OnnxClient(path, config["scores"], config["features"], config["flat"])
 
 
 def _sklearn_to_onnx(client: SklearnClient, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:

@@ -112,7 +112,7 @@ class HelpSystem:
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})
-        if isinstance(rejector, str) and rejector not in ("attached", "separate"):
+        if rejector not in ("attached", "separate") and not isinstance(rejector, nn.Module):
             raise ModelError(f"unknown rejector {rejector!r}; known: attached, separate, or a torch module of your own")
         self.rejector = rejector
         self.device = pick_device(self.settings.device)
@@ -172,7 +172,8 @@ class HelpSystem:
             X: (n, ...), uint8 images (n, C, H, W) or floats.
             y: integer labels from 0.
             costs: the prices to train for, one rejector each; not needed by the ``priced`` loss.
-            specs: the rejectors one by one, instead of ``costs``.
+            specs: the rejectors one by one, instead of ``costs``: they may differ in loss, costs, seed and, under
+                recipe ``paper``, in the link over which copies of the server reach them.
             run: a folder for checkpoints and ``history.csv``.
             resume: go on from the checkpoints there.
             checkpoint_every: epochs between two checkpoints.
@@ -309,15 +310,16 @@ class HelpSystem:
             ]
         )
 
-    def predict(self, X: npt.ArrayLike, costs: Costs | None = None) -> Answers:
+    def predict(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Answers:
         """Answer every input, asking the server where it pays.
 
         Args:
             X: as in :meth:`fit`.
             costs: the prices; those of the training, or c_e = 0.1 and c_1 = 1, where None.
+            which: number of the rejector in ``specs``, where the prices do not tell.
         """
         X = self._check_inputs(X)
-        costs, which = self._rejector_for(costs)
+        costs, which = self._rejector_for(costs, which)
         answers = self.client.answers(X, self.num_classes)
         remote = self._judge(X, answers, which).remote(costs)
         server_label = np.zeros(len(X), dtype=np.int64)
@@ -325,14 +327,16 @@ class HelpSystem:
             server_label[remote] = self._server_log_probability(X[remote]).argmax(axis=1)
         return Answers.of(answers.label, server_label, remote, costs)
 
-    def evaluate(self, X: npt.ArrayLike, y: npt.ArrayLike, costs: Costs | None = None) -> Report:
+    def evaluate(
+        self, X: npt.ArrayLike, y: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None
+    ) -> Report:
         """Measure the system on a test set, beside every trivial baseline.
 
         The confidence baseline takes its threshold from the samples of the last calibration; where there was none
         (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
         """
         X, y = self._check(X, y)
-        costs, which = self._rejector_for(costs)
+        costs, which = self._rejector_for(costs, which)
         answers = self.client.answers(X, self.num_classes)
         judgement = self._judge(X, answers, which)
         confidence_remote = None
@@ -366,10 +370,10 @@ class HelpSystem:
             seed=self.settings.seed,
         )
 
-    def judge(self, X: npt.ArrayLike, costs: Costs | None = None) -> Judgement:
+    def judge(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
         """What the rejector thinks of every input, without asking anyone."""
         X = self._check_inputs(X)
-        _, which = self._rejector_for(costs)
+        _, which = self._rejector_for(costs, which)
         return self._judge(X, self.client.answers(X, self.num_classes), which)
 
     def save(self, folder: str | Path) -> Path:
@@ -380,23 +384,43 @@ class HelpSystem:
 
     # What the verbs share.
 
-    def _rejector_for(self, costs: Costs | None) -> tuple[Costs, int]:
+    def _rejector_for(self, costs: Costs | None, which: int | None = None) -> tuple[Costs, int]:
         """The prices in use and the number of the rejector that answers for them."""
         self._fitted()
-        if self.specs[0].loss == "priced":
-            return costs or DEFAULT_COSTS, 0
-        if costs is None:
-            if len(self.specs) > 1:
-                raise SettingsError("rejectors for several prices were trained: say which with costs=")
-            assert self.specs[0].costs is not None
-            return self.specs[0].costs, 0
-        for i, spec in enumerate(self.specs):
-            if spec.costs == costs:
-                return costs, i
-        trained = "; ".join(str(spec.costs) for spec in self.specs)
-        raise SettingsError(
-            f"no rejector was trained for {costs}; there is one for {trained}. Loss 'priced' answers for every price"
-        )
+        if which is None:
+            which = self._which(costs)
+        elif not 0 <= which < len(self.specs):
+            raise SettingsError(f"which={which}: there are rejectors 0 to {len(self.specs) - 1}")
+        trained_for = self.specs[which].costs
+        if trained_for is None:
+            return costs or DEFAULT_COSTS, which
+        if costs is not None and costs != trained_for:
+            raise SettingsError(f"rejector {which} was trained for {trained_for}, not for {costs}")
+        return trained_for, which
+
+    def answering(self, costs: Costs | None) -> list[int]:
+        """Numbers of the rejectors that answer for these prices; a priced one answers for all.
+
+        Raises:
+            SettingsError: there is none; the message lists what there is.
+        """
+        self._fitted()
+        fitting = [i for i, spec in enumerate(self.specs) if costs is None or spec.costs in (None, costs)]
+        if not fitting:
+            raise SettingsError(
+                f"no rejector was trained for {costs}; there are: {self._trained()}. "
+                "The loss 'priced' answers for every price"
+            )
+        return fitting
+
+    def _which(self, costs: Costs | None) -> int:
+        fitting = self.answering(costs)
+        if len(fitting) > 1:
+            raise SettingsError(f"several rejectors fit: say which with costs= or which=; there are: {self._trained()}")
+        return fitting[0]
+
+    def _trained(self) -> str:
+        return "; ".join(f"{i}: {spec.loss}, {spec.costs}, sync {spec.sync}" for i, spec in enumerate(self.specs))
 
     def _judge(self, X: Array, answers: ClientAnswers, which: int) -> Judgement:
         scores = self._scores(X, answers)[which]

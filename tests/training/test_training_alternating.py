@@ -4,6 +4,8 @@ documented source of the order of samples."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +35,14 @@ SERVER = StageSettings(
     epochs=EPOCHS, batch=BATCH, optimizer="sgd", lr=0.05, momentum=0.9, schedule="constant", patience=None
 )
 REJECTOR = StageSettings(
-    epochs=EPOCHS, batch=BATCH, optimizer="sgd", lr=0.01, momentum=0.9, schedule="constant", patience=None, reduction="sum"
+    epochs=EPOCHS,
+    batch=BATCH,
+    optimizer="sgd",
+    lr=0.01,
+    momentum=0.9,
+    schedule="constant",
+    patience=None,
+    reduction="sum",
 )
 # The second is beyond c_e + c_1 = 1, where a weight of L2 is negative.
 PRICES = (Costs(c_e=0.1, c_1=0.5), Costs(c_e=0.25, c_1=1.25))
@@ -61,8 +70,13 @@ def equation_7(scores: Tensor, m_right: Tensor, e_right: Tensor, c_e: float, c_1
     return -(remote + m_right.float() * log_p[:, 0]).sum()
 
 
-def paper_loop(costs: Costs, interval: int) -> tuple[nn.Module, nn.Module]:
-    """Algorithm 2 with S = ``interval``; Algorithm 1 where it is 1."""
+def every(interval: int) -> Callable[[int], bool]:
+    """t = 1, 1 + S, 1 + 2S, ..."""
+    return lambda t: (t - 1) % interval == 0
+
+
+def paper_loop(costs: Costs, arrives: Callable[[int], bool]) -> tuple[nn.Module, nn.Module]:
+    """Algorithm 2, a copy arriving at the steps t = 1, 2, ... that ``arrives`` says; Algorithm 1 where all do."""
     x, y = samples(N)
     m_right = client_log_probability(x).argmax(1) == y
     server, rejector = small_server(), small_rejector()
@@ -77,7 +91,7 @@ def paper_loop(costs: Costs, interval: int) -> tuple[nn.Module, nn.Module]:
                 log_p = torch.log_softmax(server(x[rows]), dim=1)
                 server_steps.step(-log_p[torch.arange(len(rows)), y[rows]].mean())
                 server.eval()
-                if (t - 1) % interval == 0:
+                if arrives(t):
                     arrived = copy.deepcopy(server)
                 with torch.no_grad():
                     e_right = arrived(x[rows]).argmax(1) == y[rows]
@@ -115,7 +129,7 @@ def assert_close(found: nn.Module, expected: nn.Module) -> None:
 
 @pytest.mark.parametrize("costs", PRICES, ids=str)
 def test_algorithm_1_is_the_paper_loop(costs: Costs) -> None:
-    server, rejector = paper_loop(costs, 1)
+    server, rejector = paper_loop(costs, every(1))
     stage = train([RejectorSpec("paper", costs)])
     assert_close(stage.server, server)
     assert_close(stage.rejectors.module(0), rejector)
@@ -124,7 +138,7 @@ def test_algorithm_1_is_the_paper_loop(costs: Costs) -> None:
 @pytest.mark.parametrize("costs", PRICES, ids=str)
 @pytest.mark.parametrize(("sync", "interval"), [(1, 1), (3, 3), ("epoch", STEPS)])
 def test_algorithm_2_uses_the_copy_that_arrived_last(costs: Costs, sync: int | str, interval: int) -> None:
-    server, rejector = paper_loop(costs, interval)
+    server, rejector = paper_loop(costs, every(interval))
     stage = train([RejectorSpec("paper", costs, sync=sync)])
     assert_close(stage.server, server)
     assert_close(stage.rejectors.module(0), rejector)
@@ -132,22 +146,33 @@ def test_algorithm_2_uses_the_copy_that_arrived_last(costs: Costs, sync: int | s
 
 def test_the_interval_matters_in_this_setup() -> None:
     """Otherwise the tests above could not tell Algorithm 2 from Algorithm 1."""
-    ends = [paper_loop(PRICES[1], interval)[1][0].weight for interval in (1, 3, STEPS)]
+    ends = [paper_loop(PRICES[1], every(interval))[1][0].weight for interval in (1, 3, STEPS)]
     assert all(not torch.allclose(a, b, atol=1e-4) for a, b in ((ends[0], ends[1]), (ends[1], ends[2])))
 
 
 def test_sync_at_every_step_is_algorithm_1_bit_for_bit() -> None:
-    """S = 1 alone, and beside rejectors with longer intervals, which make the stage keep copies."""
+    """S = 1 is what a rejector gets that asks for nothing, also beside rejectors for which copies are kept."""
     costs = PRICES[1]
-    alone = train([RejectorSpec("paper", costs, sync=1)])
-    beside = train([RejectorSpec("paper", costs, sync=1), RejectorSpec("paper", costs, sync=1)])
-    assert alone.copies == {}
+    plain, every_step = train([RejectorSpec("paper", costs)]), train([RejectorSpec("paper", costs, sync=1)])
+    for name, tensor in plain.rejectors.tensors().items():
+        assert torch.equal(tensor, every_step.rejectors.tensors()[name]), name
+    pair = train([RejectorSpec("paper", costs, sync=1), RejectorSpec("paper", costs, sync=1)])
+    beside = train([RejectorSpec("paper", costs, sync=1), RejectorSpec("paper", costs, sync=EPOCHS * STEPS)])
     for name, tensor in beside.rejectors.tensors().items():
-        assert torch.equal(tensor[0], tensor[1]), name
-    # One epoch is one copy: with S beyond the whole training only the first copy ever arrives.
-    long = train([RejectorSpec("paper", costs, sync=1), RejectorSpec("paper", costs, sync=EPOCHS * STEPS)])
-    for name, tensor in long.rejectors.tensors().items():
-        assert torch.equal(tensor[0], beside.rejectors.tensors()[name][0]), name
+        assert torch.equal(tensor[0], pair.rejectors.tensors()[name][0]), name
+        assert torch.equal(pair.rejectors.tensors()[name][0], pair.rejectors.tensors()[name][1]), name
+
+
+@pytest.mark.parametrize("spans", [[(0, 13)], [(2, 5), (7, 8), (8, 10)], [(0, 1)]], ids=str)
+def test_a_link_of_any_shape_gives_the_copy_that_arrived_last(spans: list[tuple[int, int]], tmp_path: Path) -> None:
+    """A trace of spans in which the link is up, [up, down) in steps from 0; the first step always is."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("up,down\n" + "".join(f"{up},{down}\n" for up, down in spans))
+    up = {0} | {step for start, end in spans for step in range(start, end)}
+    server, rejector = paper_loop(PRICES[1], lambda t: t - 1 in up)
+    stage = train([RejectorSpec("paper", PRICES[1], sync=f"trace:{trace}")])
+    assert_close(stage.server, server)
+    assert_close(stage.rejectors.module(0), rejector)
 
 
 def test_server_depends_on_no_cost_interval_or_rejector() -> None:

@@ -19,6 +19,7 @@ from training_maker import (
 )
 
 from l2h.costs import Costs
+from l2h.errors import ModelError
 from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
 from l2h.training.alternating import AlternatingStage
@@ -163,3 +164,9 @@ def test_each_keeps_its_own_best_weights_as_an_independent_loop_finds_them() -> 
     assert int(stage.best_epoch[0]) == best_epoch < epoch + 1
     for name, tensor in stage.rejectors.module(0).state_dict().items():
         assert torch.allclose(tensor, best[name], atol=1e-5), name
+
+
+def test_a_rejector_that_diverged_at_once_is_an_error_and_not_an_untrained_rejector() -> None:
+    settings = StageSettings(epochs=3, batch=32, optimizer="sgd", lr=1e18, schedule="constant", patience=2)
+    with pytest.raises(ModelError, match=r"rejector 0, 1: the held-out loss was never finite: lower lr .*1e\+18"):
+        train_on_pool([RejectorSpec("shifted", costs) for costs in PRICES], "separate", settings)

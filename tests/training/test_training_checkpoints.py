@@ -11,12 +11,23 @@ from typing import Any
 
 import pytest
 import torch
-from training_maker import context, named_rejector, pool, samples, small_server
+from training_maker import (
+    client_log_probability,
+    context,
+    named_rejector,
+    pool,
+    samples,
+    small_rejector,
+    small_server,
+)
 
 from l2h.cli.app import run as run_command
+from l2h.costs import Costs
 from l2h.errors import CheckpointError, ResumeError, RunError
+from l2h.models.rejectors import client_view
 from l2h.runs import prepare_run, read_config
 from l2h.settings import StageSettings
+from l2h.training.alternating import AlternatingStage
 from l2h.training.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from l2h.training.loop import Context, run_stage
 from l2h.training.rejectors import RejectorBatch, RejectorSpec, RejectorStage
@@ -55,7 +66,9 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     script = """
 import resource, sys, torch
 from pathlib import Path
+from l2h.costs import Costs
 from l2h.errors import CheckpointError
+from l2h.training.alternating import AlternatingStage
 from l2h.training.checkpoint import save_checkpoint
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 try:
@@ -82,7 +95,7 @@ def test_a_failure_at_any_step_leaves_the_previous_checkpoint(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, step, fail)
-    with pytest.raises(CheckpointError, match="No space left on device.*previous one is kept"):
+    with pytest.raises(CheckpointError, match=r"No space left on device.*previous one is kept"):
         save_checkpoint(path, NEW, {"epoch": 4})
     monkeypatch.undo()
     assert_old_is_intact(path, data)
@@ -110,7 +123,7 @@ def test_a_first_checkpoint_that_fails_says_there_was_none(tmp_path: Path, monke
         raise OSError(13, "Permission denied")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(CheckpointError, match="Permission denied.*there was none before"):
+    with pytest.raises(CheckpointError, match=r"Permission denied.*there was none before"):
         save_checkpoint(tmp_path / "a.safetensors", OLD, {})
     assert list(tmp_path.iterdir()) == []
 
@@ -126,7 +139,7 @@ def test_a_damaged_checkpoint_is_named(keep: int, tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "b.safetensors")
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """Stands for whatever ends a training between two epochs."""
 
 
@@ -140,11 +153,36 @@ def _rejector_stage(shared: Context) -> RejectorStage:
     samples_ = pool(64, 1)
     rejectors = RejectorBatch([named_rejector("attached", s, samples_.view) for s in (0, 1)], shared.device)
     settings = StageSettings(epochs=6, batch=16, patience=5)
-    return RejectorStage("rejector", rejectors, [RejectorSpec(), RejectorSpec()], samples_, settings, shared, pool(32, 2))
+    return RejectorStage(
+        "rejector", rejectors, [RejectorSpec(), RejectorSpec()], samples_, settings, shared, pool(32, 2)
+    )
+
+
+def _alternating_stage(shared: Context) -> AlternatingStage:
+    """Links that are down at the end of an epoch, so that what they go on with is a copy."""
+    x, y = samples(72)
+    log_p = client_log_probability(x)
+    links = (1, 3, 4, "epoch", "onoff:2:4")
+    specs = [RejectorSpec("shifted", Costs(c_e=0.3), seed=i, sync=link) for i, link in enumerate(links)]
+    rejectors = RejectorBatch([small_rejector(spec.seed) for spec in specs], shared.device)
+    settings = StageSettings(epochs=6, batch=16, optimizer="sgd", lr=0.05, schedule="constant", patience=None)
+    return AlternatingStage(
+        "both",
+        small_server(),
+        rejectors,
+        specs,
+        x,
+        y,
+        client_view(log_p),
+        log_p.argmax(1) == y,
+        settings,
+        settings,
+        shared,
+    )
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
-@pytest.mark.parametrize("make", [_server_stage, _rejector_stage])
+@pytest.mark.parametrize("make", [_server_stage, _rejector_stage, _alternating_stage])
 def test_a_stage_stopped_after_any_epoch_goes_on_as_if_never_stopped(make: Any, every: int, tmp_path: Path) -> None:
     """Weights, optimizer, best weights and history, bit for bit, wherever it stopped and however often it saved."""
     plain = make(context())
@@ -162,11 +200,11 @@ def test_a_stage_stopped_after_any_epoch_goes_on_as_if_never_stopped(make: Any, 
             def epoch(self, *_: Any) -> None:
                 self.left -= 1
                 if self.left == 0:
-                    raise Stopped
+                    raise StoppedError
 
         shared = context()
         shared.checkpoints, shared.progress = Checkpoints(folder, every=every), StopAfter(stop)
-        with pytest.raises(Stopped):
+        with pytest.raises(StoppedError):
             run_stage(make(shared), shared)
         again = context()
         again.checkpoints = Checkpoints(folder, resume=True, every=every)
@@ -248,7 +286,7 @@ def test_force_keeps_files_that_are_not_of_the_run(run_folder: Path) -> None:
 
 
 def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ResumeError, match="nothing to resume in .*start without --resume"):
+    with pytest.raises(ResumeError, match=r"nothing to resume in .*start without --resume"):
         prepare_run(tmp_path / "none", {"seed": 1}, resume=True)
     assert not (tmp_path / "none").exists()
 

@@ -11,6 +11,7 @@ import torch
 from training_maker import client_log_probability, samples
 
 from l2h import Costs, HelpSystem, Settings, StageSettings
+from l2h.training import Silent
 
 X, Y = (tensor.numpy() for tensor in samples(240, seed=5))
 IMAGES = np.random.default_rng(0).integers(0, 256, (96, 1, 8, 8), dtype=np.uint8)
@@ -99,8 +100,21 @@ def test_fit_and_predict_leave_the_global_generators_as_they_were(case: str) -> 
     assert random.getstate() == before[2]
 
 
-def test_fit_gives_back_the_threads_it_took() -> None:
-    before = torch.get_num_threads()
-    settings = Settings(device="cpu", threads=before + 1, **CASES["same samples"])
-    HelpSystem(linear_client, "mlp", settings=settings).fit(X, Y, costs=Costs(c_e=0.1))
-    assert torch.get_num_threads() == before
+def test_fit_trains_on_the_threads_asked_for_and_gives_them_back() -> None:
+    class Watching(Silent):
+        def __init__(self) -> None:
+            self.threads: set[int] = set()
+
+        def epoch(self, stage: str, row: Any) -> None:
+            self.threads.add(torch.get_num_threads())
+
+    before, watching = torch.get_num_threads(), Watching()
+    torch.set_num_threads(3)
+    try:
+        settings = Settings(device="cpu", threads=1, **CASES["same samples"])
+        system = HelpSystem(linear_client, "mlp", settings=settings)
+        system.fit(X, Y, costs=Costs(c_e=0.1), progress=watching)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert watching.threads == {1}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,34 +20,37 @@ from l2h.training.checkpoint import load_checkpoint
 
 STAGES = {
     "default": [
-        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=6", "--set", "rejector.patience=4",
-        "--set", "copies=1", "--option", "rejector.width=1",
+        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=14", "--set", "rejector.patience=13",
+        "--set", "rejector.batch=64", "--set", "copies=1", "--option", "rejector.width=1",
     ],
-    "paper": ["--set", "server.epochs=6", "--c-e", "0.1", "--c-e", "0.3", "--rejector", "separate"],
+    "paper": ["--set", "server.epochs=6", "--c-1", "0.5", "--c-e", "0.1", "--c-e", "0.3", "--rejector", "separate"],
 }  # fmt: skip
 RESULTS = ("client", "server", "rejector", "calibration")
 DEADLINE = 120.0
 
 
-def command(recipe: str, out: Path, *more: str) -> list[str]:
-    return [
-        sys.executable, "-m", "l2h", "train", "--data", "digits", "--client", "mlp", "--client-share", "0.3",
-        "--server", "lenet5", "--recipe", recipe, *STAGES[recipe], "--device", "cpu", "--seed", "2", "--out", str(out), *more,
-    ]  # fmt: skip
+COMMON = [
+    "train", "--data", "digits", "--client", "mlp", "--client-share", "0.3", "--server", "lenet5", "--device", "cpu",
+    "--seed", "2",
+]  # fmt: skip
+SMALL_DISK = """
+import resource, sys
+from l2h.cli import main
+size = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+main()
+"""
 
 
 def start(recipe: str, out: Path, *more: str, file_size: int | None = None) -> subprocess.Popen[str]:
-    def limit() -> None:
-        assert file_size is not None
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-
+    """``l2h train`` in a process of its own, which may write no file larger than ``file_size`` bytes."""
+    program = ["-m", "l2h"] if file_size is None else ["-c", SMALL_DISK, str(file_size)]
     return subprocess.Popen(
-        command(recipe, out, *more),
+        [sys.executable, *program, *COMMON, "--recipe", recipe, *STAGES[recipe], "--out", str(out), *more],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
-        preexec_fn=None if file_size is None else limit,
     )
 
 
@@ -95,7 +97,6 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
     """Killed while the client trains, killed while a fold trains, interrupted while the rejector trains."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert finish(start("default", whole))[0] == 0
-    total = len(rows(whole))
     rng = np.random.default_rng(0)
     client_epochs = sum(row["stage"] == "client" for row in rows(whole))
     rejector_begins = next(i for i, row in enumerate(rows(whole)) if row["stage"] == "rejector")
@@ -105,7 +106,7 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
     middle = int(rng.integers(client_epochs + 1, rejector_begins))
     process = start("default", broken, "--resume")
     assert stop_when(process, lambda: len(rows(broken)) >= middle, signal.SIGKILL) == -signal.SIGKILL
-    late = int(rng.integers(rejector_begins + 1, total - 2))
+    late = int(rng.integers(rejector_begins + 1, rejector_begins + 5))
     process = start("default", broken, "--resume")
     assert stop_when(process, lambda: len(rows(broken)) >= late, signal.SIGINT) == 130
     assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"

@@ -10,7 +10,7 @@ def main() -> None:
     try:
         from l2h.cli.app import run
     except ModuleNotFoundError as error:
-        if error.name in ("typer", "rich"):
+        if error.name and error.name.split(".")[0] != "l2h":
             sys.stderr.write(f"l2h: the commands need {error.name}: pip install 'l2h[train,report]'\n")
             sys.exit(1)
         raise

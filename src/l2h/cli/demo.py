@@ -26,7 +26,7 @@ def demo(
     Example: [bold]l2h demo --seed 1 --out runs/demo-1[/]
     """
     from l2h.cli.console import log, telling
-    from l2h.cli.output import print_json, print_reports
+    from l2h.cli.output import print_json, print_results
     from l2h.cli.workflow import Plan, report_run, train_run
 
     plan = Plan(
@@ -42,14 +42,14 @@ def demo(
         rejector_options={"width": 1},
         settings=DEMO.with_seed(seed),
     )
-    _ = plan.costs  # a bad price is told before anything is trained
+    _ = plan.specs  # a bad price is told before anything is trained
     with telling() as progress:
         system, dataset = train_run(plan, out, progress, force=force)
-    reports = report_run(system, dataset, plan, out)
+    results = report_run(system, dataset, plan, out)
     if as_json:
-        print_json(reports[0].as_dict())
+        print_json(results[0].as_dict())
         return
-    print_reports(reports)
+    print_results(results)
     log.info("")
     log.info("The page with every number and picture: %s", out / "report.html")
     log.info("Next: the same system at other prices, with no new training:")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from l2h.metrics import Report
+    from l2h.cli.workflow import Result
 
 
 def evaluate(
@@ -33,21 +33,26 @@ def evaluate(
 
     Example: [bold]l2h evaluate runs/seed-0 runs/seed-1 runs/seed-2[/] gives mean and standard error over the seeds.
     """
-    from l2h.cli.output import print_json, print_reports
+    from l2h.cli.output import print_json, print_results
     from l2h.errors import RunError
 
     if out is not None:
         if len(run) > 1:
             raise typer.BadParameter("--out goes with one run")
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file: choose a folder")
         if out.exists() and any(out.iterdir()) and not force:
             raise RunError(f"{out} is not empty: --force replaces what is in it")
     by_run = [_evaluate(folder, data, test, c_1, c_e, out) for folder in run]
+    for folder, results in zip(run, by_run, strict=True):
+        if [(r.report.costs, r.spec) for r in results] != [(r.report.costs, r.spec) for r in by_run[0]]:
+            raise RunError(f"{folder} has other prices or rejectors than {run[0]}: --c-1 and --c-e set the prices")
     if len(run) > 1:
         _print_spread(by_run, as_json)
     elif as_json:
-        print_json([report.as_dict() for report in by_run[0]])
+        print_json([result.as_dict() for result in by_run[0]])
     else:
-        print_reports(by_run[0])
+        print_results(by_run[0])
 
 
 def _evaluate(
@@ -57,17 +62,18 @@ def _evaluate(
     c_1: list[float] | None,
     c_e: list[float] | None,
     out: Path | None,
-) -> list[Report]:
+) -> list[Result]:
     """One run at every price; pictures of the first into ``out``."""
     import l2h
     from l2h import runs
     from l2h.cli.console import log
-    from l2h.cli.workflow import write_pictures
+    from l2h.cli.workflow import evaluate_all, write_pictures
     from l2h.costs import cost_grid
     from l2h.errors import RunError
 
-    system = l2h.load(folder)
-    training = runs.read_config(folder).get("training", {})
+    config = runs.read_config(folder)
+    training = config.get("training", {})
+    system = l2h.load(folder, **_from_files(config))
     if data is None and "data" not in training:
         raise RunError(f"{folder} does not say what data it was trained on: give --data")
     dataset = l2h.load_dataset(
@@ -77,15 +83,25 @@ def _evaluate(
         limit=None if data else training["limit"],
     )
     prices = cost_grid(c_1 or training.get("c_1") or [1.0], c_e or training.get("c_e") or [0.1])
-    reports = [system.evaluate(dataset.X_test, dataset.y_test, costs) for costs in prices]
+    results = evaluate_all(system, dataset, prices)
     if out is not None:
-        runs.write_metrics(out, reports[0].as_dict())
-        write_pictures(reports[0], dataset, out, [], training)
+        runs.write_metrics(out, results[0].as_dict())
+        write_pictures(results[0].report, dataset, out, [], training)
         log.info("The page with every number and picture: %s", out / "report.html")
-    return reports
+    return results
 
 
-def _print_spread(by_run: list[list[Report]], as_json: bool) -> None:
+def _from_files(config: dict[str, Any]) -> dict[str, Any]:
+    """The parts that the run does not hold itself but names the file of: a TorchScript client, a fixed server."""
+    training, system = config.get("training", {}), config.get("system") or {}
+    return {
+        part: training[part]
+        for part in ("client", "server")
+        if system.get(part, {}).get("kind") in ("given", "fixed") and Path(str(training.get(part, ""))).suffix
+    }
+
+
+def _print_spread(by_run: list[list[Result]], as_json: bool) -> None:
     """Mean and spread over runs, a table a price."""
     from rich.console import Console
 
@@ -93,15 +109,15 @@ def _print_spread(by_run: list[list[Report]], as_json: bool) -> None:
     from l2h.metrics import spread_of_reports
     from l2h.report import spread_table
 
-    merged = [spread_of_reports([reports[i].as_dict() for reports in by_run]) for i in range(len(by_run[0]))]
+    merged = [spread_of_reports([results[i].as_dict() for results in by_run]) for i in range(len(by_run[0]))]
     if as_json:
         print_json(merged)
         return
     console = Console()
     means = []
-    for spread, report in zip(merged, by_run[0], strict=True):
+    for spread, result in zip(merged, by_run[0], strict=True):
         console.print(spread_table(spread, len(by_run)))
         risk = {k: None if v is None else v["mean"] for k, v in spread["risk"].items()}
-        means.append({"costs": report.costs.as_dict(), "reject_rate": spread["reject_rate"]["mean"], "risk": risk})
+        means.append(result.as_dict() | {"reject_rate": spread["reject_rate"]["mean"], "risk": risk})
     if len(means) > 1:
         console.print(grid_table(means))

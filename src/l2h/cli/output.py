@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from l2h.metrics import Report
+if TYPE_CHECKING:
+    from l2h.cli.workflow import Result
 
 
 def print_json(values: Any) -> None:
@@ -18,33 +20,51 @@ def print_json(values: Any) -> None:
     sys.stdout.write(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
-def print_reports(reports: Sequence[Report]) -> None:
-    """The contrastive table and the risk table of one report; a grid where there are several prices."""
+def print_results(results: Sequence[Result]) -> None:
+    """The contrastive table and the risk table of the first; a grid where there are several."""
     from l2h.report import contrastive_table, risk_table
 
     out = Console()
-    out.print(contrastive_table(reports[0]))
+    out.print(contrastive_table(results[0].report))
     out.print()
-    out.print(risk_table(reports[0]))
-    if len(reports) > 1:
+    out.print(risk_table(results[0].report))
+    if len(results) > 1:
         out.print()
-        out.print(grid_table([report.as_dict() for report in reports]))
+        out.print(grid_table([result.as_dict() for result in results]))
 
 
 def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
-    """Risk beside its baselines, a row a price."""
-    columns = ("system", "all_local", "all_remote", "random", "confidence", "oracle")
-    table = Table(title="Risk at every price of the grid", caption="[bold]bold[/]: the lowest but the oracle's")
-    for name in ("c_1", "c_e", "sent", *(c.replace("_", " ") for c in columns)):
+    """Risk beside its baselines, a row a price and link."""
+    columns = {
+        "system": "system",
+        "all_local": "never",
+        "all_remote": "always",
+        "random": "random",
+        "confidence": "conf.",
+        "oracle": "oracle",
+    }
+    with_sync = len({row["rejector"]["sync"] for row in metrics}) > 1
+    table = Table(
+        title="Risk at every price, beside never and always asking",
+        title_justify="left",
+        caption="bold: the lowest but the oracle's",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for name in ("c_1", "c_e", *(["sync"] if with_sync else []), "sent", *columns.values()):
         table.add_column(name, justify="right")
     for row in metrics:
-        risk = row["risk"]
-        best = min(risk[c] for c in columns[:-1] if risk[c] is not None)
+        risk, costs = row["risk"], row["costs"]
+        best = min(risk[c] for c in columns if c != "oracle" and risk[c] is not None)
         cells = ["n/a" if risk[c] is None else f"{risk[c]:.4f}" for c in columns]
         marked = [
             f"[bold]{text}[/]" if risk[c] == best and c != "oracle" else text
             for c, text in zip(columns, cells, strict=True)
         ]
-        costs = row["costs"]
-        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", f"{100 * row['reject_rate']:.1f}%", *marked)
+        sync = [str(row["rejector"]["sync"])] if with_sync else []
+        sent = f"{100 * row['reject_rate']:.1f}%"
+        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", *sync, sent, *marked)
     return table

@@ -58,6 +58,15 @@ def train(
         list[float] | None,
         typer.Option("--c-e", help="Price of a request; repeat for a grid. [0.1]", rich_help_panel=_COSTS),
     ] = None,
+    sync: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sync",
+            help="With --recipe paper: when copies of the server reach the rejector: S in steps, epoch, "
+            "trace:FILE.csv, onoff:UP:DOWN; repeat for several beside each other. [1]",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     recipe: Annotated[
         str, typer.Option(help="default, or paper: Algorithm 1 step by step.", rich_help_panel=_TRAINING)
     ] = "default",
@@ -124,7 +133,7 @@ def train(
     runs/cifar10[/]
     """
     from l2h.cli.console import log, telling
-    from l2h.cli.output import print_json, print_reports
+    from l2h.cli.output import print_json, print_results
     from l2h.cli.workflow import Plan, load_data, report_run, train_run
 
     options = parse_options(option or [])
@@ -151,22 +160,23 @@ def train(
         rejector=rejector,
         c_1=tuple(c_1 or (1.0,)),
         c_e=tuple(c_e or (0.1,)),
+        sync=tuple(sync or ("1",)),
         client_options=options["client"],
         server_options=options["server"],
         rejector_options=options["rejector"],
         settings=settings,
     )
-    _ = plan.costs  # a bad price is told before anything is trained
+    _ = plan.specs  # a bad price or link is told before anything is trained
     if augment is None:
         augment = "none" if recipe == "paper" else load_data(plan).augment
     plan = replace(plan, settings=replace(settings, augment=augment))
     with telling(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
         system, dataset = train_run(plan, out, progress, force=force, resume=resume, checkpoint_every=checkpoint_every)
-    reports = report_run(system, dataset, plan, out)
+    results = report_run(system, dataset, plan, out)
     if as_json:
-        print_json([report.as_dict() for report in reports])
+        print_json([result.as_dict() for result in results])
         return
-    print_reports(reports)
+    print_results(results)
     log.info("The page with every number and picture: %s", out / "report.html")
 
 

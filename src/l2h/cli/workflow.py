@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from l2h.clients import Client, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.errors import ClientError, ModelError, SettingsError
+from l2h.files import write_atomically
 from l2h.metrics import Report
 from l2h.models import NAMES, build_scaled
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
-from l2h.training import Context, Progress, pick_device, train_classifier
+from l2h.training import Context, Progress, RejectorSpec, pick_device, train_classifier
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.loop import derive, repeatable, seeded
 from l2h.training.recipes import CROSSFIT_UP_TO
@@ -47,6 +49,7 @@ class Plan:
         rejector: ``attached`` or ``separate``.
         c_1: inaccuracy costs; the first is the one reported.
         c_e: prices of a request; likewise.
+        sync: links over which copies of the server reach the rejector (recipe ``paper``), one rejector each.
         client_options: of the stand-in.
         server_options: of the named server.
         rejector_options: of the rejector.
@@ -63,12 +66,14 @@ class Plan:
     rejector: str = "attached"
     c_1: tuple[float, ...] = (1.0,)
     c_e: tuple[float, ...] = (0.1,)
+    sync: tuple[str, ...] = ("1",)
     client_options: dict[str, Any] = field(default_factory=dict)
     server_options: dict[str, Any] = field(default_factory=dict)
     rejector_options: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
+        cost_grid(self.c_1, self.c_e)
         if not 0 < self.client_share <= 1:
             raise SettingsError(f"client_share={self.client_share} must be a share above 0 and at most 1")
         if not 0 < self.calibration < 1:
@@ -86,6 +91,18 @@ class Plan:
     def costs(self) -> list[Costs]:
         """The grid of prices."""
         return cost_grid(self.c_1, self.c_e)
+
+    @property
+    def specs(self) -> list[RejectorSpec]:
+        """A rejector for every price and link; one for all prices where it is priced."""
+        settings = self.settings
+        if settings.recipe != "paper" and self.sync != ("1",):
+            raise SettingsError("--sync goes with --recipe paper: the default recipe finishes the server first")
+        if len(set(self.sync)) != len(self.sync):
+            raise SettingsError(f"--sync names a link twice: {', '.join(self.sync)}")
+        if settings.loss == "priced":
+            return [RejectorSpec()]
+        return [RejectorSpec(settings.loss, costs, sync=sync) for costs in self.costs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -194,7 +211,7 @@ def train_run(
     )
     system.fit(
         *parts.train,
-        costs=plan.costs,
+        specs=plan.specs,
         run=folder,
         resume=resume,
         checkpoint_every=checkpoint_every,
@@ -208,12 +225,38 @@ def train_run(
     return system, dataset
 
 
-def report_run(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> list[Report]:
+@dataclass(frozen=True)
+class Result:
+    """A report and the rejector it is of."""
+
+    report: Report
+    spec: RejectorSpec
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``metrics.json`` holds."""
+        return self.report.as_dict() | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}}
+
+
+def report_run(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> list[Result]:
     """Evaluate at every price of the plan; write metrics, plots and the page for the first."""
-    reports = [system.evaluate(dataset.X_test, dataset.y_test, costs) for costs in plan.costs]
-    runs.write_metrics(folder, reports[0].as_dict())
-    write_pictures(reports[0], dataset, folder, system.history, plan.as_dict())
-    return reports
+    results = evaluate_all(system, dataset, plan.costs)
+    runs.write_metrics(folder, results[0].as_dict())
+    write_pictures(results[0].report, dataset, folder, system.history, plan.as_dict())
+    if len(plan.sync) > 1:
+        from l2h.report import plot_sync, png
+
+        picture = plot_sync(system.history, [spec.sync for spec in system.specs])
+        write_atomically(folder / runs.PLOTS / "sync.png", png(picture))
+    return results
+
+
+def evaluate_all(system: HelpSystem, dataset: Dataset, prices: Sequence[Costs]) -> list[Result]:
+    """Every price with every rejector that answers for it."""
+    return [
+        Result(system.evaluate(dataset.X_test, dataset.y_test, costs, which=which), system.specs[which])
+        for costs in prices
+        for which in system.answering(costs)
+    ]
 
 
 def write_pictures(

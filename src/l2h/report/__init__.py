@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from l2h.report.figure import png
+    from l2h.report.history import plot_sync
     from l2h.report.page import write_page
     from l2h.report.plots import (
         plot_contrastive,
@@ -35,6 +37,8 @@ __all__ = [
     "plot_reliability",
     "plot_risk",
     "plot_samples",
+    "plot_sync",
+    "png",
     "risk_table",
     "save_plots",
     "spread_table",
@@ -50,6 +54,8 @@ _HOME = {
     "risk_table": "tables",
     "spread_table": "tables",
     "write_page": "page",
+    "plot_sync": "history",
+    "png": "figure",
 }
 
 

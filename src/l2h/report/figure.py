@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from l2h.errors import MissingExtraError
 
@@ -38,7 +35,6 @@ __all__ = [
     "plain_axes",
     "png",
     "titled",
-    "write",
 ]
 
 # Okabe and Ito's palette, which the common kinds of colour blindness can tell apart.
@@ -113,15 +109,3 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", edgecolor="none")
     return buffer.getvalue()
-
-
-def write(path: Path, content: bytes) -> Path:
-    """Write in one step: a reader sees the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
-    try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path

@@ -7,8 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
-from l2h.report.figure import CLIENT, FAINT, INK, Axes, Figure, blank, legend_below, plain, titled
+from l2h.report.figure import (
+    CLIENT,
+    CONFIDENCE,
+    FAINT,
+    INK,
+    LABEL_FREE,
+    SERVER,
+    SYSTEM,
+    Axes,
+    Figure,
+    blank,
+    legend_below,
+    plain,
+    titled,
+)
 
 _PANELS = 6
 _LOOKS = (
@@ -100,3 +115,29 @@ def _number(value: Any) -> float | None:
         return None
     number = float(value)
     return number if np.isfinite(number) else None
+
+
+def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
+    """The rejectors' training loss against the epoch, a curve for each link over which the server reaches them.
+
+    Args:
+        rows: of the history, with the columns ``rejector_loss_0``, ``rejector_loss_1``, ...
+        syncs: the links of the rejectors, in that order; rejectors of one link, at several prices, are averaged.
+    """
+    rows = [row for row in rows if _number(row.get("rejector_loss_0")) is not None]
+    figure, (ax,) = blank(6.6, 4.2)
+    links = list(dict.fromkeys(str(sync) for sync in syncs))
+    colours = (INK, CLIENT, SERVER, SYSTEM, CONFIDENCE, LABEL_FREE)
+    epochs = [int(row["epoch"]) for row in rows]
+    for i, link in enumerate(links):
+        columns = [f"rejector_loss_{k}" for k, sync in enumerate(syncs) if str(sync) == link]
+        losses = [np.mean([_number(row[column]) or 0.0 for column in columns]) for row in rows]
+        ax.plot(epochs, losses, color=colours[i % len(colours)], label=_link(link), linewidth=1.6)
+    titled(ax, "Rejector loss for different links", "epoch", "mean training loss")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend_below(figure, *ax.get_legend_handles_labels(), columns=min(len(links), 4))
+    return figure
+
+
+def _link(sync: str) -> str:
+    return f"S = {sync}" if sync.isdigit() or sync == "epoch" else plain(sync, 32)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import MissingExtraError
+from l2h.files import write_atomically
 from l2h.metrics import Report
-from l2h.report.figure import png, write
+from l2h.report.figure import png
 from l2h.report.gallery import Images, Sample, choose
 from l2h.report.plots import draw
 from l2h.report.summary import (
@@ -89,7 +90,7 @@ def write_page(
         next_steps=list(next_steps),
     )
     # A lone surrogate in a name cannot be encoded; a page with a question mark is better than none.
-    return write(Path(folder) / "report.html", html.encode("utf-8", errors="replace"))
+    return write_atomically(Path(folder) / "report.html", html.encode("utf-8", errors="replace"))
 
 
 def _classes(report: Report) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h.files import write_atomically
 from l2h.metrics import Report
 from l2h.report.figure import (
     CLIENT,
@@ -27,7 +28,6 @@ from l2h.report.figure import (
     plain,
     png,
     titled,
-    write,
 )
 from l2h.report.gallery import plot_samples
 from l2h.report.history import plot_history
@@ -252,7 +252,7 @@ def save_plots(
         The files, in the order of the page.
     """
     figures = draw(report, history, images, seed)
-    return [write(Path(folder) / f"{name}.png", png(figure)) for name, figure in figures.items()]
+    return [write_atomically(Path(folder) / f"{name}.png", png(figure)) for name, figure in figures.items()]
 
 
 def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: float) -> None:

@@ -1,9 +1,8 @@
 """Algorithms 1 and 2 of the paper, step by step: a server step by L1, then a rejector step by L2, on the same batch.
 
 Algorithm 1 gives every rejector the server as it stands after its step. Algorithm 2 gives it the last copy that
-arrived; a copy arrives at steps 1, 1 + S, 1 + 2S, ... (the paper's ``t mod S = 1`` would never fire for S = 1). So
-S = 1 is Algorithm 1, and both are this one stage. The server's loss knows nothing of the rejectors, so one server
-serves all of them, whatever their costs and intervals.
+arrived over its link (:mod:`l2h.training.links`). A link that is always up is Algorithm 1, so both are this one stage.
+The server's loss knows nothing of the rejectors, so one server serves all of them, whatever their costs and links.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
 from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec
 
@@ -66,10 +66,13 @@ class AlternatingStage(Stage):
         self.loss = BatchLoss(specs, context.device)
         self.server_optimizer = make_optimizer(server_settings, list(server.parameters()))
         self.rejector_optimizer = make_optimizer(rejector_settings, list(rejectors.params.values()))
-        intervals = [self.steps if spec.sync == "epoch" else int(spec.sync) for spec in specs]
-        self.intervals = sorted(set(intervals))
-        self.group = torch.tensor([self.intervals.index(i) for i in intervals], device=context.device)
-        self.copies = {i: self._server_state(clone=True) for i in self.intervals if i > 1}
+        links = [parse_link(spec.sync, spec.seed) for spec in specs]
+        distinct = list(dict.fromkeys(links))
+        self.group = torch.tensor([distinct.index(link) for link in links], device=context.device)
+        total = self.settings.epochs * self.steps
+        #: For each distinct link, at which steps it is up.
+        self.up = [link.schedule(total, self.steps) for link in distinct]
+        self.copies = [None if up.all() else self._server_state(clone=True) for up in self.up]
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         """One pass; nothing in it waits for the host."""
@@ -83,8 +86,7 @@ class AlternatingStage(Stage):
             set_learning_rate(self.rejector_optimizer, learning_rate(self.rejector_settings, step, total_steps))
             x, y = self.x[chosen], self.y[chosen]
             server_total += self._server_step(x, y)
-            self._synchronise(step)
-            right = self._server_correct(x, y)
+            right = self._server_correct(step, x, y)
             # What a rejector draws, such as for dropout, must not move the server's draws.
             with seeded(self.context.device, self.context.settings.seed, self.name, "rejector", step):
                 rejector_total += self._rejector_step(chosen, x, right)
@@ -109,22 +111,29 @@ class AlternatingStage(Stage):
         self.server_optimizer.step()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
-    def _synchronise(self, step: int) -> None:
-        """Send a copy to the rejectors whose turn it is; ``step`` counts from 0, the paper's t from 1."""
-        for interval, copy in self.copies.items():
-            if step % interval == 0:
-                for name, tensor in self._server_state(clone=False).items():
-                    copy[name].copy_(tensor)
-
-    def _server_correct(self, x: Tensor, y: Tensor) -> Tensor:
-        """Whether the server each rejector knows is right, (R, n)."""
+    def _server_correct(self, step: int, x: Tensor, y: Tensor) -> Tensor:
+        """Whether the server that each rejector knows at this step is right, (R, n)."""
         self.server.eval()
+        labels: list[Tensor] = []
+        live: Tensor | None = None
         with torch.no_grad(), self.context.autocast():
-            labels = [
-                (functional_call(self.server, self.copies[i], (x,)) if i > 1 else self.server(x)).argmax(-1)
-                for i in self.intervals
-            ]
+            for up, copy in zip(self.up, self.copies, strict=True):
+                if up[step] or copy is None:
+                    live = self.server(x).argmax(-1) if live is None else live
+                    labels.append(live)
+                else:
+                    labels.append(functional_call(self.server, copy, (x,)).argmax(-1))
+        self._keep_copies(step)
         return (torch.stack(labels) == y)[self.group]
+
+    def _keep_copies(self, step: int) -> None:
+        """Where a link is up now and down at the next step, what arrived now is the copy to go on with."""
+        state: dict[str, Tensor] | None = None
+        for up, copy in zip(self.up, self.copies, strict=True):
+            if copy is not None and up[step] and (step + 1 == len(up) or not up[step + 1]):
+                state = self._server_state(clone=False) if state is None else state
+                for name, tensor in state.items():
+                    copy[name].copy_(tensor)
 
     def _rejector_step(self, chosen: Tensor, x: Tensor, server_correct: Tensor) -> Tensor:
         client_correct = self.client_correct[chosen]
@@ -147,8 +156,8 @@ class AlternatingStage(Stage):
         """Both sides' weights and optimizers, and the copies under way."""
         out = {f"server/{name}": tensor for name, tensor in self._server_state(clone=False).items()}
         out |= {f"rejectors/{name}": tensor for name, tensor in self.rejectors.tensors().items()}
-        for interval, copy in self.copies.items():
-            out |= {f"copy-{interval}/{name}": tensor for name, tensor in copy.items()}
+        for i, copy in enumerate(self.copies):
+            out |= {f"copy-{i}/{name}": tensor for name, tensor in (copy or {}).items()}
         out |= {f"server-{name}": tensor for name, tensor in optimizer_tensors(self.server_optimizer).items()}
         return out | {f"rejectors-{n}": tensor for n, tensor in optimizer_tensors(self.rejector_optimizer).items()}
 
@@ -160,8 +169,9 @@ class AlternatingStage(Stage):
 
         self.server.load_state_dict(under("server/"))
         self.rejectors.load(under("rejectors/"))
-        for interval, copy in self.copies.items():
-            for name, tensor in under(f"copy-{interval}/").items():
+        for i, copy in enumerate(self.copies):
+            for name, tensor in under(f"copy-{i}/").items():
+                assert copy is not None
                 copy[name].copy_(tensor)
         restore_optimizer(self.server_optimizer, under("server-"))
         restore_optimizer(self.rejector_optimizer, under("rejectors-"))

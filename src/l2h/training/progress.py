@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -93,7 +93,7 @@ class TensorBoardProgress(Silent):
             from l2h.errors import MissingExtraError
 
             raise MissingExtraError("TensorBoard logs need a package: pip install 'l2h[tensorboard]'") from error
-        self._make = lambda: SummaryWriter(str(folder))
+        self._make: Callable[[], Any] = lambda: SummaryWriter(str(folder))
         self._writer: Any = None
 
     def start(self, stage: str, epochs: int, steps: int, done: int) -> None:

@@ -154,6 +154,11 @@ def _default(job: Job, context: Context) -> Trained:
         with seeded(device, settings.seed, "pool", "fitted"):
             pools += [_outcomes(job, context, teachers[0], fitted, 1.0, changed=True) for _ in range(settings.copies)]
     pool, held_pool = Pool.join(pools), Pool.join(held_pools)
+    if not (len(pool) and len(held_pool)):
+        raise DataError(
+            f"{len(job.y)} samples are too few: the rejector has {len(pool)} to learn from and {len(held_pool)} to "
+            "stop and calibrate on; give more, or a larger holdout"
+        )
     rejectors = _make_rejectors(job, context, pool.view)
     stage = RejectorStage("rejector", rejectors, job.specs, pool, stage_settings(job, context)[1], context, held_pool)
     run_stage(stage, context)

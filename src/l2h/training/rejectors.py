@@ -23,6 +23,7 @@ from l2h.errors import ModelError, SettingsError
 from l2h.losses import weight_table, weighted_log_loss
 from l2h.settings import StageSettings
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
 
 
@@ -34,7 +35,8 @@ class RejectorSpec:
         loss: ``priced``, ``shifted``, ``swapped`` or ``paper``.
         costs: the prices; None for ``priced``, which answers for all.
         seed: of its weights.
-        sync: Algorithm 2's S: steps between two copies of the server, or ``"epoch"``. 1 is Algorithm 1.
+        sync: when a copy of the server arrives (recipe ``paper``): Algorithm 2's S in steps, ``"epoch"``, or a link as
+            :func:`l2h.training.links.parse_link` reads it. 1 is Algorithm 1.
     """
 
     loss: str = "priced"
@@ -45,8 +47,7 @@ class RejectorSpec:
     def __post_init__(self) -> None:
         if self.loss != "priced" and self.costs is None:
             raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
-        if self.sync != "epoch" and (not isinstance(self.sync, int) or self.sync < 1):
-            raise SettingsError(f"sync={self.sync!r} must be a whole number of steps of 1 or more, or 'epoch'")
+        parse_link(self.sync, self.seed)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -296,6 +297,16 @@ class RejectorStage(Stage):
         self.epoch = int(tensors["epoch"])
 
     def keep_best(self) -> None:
-        """Put each rejector's best weights in place."""
+        """Put each rejector's best weights in place.
+
+        Raises:
+            ModelError: a rejector never had a finite held-out loss, so that its best weights are untrained ones.
+        """
         if self.settings.patience is not None and self.held_out is not None:
+            lost = (~torch.isfinite(self.best_loss)).nonzero().flatten().tolist()
+            if lost:
+                raise ModelError(
+                    f"{self.name} {', '.join(map(str, lost))}: the held-out loss was never finite: lower lr (it is "
+                    f"{self.settings.lr:g})"
+                )
             self.rejectors.load(self.best)

@@ -1,0 +1,138 @@
+"""When a copy of the server reaches a rejector: the availability of the link, step by step (setting IA).
+
+A link is up or down at each training step. At a step where it is up the rejector has the server as it stands; at a
+step where it is down it has the last copy that arrived. Algorithm 2's interval S is a link that is up at steps
+1, 1 + S, 1 + 2S, ... of the paper's count; real links are not periodic, so a trace and a random process exist as well.
+"""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.errors import SettingsError
+
+Schedule = npt.NDArray[np.bool_]
+
+
+class Link(ABC):
+    """The availability of a link over a training."""
+
+    @abstractmethod
+    def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
+        """True where the link is up, (steps,). The first step is always up, so that there is a copy to learn from."""
+
+
+@dataclass(frozen=True)
+class Periodic(Link):
+    """Up once every ``interval`` steps; None: once an epoch. 1 is a link that never fails: Algorithm 1."""
+
+    interval: int | None
+
+    def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
+        """Steps 0, S, 2S, ... counted from 0."""
+        return np.asarray(np.arange(steps) % (self.interval or steps_per_epoch) == 0)
+
+
+@dataclass(frozen=True)
+class Trace(Link):
+    """Up during given spans of steps, ``[up, down)`` counted from 0; read from a CSV with the columns ``up,down``."""
+
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trace:
+        """Read the CSV.
+
+        Raises:
+            SettingsError: the file is missing, lacks a column, or a row is no span that follows the one before.
+        """
+        try:
+            with Path(path).open(newline="") as file:
+                rows = list(csv.DictReader(file))
+        except OSError as error:
+            raise SettingsError(f"cannot read the trace {path}: {error.strerror}") from error
+        spans: list[tuple[int, int]] = []
+        for number, row in enumerate(rows, start=2):
+            try:
+                up, down = int(row["up"]), int(row["down"])
+            except (KeyError, TypeError, ValueError):
+                raise SettingsError(
+                    f"line {number} of {path}: expected the columns up,down with whole numbers of steps; got {row}"
+                ) from None
+            if not (spans[-1][1] if spans else 0) <= up < down:
+                raise SettingsError(f"line {number} of {path}: {up},{down} is empty or not after the span before it")
+            spans.append((up, down))
+        if not spans:
+            raise SettingsError(f"the trace {path} names no span in which the link is up")
+        return cls(tuple(spans))
+
+    def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
+        """As the trace says; down after its end."""
+        up = np.zeros(steps, dtype=bool)
+        for start, end in self.spans:
+            up[start:end] = True
+        up[0] = True
+        return up
+
+
+@dataclass(frozen=True)
+class OnOff(Link):
+    """Up and down for random times: geometric with the given means in steps, a two-state Markov chain."""
+
+    mean_up: float
+    mean_down: float
+    seed: int = 0
+
+    def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
+        """Draw spans in turn until the training is covered."""
+        rng = np.random.default_rng(self.seed)
+        up = np.zeros(steps, dtype=bool)
+        at = 0
+        while at < steps:
+            end = at + int(rng.geometric(1 / self.mean_up))
+            up[at:end] = True
+            at = end + int(rng.geometric(1 / self.mean_down))
+        return up
+
+
+def parse_link(sync: int | str, seed: int = 0) -> Link:
+    """A link from its short form.
+
+    Args:
+        sync: a number of steps S; ``epoch``; ``trace:FILE.csv``; or ``onoff:UP:DOWN`` with mean times in steps.
+        seed: of the random process.
+
+    Raises:
+        SettingsError: it is none of these.
+
+    Example:
+        >>> parse_link("100")
+        Periodic(interval=100)
+        >>> parse_link("onoff:50:200", seed=3).schedule(1000, 100).mean() < 0.5
+        np.True_
+    """
+    text = str(sync)
+    if text == "epoch":
+        return Periodic(None)
+    if text.isdigit() and int(text) >= 1:
+        return Periodic(int(text))
+    kind, _, rest = text.partition(":")
+    if kind == "trace" and rest:
+        return Trace.read(rest)
+    if kind == "onoff":
+        try:
+            mean_up, mean_down = (float(part) for part in rest.split(":"))
+        except ValueError:
+            mean_up = mean_down = 0.0
+        if mean_up >= 1 and mean_down >= 1:
+            return OnOff(mean_up, mean_down, seed)
+    raise SettingsError(
+        f"sync={sync!r} is unknown: give a number of steps of 1 or more, 'epoch', 'trace:FILE.csv', or "
+        "'onoff:UP:DOWN' with mean times of at least 1 step"
+    )

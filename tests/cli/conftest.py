@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_runner import DIGITS, QUICK, Result, call, execute
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A finished run by a real process, with TensorBoard logs, two prices and JSON on stdout."""
+    folder = tmp_path_factory.mktemp("cli") / "seed-0"
+    prices = ["--c-e", "0.1", "--c-e", "0.3", "--c-1", "1.25"]
+    result = execute("train", *DIGITS, *QUICK, *prices, "--json", "--tensorboard", "--out", folder)
+    assert result.status == 0, result.err
+    return folder, result
+
+
+@pytest.fixture(scope="session")
+def seeds(trained: tuple[Path, Result]) -> list[Path]:
+    """The same training with three seeds."""
+    folders = [trained[0]]
+    for seed in (1, 2):
+        folder = trained[0].with_name(f"seed-{seed}")
+        prices = ["--c-e", "0.1", "--c-e", "0.3", "--c-1", "1.25"]
+        assert call("train", *DIGITS, *QUICK, *prices, "--seed", seed, "--out", folder).status == 0
+        folders.append(folder)
+    return folders

@@ -1,0 +1,248 @@
+"""What is importable where: the device's half needs no torch, imports quickly, and depends on nothing above it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import l2h
+
+PACKAGE = Path(l2h.__file__).parent
+PROJECT = Path(__file__).parents[1]
+#: Floor of every module; imports point down only.
+FLOORS = {
+    **dict.fromkeys(("answers", "costs", "decision", "errors", "files", "limits", "metrics", "runs", "settings"), 0),
+    **dict.fromkeys(("bundle", "clients", "edge", "exchange", "limiter"), 1),
+    **dict.fromkeys(("data", "losses", "models", "persistence", "serving", "system", "training"), 2),
+    **dict.fromkeys(("experiments", "methods"), 3),
+    **dict.fromkeys(("__main__", "cli", "report"), 4),
+}
+THERE = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+FLOOR_0 = sorted(name for name, floor in FLOORS.items() if floor == 0 and name in THERE)
+FLOOR_1 = sorted(name for name, floor in FLOORS.items() if floor == 1 and name in THERE)
+HEAVY = (
+    *("torch", "sklearn", "scipy", "typer", "rich", "matplotlib", "pyarrow", "PIL", "onnx", "safetensors"),
+    *("skl2onnx", "onnxscript", "jinja2", "tensorboard", "starlette", "uvicorn", "granian"),
+)
+IMPORT_SECONDS = 0.3
+BLOCK = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def environment(source: Path | None) -> dict[str, str]:
+    """Of a process that finds the package under ``source``, or only where it is installed."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return kept if source is None else {**kept, "PYTHONPATH": str(source)}
+
+
+def python(
+    script: str, *, blocked: tuple[str, ...] = (), interpreter: str = sys.executable, installed: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """A script in a fresh interpreter in which some packages are not there."""
+    return subprocess.run(
+        [interpreter, "-c", BLOCK.format(blocked=set(blocked)) + script],
+        env=environment(None if installed else PACKAGE.parent),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# Without the heavy packages.
+
+
+def test_the_mathematics_works_without_the_heavy_packages() -> None:
+    done = python(
+        f"""
+import importlib
+import numpy as np
+import l2h
+for name in {FLOOR_0 + FLOOR_1!r}:
+    importlib.import_module("l2h." + name)
+costs = l2h.Costs(c_e=0.1, c_1=1.0)
+posterior = np.array([[0.9, 0.1], [0.2, 0.8]])
+remote = l2h.decision.bayes(posterior, np.array([0, 0]), costs)
+assert remote.tolist() == [False, True], remote
+answers = l2h.Answers.of(np.array([0, 0]), np.array([1, 1]), remote, costs)
+assert answers.label.tolist() == [0, 1]
+assert l2h.Settings().recipe == "default"
+""",
+        blocked=HEAVY,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["HelpSystem", "load", "losses", "models", "training"])
+def test_what_needs_torch_says_what_to_install(name: str) -> None:
+    done = python(
+        f"""
+import l2h
+try:
+    l2h.{name}
+except l2h.errors.MissingExtraError as error:
+    assert isinstance(error, ImportError)
+    assert "torch" in str(error), error
+    assert "pip install 'l2h[train" in str(error), error
+else:
+    raise SystemExit("nothing was raised")
+""",
+        blocked=HEAVY,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("missing", [HEAVY, ("typer", "rich"), ("torch",)])
+def test_the_commands_say_what_to_install(missing: tuple[str, ...]) -> None:
+    done = python("sys.argv = ['l2h', '--version']\nfrom l2h.cli import main\nmain()", blocked=missing)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "pip install 'l2h[train,report]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="colour"):
+        _ = l2h.colour
+
+
+def test_importing_l2h_imports_nothing_heavy() -> None:
+    done = python("import l2h\nprint(*sorted({name.split('.')[0] for name in sys.modules}))")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "l2h" in loaded
+    assert not loaded & {*HEAVY, "onnxruntime", "httpx", "pandas", "numba"}
+
+
+def test_importing_the_mathematics_imports_numpy_alone() -> None:
+    done = python(
+        f"import importlib\nfor name in {FLOOR_0!r}: importlib.import_module('l2h.' + name)\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "numpy" in loaded
+    assert not loaded & {*HEAVY, "onnxruntime", "httpx", "pandas", "numba"}
+
+
+# The floors, by the source.
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every imported module of a file, in full, also those imported inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports are not used here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_of(path: Path) -> str:
+    """``l2h/data/npz.py`` is part of ``data``."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+def test_every_module_has_a_floor() -> None:
+    assert {module_of(path) for path in SOURCES} <= set(FLOORS)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down_only(path: Path) -> None:
+    floor = FLOORS[module_of(path)]
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "l2h" or len(parts) == 1:
+            continue
+        home = l2h._HOME.get(parts[1], f"l2h.{parts[1]}").split(".")[1]
+        if home in FLOORS:
+            assert FLOORS[home] <= floor, f"{module_of(path)} (floor {floor}) imports {home} (floor {FLOORS[home]})"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if FLOORS.get(module_of(p)) == 0], ids=lambda path: str(path.relative_to(PACKAGE))
+)
+def test_the_mathematics_imports_numpy_and_nothing_else(path: Path) -> None:
+    packages = {name.split(".")[0] for name in imports(path)} - sys.stdlib_module_names
+    assert packages <= {"l2h", "numpy"}
+
+
+# Names and version.
+
+
+def test_every_public_name_resolves() -> None:
+    for name in l2h.__all__:
+        assert getattr(l2h, name) is not None
+    assert set(l2h.__all__) <= set(dir(l2h))
+
+
+def test_the_public_face_is_complete() -> None:
+    assert {"Costs", "HelpSystem", "load", "Answers", "Answer", "Report", "as_client", "load_dataset"} <= set(
+        l2h.__all__
+    )
+
+
+def test_the_version_is_the_projects() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    assert l2h.__version__ == project["version"]
+
+
+# A real installation.
+
+
+@pytest.mark.slow
+def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
+    interpreter = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
+    install = subprocess.run(
+        [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(PROJECT)],
+        env=environment(None),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert install.returncode == 0, install.stderr
+
+    def inside(script: str) -> subprocess.CompletedProcess[str]:
+        return python(script, interpreter=interpreter, installed=True)
+
+    absent = inside("import importlib.util\nassert importlib.util.find_spec('torch') is None")
+    assert absent.returncode == 0, absent.stderr
+    works = inside(
+        "import importlib, l2h\n"
+        f"for name in {FLOOR_0 + FLOOR_1!r}: importlib.import_module('l2h.' + name)\n"
+        "assert l2h.__file__.startswith(sys.prefix), l2h.__file__\n"
+        "assert l2h.Costs(c_e=0.1, c_1=1.0).c_e == 0.1\n"
+        "print(l2h.__version__)"
+    )
+    assert works.returncode == 0, works.stderr
+    assert works.stdout.strip() == l2h.__version__
+    seconds = []
+    for _ in range(5):
+        timed = inside("import time\nbegun = time.perf_counter()\nimport l2h\nprint(time.perf_counter() - begun)")
+        seconds.append(float(timed.stdout))
+    assert statistics.median(seconds) < IMPORT_SECONDS
+    command = inside("sys.argv = ['l2h']\nfrom l2h.cli import main\nmain()")
+    assert command.returncode == 1
+    assert "pip install" in command.stderr
