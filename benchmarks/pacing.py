@@ -3,8 +3,8 @@
     python benchmarks/pacing.py [--seeds 20] [--hours 6]
 
 Each stream has its own pattern of arrivals; every policy has the same budget of 100 in any sliding hour and
-never asks where nothing is expected to be saved. The optimum knows the whole stream of scores in advance. Needs
-scipy.
+never asks where nothing is expected to be saved. The optimum knows the whole stream of scores in advance.
+Needs scipy.
 """
 
 from __future__ import annotations

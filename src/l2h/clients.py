@@ -62,8 +62,10 @@ class Client(ABC):
 
     kind: str
 
-    def __init__(self, num_classes: int | None = None) -> None:
-        self.num_classes = num_classes
+    def __init__(self) -> None:
+        self.num_classes: int | None = None
+        #: Whether the scores are probabilities; found out from the first inputs it answers, and kept to.
+        self.probabilities: bool | None = None
 
     @abstractmethod
     def raw(self, X: Array) -> tuple[Array, Array | None]:
@@ -134,7 +136,7 @@ class Client(ABC):
                     f"the {self.kind} gives {scores.shape[1]} scores a sample, the labels have {num_classes} classes: "
                     "give a classifier of the same classes, or relabel the data"
                 )
-            log_p = _log_probability(_finite(scores))
+            log_p = self._log_probability(_finite(scores))
             has_scores = True
         else:
             raise ClientError(
@@ -151,6 +153,12 @@ class Client(ABC):
             embedding=None if embedding is None else embedding.astype(np.float32),
             has_scores=has_scores,
         )
+
+    def _log_probability(self, scores: Array) -> Array:
+        """Scores that are probabilities already are taken as such; anything else is taken as logits."""
+        if self.probabilities is None:
+            self.probabilities = bool((scores >= 0).all() and np.allclose(scores.sum(axis=1), 1.0, atol=1e-3))
+        return np.log(np.maximum(scores, FLOOR)) if self.probabilities else _log_softmax(scores)
 
 
 class TorchClient(Client):
@@ -475,13 +483,6 @@ def _one_hot(labels: Array, num_classes: int) -> Array:
     out = np.full((len(labels), num_classes), np.log(FLOOR))
     out[np.arange(len(labels)), labels] = 0.0
     return out
-
-
-def _log_probability(scores: Array) -> Array:
-    """Scores that are probabilities already are taken as such; anything else is taken as logits."""
-    if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1.0, atol=1e-3):
-        return np.asarray(np.log(np.maximum(scores, FLOOR)))
-    return _log_softmax(scores)
 
 
 def _log_softmax(scores: Array) -> Array:

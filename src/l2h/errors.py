@@ -27,6 +27,10 @@ class ModelError(L2HError, ValueError):
     """An unknown model name, or a model whose output does not fit its place."""
 
 
+class UnknownNameError(ModelError):
+    """A name that is none of the known ones; the message lists them."""
+
+
 class SettingsError(L2HError, ValueError):
     """A training setting out of its range."""
 

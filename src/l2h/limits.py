@@ -87,11 +87,8 @@ class RateLimit:
         confidence: float | None = None,
     ) -> None:
         if (count is None) == (fraction is None):
-            given = "neither" if count is None else "both"
-            raise LimitError(
-                f"{given} of count and fraction given: "
-                "write RateLimit(100, per='1h') or RateLimit(fraction=0.2)"
-            )
+            given = "neither count nor fraction" if count is None else "both count and fraction"
+            raise LimitError(f"{given} given: write RateLimit(100, per='1h') or RateLimit(fraction=0.2)")
         whole = share = seconds = requests = sure = None
         if count is not None:
             whole = _whole("count", count, least=0, hint="; for a share write RateLimit(fraction=0.2)")

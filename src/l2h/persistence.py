@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import nn
 from l2h import runs
 from l2h.clients import Client, OnnxClient, SklearnClient, TorchClient, unit_range
 from l2h.costs import as_bool
-from l2h.errors import ClientError, RunError
+from l2h.errors import ClientError, L2HWarning, RunError
 from l2h.files import write_atomically
 from l2h.models import InputScale, Scaled, rebuild
 from l2h.models.rejectors import UserRejector
@@ -79,6 +80,7 @@ def save_system(system: HelpSystem, folder: Path) -> Path:
         },
         "specs": [spec.as_dict() for spec in system.specs],
         "settings": system.settings.as_dict(),
+        "multiply_adds": system.multiply_adds(),
     }
     runs.write_config(folder, config)
     return folder
@@ -177,12 +179,16 @@ def _save_client(client: Client, folder: Path, system: HelpSystem) -> dict[str, 
 
 def _save_onnx(client: Client, path: Path, system: HelpSystem) -> dict[str, Any]:
     """Write a fixed classifier as ONNX and tell how to read it back; nothing of one that is only a function."""
-    data = client_to_onnx(client, system.input_shape or ())
+    try:
+        data = client_to_onnx(client, system.input_shape or ())
+    except ClientError as error:
+        warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
+        data = None
     if data is None:
         path.unlink(missing_ok=True)
         return {}
     write_atomically(path, data[0])
-    return {"kind": "onnx", **data[1], "fingerprint": client.fingerprint()}
+    return {"kind": "onnx", **data[1], "probabilities": client.probabilities, "fingerprint": client.fingerprint()}
 
 
 def client_to_onnx(client: Client, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
@@ -211,7 +217,9 @@ def _load_client(folder: Path, config: dict[str, Any]) -> Client:
 
 
 def _load_onnx(path: Path, config: dict[str, Any]) -> OnnxClient:
-    return OnnxClient(path, config["scores"], config["features"], config["flat"])
+    client = OnnxClient(path, config["scores"], config["features"], config["flat"])
+    client.probabilities = config["probabilities"]
+    return client
 
 
 def _sklearn_to_onnx(client: SklearnClient, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
@@ -250,7 +258,7 @@ def _torch_to_onnx(client: TorchClient, input_shape: tuple[int, ...]) -> tuple[b
         return None
     has_features = callable(getattr(client.module, "embed", None))
     module = copy.deepcopy(client.module).cpu().eval()
-    module = _WithFeatures(module) if has_features else module
+    module = (_WithFeatures(module) if has_features else module).eval()
     names = ["scores", "features"] if has_features else ["scores"]
     example = torch.from_numpy(unit_range(np.zeros((2, *input_shape), dtype=np.float32)))
     log = logging.getLogger("torch.onnx")

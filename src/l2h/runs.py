@@ -33,7 +33,10 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
     if resume:
         if not config.exists():
             raise ResumeError(f"nothing to resume in {folder}: start without --resume")
-        _same_settings(read_config(folder).get("training", {}), json.loads(json.dumps(dict(training))), folder)
+        before = read_config(folder)
+        require_same(before.get("training", {}), training, folder)
+        if "system" in before:
+            raise ResumeError(f"the run in {folder} is finished: l2h evaluate {folder} judges it, --force starts anew")
         return
     if folder.exists() and any(folder.iterdir()):
         if not _holds_run(folder):
@@ -103,8 +106,13 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     return values
 
 
-def _same_settings(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    differing = _differences(before, now, "")
+def require_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to resume with other settings.
+
+    Raises:
+        ResumeError: some differ; the message names them with both values.
+    """
+    differing = _differences(before, json.loads(json.dumps(dict(now))), "")
     if differing:
         raise ResumeError(f"cannot resume {folder}: settings differ: {'; '.join(differing)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,13 @@ from l2h.answers import Answers
 from l2h.clients import Client, ClientAnswers, as_client
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data.validate import check_arrays, check_inputs
-from l2h.errors import ClientError, DataError, L2HWarning, ModelError, NotFittedError, SettingsError
+from l2h.errors import ClientError, DataError, L2HWarning, ModelError, NotFittedError, SettingsError, UnknownNameError
+from l2h.files import digest
 from l2h.metrics import Report
 from l2h.models import InputScale, Scaled, build_rejector, build_scaled, client_view_size, recommended
+from l2h.models import multiply_adds as count_multiply_adds
 from l2h.models.rejectors import UserRejector
+from l2h.runs import require_same, write_json
 from l2h.settings import Settings
 from l2h.training import Context, Job, Progress, RejectorBatch, RejectorSpec, Silent, Trained, pick_device, train
 from l2h.training.checkpoint import Checkpoints
@@ -109,11 +113,14 @@ class HelpSystem:
         self.client: Client = as_client(client)
         self.settings = settings or Settings()
         self.dataset = dataset
-        self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self._given_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self.class_names = self._given_names
         self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})
         if rejector not in ("attached", "separate") and not isinstance(rejector, nn.Module):
-            raise ModelError(f"unknown rejector {rejector!r}; known: attached, separate, or a torch module of your own")
+            raise UnknownNameError(
+                f"unknown rejector {rejector!r}; known: attached, separate, or a torch module of your own"
+            )
         self.rejector = rejector
         self.device = pick_device(self.settings.device)
         self._given_server: str | nn.Module | None = None
@@ -136,7 +143,7 @@ class HelpSystem:
         trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
         if isinstance(server, str) and not Path(server).suffix:
             if server not in NAMES:
-                raise ModelError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
+                raise UnknownNameError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
             self._given_server = server
         elif trainable and train_server is not False:
             self._given_server = server
@@ -189,10 +196,9 @@ class HelpSystem:
             DataError: samples or labels that cannot be used.
             ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
         """
-        known = None if self.class_names is None else len(self.class_names)
+        known = None if self._given_names is None else len(self._given_names)
         X, y = check_arrays(X, y, num_classes=known)
-        if self.class_names is None:
-            self.class_names = tuple(str(k) for k in range(int(y.max()) + 1))
+        self.class_names = self._given_names or tuple(str(k) for k in range(int(y.max()) + 1))
         self.input_shape, self.input_dtype = tuple(X.shape[1:]), str(X.dtype)
         self.client.check_repeatable(X[:PROBE], self.num_classes)
         before = self.client.fingerprint()
@@ -200,6 +206,8 @@ class HelpSystem:
         self.embedding_size = 0 if answers.embedding is None else answers.embedding.shape[1]
         self.specs = tuple(specs) if specs is not None else self._specs(costs)
         folder = None if run is None else Path(run)
+        if folder is not None:
+            self._note_training(folder, resume, X, y, answers)
         context = Context(
             self.settings,
             self.device,
@@ -225,6 +233,24 @@ class HelpSystem:
             )
         several = [costs] if isinstance(costs, Costs) else list(costs)
         return tuple(RejectorSpec(loss=self.settings.loss, costs=c) for c in several)
+
+    def _note_training(
+        self, folder: Path, resume: bool, X: Array, y: npt.NDArray[np.int64], answers: ClientAnswers
+    ) -> None:
+        """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings."""
+        given = self._given_server
+        now = {
+            "settings": self.settings.as_dict(),
+            "rejectors": [spec.as_dict() for spec in self.specs],
+            "rejector": [self.rejector if isinstance(self.rejector, str) else "given", self.rejector_options],
+            "server": [given if isinstance(given, str) else "given", self.server_options],
+            "data": digest(X, y),
+            "client_answers": digest(answers.log_probability),
+        }
+        path = folder / "checkpoints" / "training.json"
+        if resume and path.exists():
+            require_same(json.loads(path.read_text()), now, folder)
+        write_json(path, now)
 
     def _job(
         self,
@@ -375,6 +401,23 @@ class HelpSystem:
         X = self._check_inputs(X)
         _, which = self._rejector_for(costs, which)
         return self._judge(X, self.client.answers(X, self.num_classes), which)
+
+    def multiply_adds(self) -> dict[str, int | None]:
+        """Multiply-adds of one input through ``rejector`` and ``server``; None for a server that cannot be looked into.
+
+        What the device pays for the decision beside what it would pay for the server; the client's own are not counted.
+        """
+        self._fitted()
+        assert self.rejectors is not None
+        assert self.input_shape is not None
+        x = torch.zeros(1, *self.input_shape, dtype=getattr(torch, self.input_dtype or "float32"), device=self.device)
+        view = torch.zeros(1, client_view_size(self.num_classes, self.embedding_size), device=self.device)
+        module = self.rejectors.module(0)
+        inputs = (x, view) if getattr(module, "uses_client", False) else (x,)
+        return {
+            "rejector": count_multiply_adds(module, *inputs),
+            "server": None if self.server is None else count_multiply_adds(self.server, x),
+        }
 
     def save(self, folder: str | Path) -> Path:
         """Write config and weights into a run folder; :func:`load` reads them back. Nothing is pickled."""

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from exchange_maker import IDENTITY, TOKEN
+from exchange_maker import IDENTITY, TOKEN, publish
 from exchange_proxy import FaultProxy
 
 from l2h.exchange import PublisherServer, SnapshotStore
@@ -23,3 +23,12 @@ def proxy(server):
     between = FaultProxy(server.port)
     yield between
     between.close()
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory):
+    """A publisher with one snapshot of 1000 bytes that no test changes."""
+    store = SnapshotStore(tmp_path_factory.mktemp("standing"))
+    publish(store, 0, size=1000)
+    with PublisherServer(store, IDENTITY, TOKEN) as running:
+        yield running

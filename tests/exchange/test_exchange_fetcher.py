@@ -42,6 +42,7 @@ def test_the_age_and_the_traffic_are_told(store, proxy, tmp_path):
         assert fetcher.status(step=140).age_steps == 40
         proxy.use(Fault("stall", after=5_000))
         publish(store, 250)
+        until(lambda: fetcher.status().failures.get("timeout"))
         until(lambda: fetcher.status().state == "unreachable")
         status = fetcher.status()
         assert (status.version, status.step, status.age_steps, status.syncs) == (1, 100, 150, 1)

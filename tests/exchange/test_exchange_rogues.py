@@ -8,8 +8,8 @@ from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, publish, until, whole
-from exchange_proxy import Fault
+from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, until, whole
+from exchange_proxy import Fault, FaultProxy
 
 STATED = json.dumps({**IDENTITY, "protocol": 1, "run": "rogue", "kinds": ["weights"]}).encode()
 DIGEST = sha256(STATED).hexdigest()
@@ -97,18 +97,20 @@ def rogue():
 
 
 @pytest.mark.parametrize("name", ROGUES)
-def test_nothing_of_a_liar_is_used_and_the_thread_lives_on(rogue, store, server, proxy, tmp_path, name):
+def test_nothing_of_a_liar_is_used_and_the_thread_lives_on(rogue, standing, tmp_path, name):
     lies, reason = ROGUES[name]
     rogue.answers = {"identity": IDENTITY_ANSWER, "latest": manifest(), "5": BYTES, **lies}
-    proxy.target = rogue.server_port
+    proxy = FaultProxy(rogue.server_port)
     with fetcher_for(proxy.url, tmp_path / "copy", max_bytes=10**9) as fetcher:
         until(lambda: fetcher.status().failures.get(reason, 0) >= 2)
         assert fetcher.latest() is None
         assert fetcher.status().error
-        publish(store, 0)
-        proxy.target = server.port
+        proxy.target = standing.port
         proxy.use(Fault())
-        assert whole(arrives(fetcher, 1))
+        until(fetcher.latest)
+    proxy.close()
+    assert fetcher.latest().version == 1
+    assert whole(fetcher.latest())
 
 
 def test_an_older_version_is_refused_whoever_offers_it(rogue, tmp_path):

@@ -31,7 +31,7 @@ while time.monotonic() < end:
     if permit:
         print(repr(permit.position), flush=True)
     time.sleep(pause)
-print("requests", limiter.status().requests, flush=True)
+print("unavailable", limiter.status().refused.get("ledger_unavailable", 0), flush=True)
 """
 
 
@@ -51,7 +51,9 @@ def read_permits(child: subprocess.Popen[str], at_most: int | None = None) -> li
     assert child.stdout is not None
     told: list[float] = []
     while (at_most is None or len(told) < at_most) and (line := child.stdout.readline()):
-        if not line.startswith("requests"):
+        if line.startswith("unavailable"):
+            assert line == "unavailable 0\n", "processes wait for one another"
+        else:
             told.append(float(line))
     return told
 

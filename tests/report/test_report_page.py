@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from report_maker import make_history, make_images, make_report
 
+from l2h.errors import CheckpointError
 from l2h.metrics import Report
 from l2h.report import write_page
 
@@ -211,9 +212,7 @@ def test_page_holds_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> 
         assert ["n/a", "n/a", "n/a"] in [row[2:] for row in found.rows]
 
 
-def test_page_is_replaced_whole_and_leaves_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = make_report(60, classes=2)
     path = write_page(report, tmp_path, title="first")
 
@@ -222,7 +221,7 @@ def test_page_is_replaced_whole_and_leaves_nothing_beside_it(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", full_disk)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(CheckpointError, match="no space left"):
             write_page(report, tmp_path, title="second")
     assert "<h1>first</h1>" in path.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [path]

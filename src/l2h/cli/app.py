@@ -17,7 +17,7 @@ from l2h.cli.console import console, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
 from l2h.cli.train import train
-from l2h.errors import CostError, L2HError, SettingsError
+from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError
 
 app = typer.Typer(
     name="l2h",
@@ -36,7 +36,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except (CostError, SettingsError) as error:
+        except (CostError, SettingsError, UnknownNameError) as error:
             _fail(error, 2)
         except L2HError as error:
             _fail(error, 1)

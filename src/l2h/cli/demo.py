@@ -27,7 +27,7 @@ def demo(
     """
     from l2h.cli.console import log, telling
     from l2h.cli.output import print_json, print_results
-    from l2h.cli.workflow import Plan, report_run, train_run
+    from l2h.cli.workflow import Plan, load_data, report_run, train_run
 
     plan = Plan(
         data="digits",
@@ -43,8 +43,9 @@ def demo(
         settings=DEMO.with_seed(seed),
     )
     _ = plan.specs  # a bad price is told before anything is trained
+    dataset = load_data(plan)
     with telling() as progress:
-        system, dataset = train_run(plan, out, progress, force=force)
+        system = train_run(plan, dataset, out, progress, force=force)
     results = report_run(system, dataset, plan, out)
     if as_json:
         print_json(results[0].as_dict())

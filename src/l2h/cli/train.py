@@ -167,11 +167,12 @@ def train(
         settings=settings,
     )
     _ = plan.specs  # a bad price or link is told before anything is trained
+    dataset = load_data(plan)
     if augment is None:
-        augment = "none" if recipe == "paper" else load_data(plan).augment
+        augment = "none" if recipe == "paper" else dataset.augment
     plan = replace(plan, settings=replace(settings, augment=augment))
     with telling(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
-        system, dataset = train_run(plan, out, progress, force=force, resume=resume, checkpoint_every=checkpoint_every)
+        system = train_run(plan, dataset, out, progress, force=force, resume=resume, checkpoint_every=checkpoint_every)
     results = report_run(system, dataset, plan, out)
     if as_json:
         print_json([result.as_dict() for result in results])

@@ -15,7 +15,7 @@ from l2h import runs
 from l2h.clients import Client, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
-from l2h.errors import ClientError, ModelError, SettingsError
+from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
 from l2h.files import write_atomically
 from l2h.metrics import Report
 from l2h.models import NAMES, build_scaled
@@ -81,11 +81,11 @@ class Plan:
         # A misspelt name is told here, before anything is written or trained.
         if self.client not in STAND_INS and not Path(self.client).suffix:
             known = ", ".join(STAND_INS)
-            raise ModelError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
+            raise UnknownNameError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
         if self.server not in NAMES and not Path(self.server).suffix:
-            raise ModelError(f"unknown model {self.server!r}; known: {', '.join(NAMES)}, or a file (.onnx)")
+            raise UnknownNameError(f"unknown model {self.server!r}; known: {', '.join(NAMES)}, or a file (.onnx)")
         if self.rejector not in REJECTORS:
-            raise ModelError(f"unknown rejector {self.rejector!r}; known: {', '.join(REJECTORS)}")
+            raise UnknownNameError(f"unknown rejector {self.rejector!r}; known: {', '.join(REJECTORS)}")
 
     @property
     def costs(self) -> list[Costs]:
@@ -172,15 +172,15 @@ def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) ->
 
 def train_run(
     plan: Plan,
+    dataset: Dataset,
     folder: Path,
     progress: Progress,
     *,
     force: bool = False,
     resume: bool = False,
     checkpoint_every: int = 1,
-) -> tuple[HelpSystem, Dataset]:
+) -> HelpSystem:
     """Train by the plan into the run folder: client, server, rejector, calibration, saved."""
-    dataset = load_data(plan)
     for model in (plan.client, plan.server):
         if Path(model).suffix and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")
@@ -222,7 +222,7 @@ def train_run(
     system.calibrate(*parts.calibration)
     system.save(folder)
     checkpoints.clear()
-    return system, dataset
+    return system
 
 
 @dataclass(frozen=True)

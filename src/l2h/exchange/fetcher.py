@@ -133,7 +133,11 @@ class SnapshotFetcher:
         if self._thread is not None and self._thread.is_alive() and not self._stopping.is_set():
             return
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, args=(self._stopping,), name="l2h-fetcher", daemon=True)
+        peer = Peer(self._url, self._token, self._timeout, self._stopping)
+        with self._lock:
+            self._moved_before, self._peer = self._moved(), peer
+        arguments = (peer, self._stopping)
+        self._thread = threading.Thread(target=self._work, args=arguments, name="l2h-fetcher", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -190,12 +194,10 @@ class SnapshotFetcher:
     ) -> None:
         self.stop()
 
-    def _work(self, stopping: threading.Event) -> None:
+    def _work(self, peer: Peer, stopping: threading.Event) -> None:
         """The thread: rounds until it is stopped, whatever a round brings."""
         attempt = 0
-        with Peer(self._url, self._token, self._timeout, stopping) as peer:
-            with self._lock:
-                self._moved_before, self._peer = self._moved(), peer
+        with peer:
             while not stopping.is_set():
                 kept = peer.kept
                 try:

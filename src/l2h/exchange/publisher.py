@@ -112,6 +112,7 @@ class PublisherServer:
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,
         )
+        _quiet_uvicorn()
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), name="l2h-publisher", daemon=True)
         thread.start()
@@ -156,6 +157,13 @@ def _listen(host: str, port: int) -> socket.socket:
             raise ExchangeError(f"port {port} of {host} is in use: choose another, or 0 for any free one") from error
         raise ExchangeError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
     return listener
+
+
+def _quiet_uvicorn() -> None:
+    """Keep uvicorn's remarks on cut connections off the training's console, unless the program set logging up."""
+    logger = logging.getLogger("uvicorn")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
 
 
 def _missing(error: ModuleNotFoundError) -> MissingExtraError:

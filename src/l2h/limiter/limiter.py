@@ -155,6 +155,8 @@ class Limiter:
 
     def status(self) -> Status:
         """Counters, the window that ends now, and drift."""
+        if os.getpid() != self._pid:
+            self._after_fork()
         with self._lock:
             now = self._now()
             try:

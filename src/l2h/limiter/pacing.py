@@ -11,9 +11,9 @@ left unspent raises p and lowers the threshold; near exhaustion p falls towards 
 permits a unit of length, ``p * arrivals = f`` has the one solution ``f = cap / length``: the whole budget is
 spent, evenly.
 
-The requests expected within h are at least the average of the last window, so that a lull does not squander
-what the next burst needs, and at least as many as in the last h, so that a burst does not eat the budget at
-its beginning.
+The requests expected within h are the most of three guesses: the average of the last window, so that a lull
+does not squander what the next burst needs; as many as in the last h; and what comes just now, going on for a
+quarter of the window, so that a burst does not eat the budget at its beginning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from l2h.limiter.window import Window
 HORIZON = 0.5
 #: How much window the belief counts for that the traffic just fills the budget, held before any was seen.
 PRIOR = 0.02
+#: Bins of the window in which requests are counted, how many are "just now", and how many a burst lasts.
 _BINS = 64
+_NOW = 2
+_BURST = _BINS // 4
 
 
 class Sketch:
@@ -88,47 +91,47 @@ class Traffic:
     def __init__(self, length: float, cap: int) -> None:
         self._length = length
         self._width = length / _BINS
-        self._near = max(1, round(HORIZON * _BINS))
         self._cap = cap
         self._bins = [0] * _BINS
         self._bin = 0
-        self._all = 0
-        self._nearest = 0
+        self._in_window = self._in_horizon = self._just_now = 0
         self._origin: float | None = None
 
     def add(self, now: float) -> None:
         """A request at ``now``, which never decreases."""
         self._turn_to(now)
         self._bins[self._bin % _BINS] += 1
-        self._all += 1
-        self._nearest += 1
+        self._in_window += 1
+        self._in_horizon += 1
+        self._just_now += 1
 
     def expected(self, now: float) -> float:
         """Requests to expect within the horizon."""
-        self._turn_to(now)
-        seen = now - (now if self._origin is None else self._origin)
-        part = seen - self._bin * self._width
-        covered = min(seen, (_BINS - 1) * self._width + part)
-        average = (self._cap * PRIOR + self._all) / (self._length * PRIOR + covered)
-        # Of the nearest bins the last is not over yet.
-        near = min(seen, (self._near - 1) * self._width + part)
-        latest = (self._cap * PRIOR + self._nearest) / (self._length * PRIOR + near)
-        return max(average, latest) * HORIZON * self._length
+        since = self._turn_to(now)
+        # The current bin is not over yet.
+        covered = min(since, since - (self._bin - _BINS + 1) * self._width)
+        average = (self._cap * PRIOR + self._in_window) / (self._length * PRIOR + covered)
+        # One request alone is no burst.
+        burst = (self._just_now - 1) * (_BURST / _NOW)
+        return max(average * HORIZON * self._length, self._in_horizon, burst)
 
-    def _turn_to(self, now: float) -> None:
+    def _turn_to(self, now: float) -> float:
+        """Bring the bins up to ``now``; the time since the first request."""
         if self._origin is None:
             self._origin = now
-        target = int((now - self._origin) / self._width)
-        if target == self._bin:
-            return
-        if target - self._bin >= _BINS:
-            self._bins = [0] * _BINS
-        else:
-            for passed in range(self._bin + 1, target + 1):
+        since = now - self._origin
+        target = int(since / self._width)
+        if target != self._bin:
+            for passed in range(max(self._bin, target - _BINS) + 1, target + 1):
                 self._bins[passed % _BINS] = 0
-        self._bin = target
-        self._all = sum(self._bins)
-        self._nearest = sum(self._bins[(target - i) % _BINS] for i in range(self._near))
+            self._bin = target
+            self._in_window = sum(self._bins)
+            self._in_horizon = self._last(round(HORIZON * _BINS))
+            self._just_now = self._last(_NOW)
+        return since
+
+    def _last(self, bins: int) -> int:
+        return sum(self._bins[(self._bin - i) % _BINS] for i in range(bins))
 
 
 class Pacer:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from l2h.errors import ModelError
+from l2h.errors import ModelError, UnknownNameError
 from l2h.models.alexnet import AlexNet
 from l2h.models.lenet import LeNet5
 from l2h.models.mlp import MLP
@@ -45,7 +45,7 @@ def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any)
     """
     builder = _BUILDERS.get(name)
     if builder is None:
-        raise ModelError(f"unknown model {name!r}; known: {', '.join(NAMES)}")
+        raise UnknownNameError(f"unknown model {name!r}; known: {', '.join(NAMES)}")
     known = [p for p in inspect.signature(builder).parameters if p not in ("input_shape", "outputs")]
     unknown = sorted(set(options) - set(known))
     if unknown:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from l2h.errors import ModelError
+from l2h.errors import ModelError, UnknownNameError
 from l2h.models import lenet
 from l2h.models.mlp import MLP
 from l2h.models.scaling import InputScale
@@ -208,7 +208,7 @@ def build_rejector(
     """
     known = {"separate": ("width",), "attached": ("width", "hidden")}
     if kind not in known:
-        raise ModelError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
+        raise UnknownNameError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
     unknown = sorted(set(options) - set(known[kind]))
     if unknown:
         raise ModelError(f"the {kind} rejector has no option {', '.join(unknown)}; known: {', '.join(known[kind])}")

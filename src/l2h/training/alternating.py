@@ -7,6 +7,8 @@ The server's loss knows nothing of the rejectors, so one server serves all of th
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,8 @@ from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
 from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec
+
+log = logging.getLogger("l2h.training")
 
 
 class AlternatingStage(Stage):
@@ -62,7 +66,7 @@ class AlternatingStage(Stage):
             raise SettingsError("the alternating recipe trains a rejector for a price: 'priced' needs recipe 'default'")
         self.server, self.rejectors, self.context = server, rejectors, context
         self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
-        self.rejector_settings = rejector_settings
+        self.rejector_settings, self.specs = rejector_settings, tuple(specs)
         self.loss = BatchLoss(specs, context.device)
         self.server_optimizer = make_optimizer(server_settings, list(server.parameters()))
         self.rejector_optimizer = make_optimizer(rejector_settings, list(rejectors.params.values()))
@@ -92,6 +96,16 @@ class AlternatingStage(Stage):
                 rejector_total += self._rejector_step(chosen, x, right)
             tick()
         rejector_losses = (rejector_total / self.samples).tolist()
+        for i, (value, spec) in enumerate(zip(rejector_losses, self.specs, strict=True)):
+            if not math.isfinite(value):
+                log.warning(
+                    "rejector %d (%s, %s) is no longer finite in epoch %d: its loss has no lower bound where "
+                    "c_e + c_1 > 1; 'shifted' and 'swapped' have one",
+                    i,
+                    spec.loss,
+                    spec.costs,
+                    epoch + 1,
+                )
         row = {
             "train_loss": float(server_total) / self.samples,
             "held_out_loss": None,

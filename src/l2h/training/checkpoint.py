@@ -92,9 +92,11 @@ class Checkpoints:
         return load_checkpoint(path)
 
     def clear(self) -> None:
-        """Remove every stage's file, and what a killed writer left: the training is over and its result is saved."""
-        if self.folder is not None:
-            for path in (*self.folder.glob("stage-*.safetensors"), *self.folder.glob(".stage-*.tmp")):
+        """Remove what only a resume needs: the training is over and its result is saved."""
+        if self.folder is None:
+            return
+        for pattern in ("stage-*.safetensors", ".stage-*.tmp", "training.json"):
+            for path in self.folder.glob(pattern):
                 path.unlink()
 
 

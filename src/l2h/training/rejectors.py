@@ -47,7 +47,8 @@ class RejectorSpec:
     def __post_init__(self) -> None:
         if self.loss != "priced" and self.costs is None:
             raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
-        parse_link(self.sync, self.seed)
+        if not str(self.sync).startswith("trace:"):  # a trace is read when a training starts, not when one is loaded
+            parse_link(self.sync, self.seed)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
