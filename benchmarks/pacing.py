@@ -107,9 +107,7 @@ def optimum(s: Stream) -> NDArray[np.bool_]:
 
     def difference(first: NDArray[np.intp], second: NDArray[np.intp]) -> coo_array:
         columns = np.concatenate([first, second])
-        return coo_array(
-            (np.concatenate([one, -one]), (np.concatenate([rows, rows]), columns)), shape=(n, n + 1)
-        )
+        return coo_array((np.concatenate([one, -one]), (np.concatenate([rows, rows]), columns)), shape=(n, n + 1))
 
     window, step = difference(rows + 1, before), difference(rows + 1, rows)
     most = np.concatenate([np.full(n, float(LIMIT.count or 0)), one, 0 * one])
@@ -191,9 +189,7 @@ def throughput(seconds: float = 1.0) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="streams of each shape")
     parser.add_argument("--hours", type=float, default=6.0, help="length of a stream")
     options = parser.parse_args()

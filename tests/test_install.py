@@ -19,7 +19,9 @@ PACKAGE = Path(l2h.__file__).parent
 PROJECT = Path(__file__).parents[1]
 #: Floor of every module; imports point down only.
 FLOORS = {
-    **dict.fromkeys(("answers", "costs", "decision", "errors", "files", "limits", "metrics", "runs", "settings"), 0),
+    **dict.fromkeys(
+        ("answers", "costs", "decision", "errors", "files", "judgement", "limits", "metrics", "runs", "settings"), 0
+    ),
     **dict.fromkeys(("bundle", "clients", "edge", "exchange", "limiter"), 1),
     **dict.fromkeys(("data", "losses", "models", "persistence", "serving", "system", "training"), 2),
     **dict.fromkeys(("experiments", "methods"), 3),

@@ -16,6 +16,8 @@ _HOME = {
     "Answer": "l2h.answers",
     "Answers": "l2h.answers",
     "Costs": "l2h.costs",
+    "RateLimit": "l2h.limits",
+    "Limiter": "l2h.limiter",
     "Dataset": "l2h.data",
     "HelpSystem": "l2h.system",
     "Report": "l2h.metrics",
@@ -32,6 +34,7 @@ _MODULES = (
     "data",
     "decision",
     "errors",
+    "limits",
     "losses",
     "metrics",
     "models",
@@ -46,6 +49,8 @@ __all__ = [
     "Costs",
     "Dataset",
     "HelpSystem",
+    "Limiter",
+    "RateLimit",
     "Report",
     "Settings",
     "StageSettings",
@@ -61,6 +66,8 @@ if TYPE_CHECKING:
     from l2h.clients import StochasticClient, as_client
     from l2h.costs import Costs
     from l2h.data import Dataset, load_dataset
+    from l2h.limiter import Limiter
+    from l2h.limits import RateLimit
     from l2h.metrics import Report
     from l2h.settings import Settings, StageSettings
     from l2h.system import HelpSystem, load

@@ -14,6 +14,9 @@ from l2h.costs import BoolArray, Costs, FloatArray
 #: Reason codes of answers given with the server at hand.
 NOT_WORTH_ASKING = "not_worth_asking"
 WORTH_ASKING = "worth_asking"
+#: Under a limit: kept although the rejector would have asked, and asked although it would not.
+OVER_LIMIT = "over_limit"
+WITHIN_LIMIT = "within_limit"
 
 
 @dataclass(frozen=True)
@@ -61,12 +64,15 @@ class Answers:
         server_label: npt.NDArray[Any],
         remote: BoolArray,
         costs: Costs,
+        wanted: BoolArray | None = None,
     ) -> Answers:
-        """Join the two sides' labels by the decision."""
+        """Join the two sides' labels by the decision; ``wanted`` is the rejector's own, where a limit changed it."""
+        wanted = remote if wanted is None else wanted
+        kept = np.where(wanted, OVER_LIMIT, NOT_WORTH_ASKING)
         return cls(
             label=np.where(remote, server_label, client_label).astype(np.int64),
             source=np.where(remote, "remote", "local"),
-            reason=np.where(remote, WORTH_ASKING, NOT_WORTH_ASKING),
+            reason=np.where(remote, np.where(wanted, WORTH_ASKING, WITHIN_LIMIT), kept),
             cost=np.where(remote, costs.c_sc, costs.c_cc),
         )
 

@@ -35,9 +35,7 @@ ACCEPTED = (
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _DURATION = re.compile(rf"(?:{_NUMBER}[dhms])+")
-_SHARE = re.compile(
-    rf"(?P<share>[+-]?{_NUMBER}%?)(?:/(?P<window>[+-]?\d+))?(?:@(?P<confidence>[+-]?{_NUMBER}%?))?"
-)
+_SHARE = re.compile(rf"(?P<share>[+-]?{_NUMBER}%?)(?:/(?P<window>[+-]?\d+))?(?:@(?P<confidence>[+-]?{_NUMBER}%?))?")
 _COUNT = re.compile(rf"(?P<count>[+-]?{_NUMBER})/(?P<per>[+-]?(?:{_NUMBER}[dhms])+)")
 
 
@@ -354,9 +352,7 @@ def checked_confidence(value: Any) -> float:
     """The value as a float within (0, 1)."""
     number = _number("confidence", value)
     if not 0 < number < 1:
-        raise LimitError(
-            f"confidence={number:g} is outside (0, 1): give the chance that it holds, such as 0.95"
-        )
+        raise LimitError(f"confidence={number:g} is outside (0, 1): give the chance that it holds, such as 0.95")
     return number
 
 

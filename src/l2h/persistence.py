@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from l2h.clients import Client, OnnxClient, SklearnClient, TorchClient, unit_ran
 from l2h.costs import as_bool
 from l2h.errors import ClientError, L2HWarning, RunError
 from l2h.files import write_atomically
-from l2h.models import InputScale, Scaled, rebuild
+from l2h.models import Scaled, rebuild
 from l2h.models.rejectors import UserRejector
 from l2h.settings import Settings
 from l2h.system import HelpSystem
 from l2h.training import RejectorBatch, RejectorSpec
+from l2h.training.building import unit_scale
 from l2h.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from l2h.training.recipes import HeldOut
 
@@ -41,7 +43,7 @@ def save_system(system: HelpSystem, folder: Path) -> Path:
     system._fitted()
     assert system.rejectors is not None
     folder.mkdir(parents=True, exist_ok=True)
-    server: dict[str, Any] = {"kind": "fixed"}
+    server: dict[str, Any] = {"kind": "elsewhere" if system.fixed_server is None else "fixed"}
     if system.fixed_server is not None:
         server |= _save_onnx(system.fixed_server, folder / SERVER_ONNX, system)
     if system.server is not None:
@@ -86,7 +88,27 @@ def save_system(system: HelpSystem, folder: Path) -> Path:
     return folder
 
 
-def load_system(folder: Path, client: Any = None, server: Any = None, rejector: Any = None) -> HelpSystem:
+def save_server(model: nn.Module, folder: Path, class_names: Sequence[str], dataset: str) -> None:
+    """Write a server that was trained by itself, for systems that name its folder when they are loaded."""
+    save_checkpoint(folder / SERVER, model.state_dict(), {})
+    described = {"plan": getattr(model, "plan", None), "class_names": list(class_names), "dataset": dataset}
+    runs.write_config(folder, runs.read_config(folder) | {"server": described})
+
+
+def _load_server(folder: Path, class_names: Sequence[str]) -> nn.Module:
+    config = runs.read_config(folder).get("server")
+    if config is None:
+        raise RunError(f"{folder} holds no server that was trained by itself (l2h train --role server)")
+    if list(config["class_names"]) != list(class_names):
+        raise RunError(f"the server of {folder} has other classes than the system: {config['class_names'][:5]} ...")
+    net = rebuild(config["plan"])
+    _load_weights(net, load_checkpoint(folder / SERVER), folder / SERVER)
+    return net
+
+
+def load_system(
+    folder: Path, client: Any = None, server: Any = None, rejector: Any = None, server_run: Path | str | None = None
+) -> HelpSystem:
     """Read what :func:`save_system` wrote.
 
     Raises:
@@ -100,12 +122,16 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
     if server is None:
         if config["server"]["kind"] == "onnx":
             server = _load_onnx(folder / SERVER_ONNX, config["server"])
+        elif server_run is not None:
+            net = _load_server(Path(server_run), classes)
         elif config["server"]["kind"] == "named":
             net = rebuild(config["server"]["plan"])
+            _load_weights(net, load_checkpoint(folder / SERVER), folder / SERVER)
         else:
             raise RunError(f"the server of {folder} is not in it: give it with l2h.load(folder, server=...)")
     elif isinstance(server, nn.Module) and (folder / SERVER).exists():
-        net = Scaled(_unit(shape, config["input_dtype"]), copy.deepcopy(server))
+        net = Scaled(unit_scale(shape, config["input_dtype"]), copy.deepcopy(server))
+        _load_weights(net, load_checkpoint(folder / SERVER), folder / SERVER)
     kind = config["rejector"]["kind"]
     if kind == "given" and rejector is None:
         raise RunError(f"the rejector of {folder} is not in it: give it with l2h.load(folder, rejector=...)")
@@ -114,7 +140,7 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
         settings = Settings.from_dict({**config["settings"], "device": "auto"})
     system = HelpSystem(
         client=client if client is not None else _load_client(folder, config["client"]),
-        server=server if server is not None else config["server"]["plan"]["name"],
+        server=server if server is not None else getattr(net, "plan", {})["name"],
         rejector=rejector if kind == "given" else kind,
         settings=settings,
         class_names=classes,
@@ -127,7 +153,6 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
     system.embedding_size = config["embedding_size"]
     system.specs = tuple(RejectorSpec.from_dict(spec) for spec in config["specs"])
     if net is not None:
-        _load_weights(net, load_checkpoint(folder / SERVER), folder / SERVER)
         system.server = net.to(system.device).eval()
     system.rejectors = _load_rejectors(system, folder, rejector)
     if (folder / CALIBRATION).exists():
@@ -145,9 +170,9 @@ def load_system(folder: Path, client: Any = None, server: Any = None, rejector: 
 def _load_rejectors(system: HelpSystem, folder: Path, given: nn.Module | None) -> RejectorBatch:
     assert system.input_shape is not None
     if given is not None:
-        module: nn.Module = UserRejector(_unit(system.input_shape, system.input_dtype), copy.deepcopy(given))
+        module: nn.Module = UserRejector(unit_scale(system.input_shape, system.input_dtype), copy.deepcopy(given))
     else:
-        module = system._build_rejector()
+        module = system._rejector_builder(None)()
     batch = RejectorBatch([module] * len(system.specs), system.device)
     tensors = load_checkpoint(folder / REJECTOR).tensors
     expected = {name: tuple(tensor.shape) for name, tensor in batch.tensors().items()}
@@ -163,10 +188,6 @@ def _load_weights(net: nn.Module, checkpoint: Checkpoint, path: Path) -> None:
         net.load_state_dict(checkpoint.tensors)
     except RuntimeError as error:
         raise RunError(f"{path} does not fit the network that {runs.CONFIG} describes: {error}") from error
-
-
-def _unit(shape: tuple[int, ...], dtype: str | None) -> InputScale:
-    return InputScale.to_unit_range(shape) if dtype == "uint8" else InputScale(shape)
 
 
 def _save_client(client: Client, folder: Path, system: HelpSystem) -> dict[str, Any]:

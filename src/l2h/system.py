@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +20,16 @@ from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data.validate import check_arrays, check_inputs
 from l2h.errors import ClientError, DataError, L2HWarning, ModelError, NotFittedError, SettingsError, UnknownNameError
 from l2h.files import digest
+from l2h.judgement import Judgement, bounded
+from l2h.limiter import Limiter
+from l2h.limits import RateLimit
 from l2h.metrics import Report
-from l2h.models import InputScale, Scaled, build_rejector, build_scaled, client_view_size, recommended
+from l2h.models import client_view_size, recommended
 from l2h.models import multiply_adds as count_multiply_adds
-from l2h.models.rejectors import UserRejector
 from l2h.runs import require_same, write_json
 from l2h.settings import Settings
 from l2h.training import Context, Job, Progress, RejectorBatch, RejectorSpec, Silent, Trained, pick_device, train
+from l2h.training.building import rejector_builder, server_builder
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.loop import repeatable
 from l2h.training.recipes import HeldOut, view_tensor
@@ -36,35 +37,8 @@ from l2h.training.server import log_probabilities
 
 Array = npt.NDArray[Any]
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
+FREE = Costs(c_e=0.0, c_1=1.0)
 PROBE = 64
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What a rejector makes of n inputs.
-
-    Attributes:
-        scores: (n, 2), raw.
-        q_m: (n,), calibrated probability that the client is right; None without priced heads.
-        q_e: (n,), that the server is right; None likewise.
-    """
-
-    scores: npt.NDArray[np.float32]
-    q_m: FloatArray | None
-    q_e: FloatArray | None
-
-    def remote(self, costs: Costs) -> BoolArray:
-        """The decisions at these prices."""
-        if self.q_m is None or self.q_e is None:
-            return decision.from_scores(self.scores)
-        return decision.from_correctness(self.q_m, self.q_e, costs)
-
-    @property
-    def gain(self) -> FloatArray:
-        """What the frontier ranks by: expected gain in accuracy, or ``r2 - r1``."""
-        if self.q_m is None or self.q_e is None:
-            return np.asarray(self.scores[:, 1] - self.scores[:, 0], dtype=np.float64)
-        return np.asarray(self.q_e - self.q_m)
 
 
 class HelpSystem:
@@ -136,6 +110,7 @@ class HelpSystem:
         self.held_out: HeldOut | None = None
         self.platt: npt.NDArray[np.float64] | None = None
         self.history: list[dict[str, Any]] = []
+        self._limiters: dict[tuple[RateLimit, float | None], Limiter] = {}
 
     def _take_server(self, server: Any, train_server: bool | None) -> None:
         from l2h.models import NAMES
@@ -196,18 +171,11 @@ class HelpSystem:
             DataError: samples or labels that cannot be used.
             ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
         """
-        known = None if self._given_names is None else len(self._given_names)
-        X, y = check_arrays(X, y, num_classes=known)
-        self.class_names = self._given_names or tuple(str(k) for k in range(int(y.max()) + 1))
-        self.input_shape, self.input_dtype = tuple(X.shape[1:]), str(X.dtype)
-        self.client.check_repeatable(X[:PROBE], self.num_classes)
         before = self.client.fingerprint()
-        answers = self.client.answers(X, self.num_classes)
-        self.embedding_size = 0 if answers.embedding is None else answers.embedding.shape[1]
-        self.specs = tuple(specs) if specs is not None else self._specs(costs)
+        job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
         folder = None if run is None else Path(run)
         if folder is not None:
-            self._note_training(folder, resume, X, y, answers)
+            self._note_training(folder, resume, job)
         context = Context(
             self.settings,
             self.device,
@@ -217,11 +185,37 @@ class HelpSystem:
             history_file=None if folder is None else folder / "history.csv",
         )
         with repeatable(self.settings, self.device):
-            trained = train(self._job(X, y, answers, held_out_rows), context)
+            trained = train(job, context)
         if self.client.fingerprint() != before:
             raise ClientError("the client's weights changed during training: something else is training it")
-        self._take(trained)
-        self.history = context.history
+        return self.adopt(trained, context.history)
+
+    def prepare(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        costs: Costs | Sequence[Costs] | None = None,
+        *,
+        specs: Sequence[RejectorSpec] | None = None,
+        held_out_rows: npt.NDArray[np.int64] | None = None,
+    ) -> Job:
+        """Check the samples and the client, take its answers, and say what is to be trained: the first part of fit."""
+        known = None if self._given_names is None else len(self._given_names)
+        X, y = check_arrays(X, y, num_classes=known)
+        self.class_names = self._given_names or tuple(str(k) for k in range(int(y.max()) + 1))
+        self.input_shape, self.input_dtype = tuple(X.shape[1:]), str(X.dtype)
+        self.client.check_repeatable(X[:PROBE], self.num_classes)
+        answers = self.client.answers(X, self.num_classes)
+        self.embedding_size = 0 if answers.embedding is None else answers.embedding.shape[1]
+        self.specs = tuple(specs) if specs is not None else self._specs(costs)
+        return self._job(X, y, answers, held_out_rows)
+
+    def adopt(self, trained: Trained, history: list[dict[str, Any]]) -> HelpSystem:
+        """Take over what was trained for a job of :meth:`prepare`: the last part of fit."""
+        self.server, self.rejectors, self.history = trained.server, trained.rejectors, history
+        self.held_out = self.platt = None
+        if trained.held_out is not None:
+            self._calibrate(trained.held_out)
         return self
 
     def _specs(self, costs: Costs | Sequence[Costs] | None) -> tuple[RejectorSpec, ...]:
@@ -234,9 +228,7 @@ class HelpSystem:
         several = [costs] if isinstance(costs, Costs) else list(costs)
         return tuple(RejectorSpec(loss=self.settings.loss, costs=c) for c in several)
 
-    def _note_training(
-        self, folder: Path, resume: bool, X: Array, y: npt.NDArray[np.int64], answers: ClientAnswers
-    ) -> None:
+    def _note_training(self, folder: Path, resume: bool, job: Job) -> None:
         """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings."""
         given = self._given_server
         now = {
@@ -244,8 +236,8 @@ class HelpSystem:
             "rejectors": [spec.as_dict() for spec in self.specs],
             "rejector": [self.rejector if isinstance(self.rejector, str) else "given", self.rejector_options],
             "server": [given if isinstance(given, str) else "given", self.server_options],
-            "data": digest(X, y),
-            "client_answers": digest(answers.log_probability),
+            "data": digest(job.X, job.y),
+            "client_answers": digest(job.answers.log_probability),
         }
         path = folder / "checkpoints" / "training.json"
         if resume and path.exists():
@@ -259,50 +251,34 @@ class HelpSystem:
         answers: ClientAnswers,
         held_out_rows: npt.NDArray[np.int64] | None,
     ) -> Job:
-        shape = tuple(X.shape[1:])
-        unit = InputScale.to_unit_range(shape) if X.dtype == np.uint8 else InputScale(shape)
-        paper = self.settings.recipe == "paper"
-        scale = unit if paper and X.dtype == np.uint8 else InputScale.standardise(X)
         given = self._given_server
-
-        def make_server() -> nn.Module:
-            if isinstance(given, str):
-                return build_scaled(given, shape, self.num_classes, copy.deepcopy(scale), **self.server_options)
-            net = Scaled(copy.deepcopy(unit), copy.deepcopy(given))  # type: ignore[arg-type]
-            _check_outputs(net, X[:2], self.num_classes)
-            return net
-
-        def make_rejector() -> nn.Module:
-            if isinstance(self.rejector, nn.Module):
-                return UserRejector(copy.deepcopy(unit), copy.deepcopy(self.rejector))
-            return self._build_rejector(copy.deepcopy(scale))
-
         return Job(
             X=X,
             y=y,
             client=self.client,
             answers=answers,
-            make_server=None if given is None else make_server,
+            make_server=None
+            if given is None
+            else server_builder(given, X, self.num_classes, self.settings, self.server_options),
             fixed_server=self.fixed_server,
             server_settings=recommended(given if isinstance(given, str) else None),
-            make_rejector=make_rejector,
+            make_rejector=self._rejector_builder(X),
             specs=self.specs,
             held_out_rows=held_out_rows,
         )
 
-    def _build_rejector(self, scale: InputScale | None = None) -> nn.Module:
-        assert isinstance(self.rejector, str)
+    def _rejector_builder(self, X: Array | None) -> Callable[[], nn.Module]:
+        """How a fresh rejector is made; without ``X`` its scaling is to be loaded."""
         assert self.input_shape is not None
-        size = client_view_size(self.num_classes, self.embedding_size)
-        # The paper's recipe has no held-out server to learn from, so no student either.
-        classes = 0 if self.settings.recipe == "paper" else self.num_classes
-        return build_rejector(self.rejector, self.input_shape, size, classes, scale, **self.rejector_options)
-
-    def _take(self, trained: Trained) -> None:
-        self.server, self.rejectors = trained.server, trained.rejectors
-        self.held_out = self.platt = None
-        if trained.held_out is not None:
-            self._calibrate(trained.held_out)
+        return rejector_builder(
+            self.rejector,
+            X,
+            input_shape=self.input_shape,
+            num_classes=self.num_classes,
+            embedding_size=self.embedding_size,
+            settings=self.settings,
+            options=self.rejector_options,
+        )
 
     def calibrate(self, X: npt.ArrayLike, y: npt.ArrayLike) -> HelpSystem:
         """Recalibrate on samples that nothing was trained on.
@@ -326,6 +302,7 @@ class HelpSystem:
 
     def _calibrate(self, held_out: HeldOut) -> None:
         self.held_out = held_out
+        self._limiters.clear()
         truth = (held_out.client_correct, held_out.server_correct)
         self.platt = np.array(
             [
@@ -336,35 +313,56 @@ class HelpSystem:
             ]
         )
 
-    def predict(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Answers:
-        """Answer every input, asking the server where it pays.
+    def predict(
+        self,
+        X: npt.ArrayLike,
+        costs: Costs | None = None,
+        *,
+        limit: RateLimit | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+        which: int | None = None,
+    ) -> Answers:
+        """Answer every input, asking the server where it pays, or as often as a limit allows.
 
         Args:
             X: as in :meth:`fit`.
-            costs: the prices; those of the training, or c_e = 0.1 and c_1 = 1, where None.
+            costs: the prices; those of the training, or c_e = 0.1 and c_1 = 1, where None. Under a limit and without
+                prices asking is free, and the limit is used up.
+            limit: a bound on asking. A share is met by a calibrated rule; a share of a window, or a number in a time,
+                by a :class:`l2h.limiter.Limiter` that the system keeps from call to call.
+            rule: for a share: ``threshold`` (the default: what gains most), ``guaranteed`` (the default of a limit with
+                a confidence), or ``stochastic`` (the paper's).
+            seed: of what a rule draws.
             which: number of the rejector in ``specs``, where the prices do not tell.
         """
         X = self._check_inputs(X)
-        costs, which = self._rejector_for(costs, which)
         answers = self.client.answers(X, self.num_classes)
-        remote = self._judge(X, answers, which).remote(costs)
+        costs, wanted, remote = self._decide(X, answers, costs, limit, rule, seed, which)[:3]
         server_label = np.zeros(len(X), dtype=np.int64)
         if remote.any():
             server_label[remote] = self._server_log_probability(X[remote]).argmax(axis=1)
-        return Answers.of(answers.label, server_label, remote, costs)
+        return Answers.of(answers.label, server_label, remote, costs, wanted)
 
     def evaluate(
-        self, X: npt.ArrayLike, y: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        costs: Costs | None = None,
+        *,
+        limit: RateLimit | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+        which: int | None = None,
     ) -> Report:
-        """Measure the system on a test set, beside every trivial baseline.
+        """Measure the system on a test set, beside every trivial baseline; the arguments are those of :meth:`predict`.
 
         The confidence baseline takes its threshold from the samples of the last calibration; where there was none
         (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
         """
         X, y = self._check(X, y)
-        costs, which = self._rejector_for(costs, which)
         answers = self.client.answers(X, self.num_classes)
-        judgement = self._judge(X, answers, which)
+        costs, _, remote, judgement = self._decide(X, answers, costs, limit, rule, seed, which)
         confidence_remote = None
         if self.held_out is None:
             warnings.warn(
@@ -386,7 +384,7 @@ class HelpSystem:
             client_label=answers.label,
             client_confidence=answers.confidence,
             server_probability=np.exp(self._server_log_probability(X)),
-            remote=judgement.remote(costs),
+            remote=remote,
             score=judgement.gain,
             costs=costs,
             confidence_remote=confidence_remote,
@@ -425,7 +423,65 @@ class HelpSystem:
 
         return save_system(self, Path(folder))
 
+    def calibrated_rate(self, costs: Costs | None = None, *, which: int | None = None) -> float:
+        """The reject rate ``q1`` at these prices on the samples of the last calibration (the paper's Algorithm 3)."""
+        costs, which = self._rejector_for(costs, which)
+        return float(self.held_out_judgement(which).remote(costs).mean())
+
     # What the verbs share.
+
+    def _decide(
+        self,
+        X: Array,
+        answers: ClientAnswers,
+        costs: Costs | None,
+        limit: RateLimit | None,
+        rule: str | None,
+        seed: int,
+        which: int | None,
+    ) -> tuple[Costs, BoolArray, BoolArray, Judgement]:
+        """The prices in use, what the rejector wants sent, what goes, and why."""
+        priced = costs is not None
+        if limit is not None and not priced and self._priced():
+            costs = FREE
+        costs, which = self._rejector_for(costs, which)
+        judgement = self._judge(X, answers, which)
+        wanted = judgement.remote(costs)
+        if limit is None:
+            if rule is not None:
+                raise SettingsError(f"rule={rule!r} goes with a limit: limit=l2h.RateLimit(fraction=0.2)")
+            return costs, wanted, wanted, judgement
+        held = self.held_out_judgement(which)
+        if limit.fraction is None or limit.window is not None:
+            if rule is not None:
+                raise SettingsError(f"rule={rule!r} is for a share; {limit} is kept by the limiter")
+            limiter = self._limiter(limit, held.saving(costs), 0.0 if priced else None)
+            saving = judgement.saving(costs)
+            return costs, wanted, np.array([bool(limiter.allow(float(s))) for s in saving]), judgement
+        remote = bounded(judgement, held, costs, limit, rule, seed)
+        # With a price a limit is only a bound: what does not pay is not sent to fill it.
+        return costs, wanted, remote & wanted if priced and rule != "stochastic" else remote, judgement
+
+    def _priced(self) -> bool:
+        self._fitted()
+        return self.specs[0].costs is None
+
+    def _limiter(self, limit: RateLimit, calibration: FloatArray, min_score: float | None) -> Limiter:
+        """One limiter a limit, kept so that a window spans several calls."""
+        key = (limit, min_score)
+        if key not in self._limiters:
+            self._limiters[key] = Limiter(limit, calibration=calibration, min_score=min_score)
+        return self._limiters[key]
+
+    def held_out_judgement(self, which: int) -> Judgement:
+        """What the rejector makes of the samples of the last calibration.
+
+        Raises:
+            NotFittedError: there was none.
+        """
+        if self.held_out is None:
+            raise NotFittedError("a bound on asking is met on calibration samples: call calibrate(X_cal, y_cal) first")
+        return self._judgement(self.held_out.scores[which], which)
 
     def _rejector_for(self, costs: Costs | None, which: int | None = None) -> tuple[Costs, int]:
         """The prices in use and the number of the rejector that answers for them."""
@@ -466,7 +522,9 @@ class HelpSystem:
         return "; ".join(f"{i}: {spec.loss}, {spec.costs}, sync {spec.sync}" for i, spec in enumerate(self.specs))
 
     def _judge(self, X: Array, answers: ClientAnswers, which: int) -> Judgement:
-        scores = self._scores(X, answers)[which]
+        return self._judgement(self._scores(X, answers)[which], which)
+
+    def _judgement(self, scores: npt.NDArray[np.float32], which: int) -> Judgement:
         if self.specs[which].loss != "priced":
             return Judgement(scores, None, None)
         scale_shift = np.tile([1.0, 0.0], (2, 1)) if self.platt is None else self.platt[which]
@@ -529,7 +587,8 @@ def load(folder: str | Path, **given: Any) -> HelpSystem:
     Args:
         folder: the run folder.
         given: ``client=``, ``server=`` or ``rejector=``, where one could not be saved: a callable, or a module of the
-            user's, whose code is not in the folder.
+            user's, whose code is not in the folder; ``server_run=`` the run folder of a server that was trained
+            elsewhere (``l2h train --role server``).
 
     Raises:
         RunError: the folder holds no finished run, is damaged, or lacks a part that must be given.
@@ -537,16 +596,3 @@ def load(folder: str | Path, **given: Any) -> HelpSystem:
     from l2h.persistence import load_system
 
     return load_system(Path(folder), **given)
-
-
-def _check_outputs(net: nn.Module, X: Array, num_classes: int) -> None:
-    net.eval()
-    try:
-        with torch.no_grad():
-            out = net(torch.from_numpy(X))
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(f"the server failed on inputs of shape {tuple(X.shape)}: {error}") from error
-    if out.shape != (len(X), num_classes):
-        raise ModelError(
-            f"the server gives {tuple(out.shape)} for {len(X)} inputs: expected scores ({len(X)}, {num_classes})"
-        )

@@ -67,9 +67,7 @@ def write_parquet() -> Callable[..., Path]:
         )
         if names is not None:
             features = {image: {"_type": "Image"}, label: {"names": list(names), "_type": "ClassLabel"}}
-            table = table.replace_schema_metadata(
-                {"huggingface": json.dumps({"info": {"features": features}})}
-            )
+            table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
         pq.write_table(table, path, row_group_size=5)
         return path
 

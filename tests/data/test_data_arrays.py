@@ -37,9 +37,7 @@ def test_digits_are_the_published_ones_brought_to_a_byte() -> None:
     assert X.dtype == np.uint8
     ours = sorted((label, image.tobytes()) for label, image in zip(y, X, strict=True))
     theirs = np.rint(published.images * 255 / 16).astype(np.uint8)
-    assert ours == sorted(
-        (label, image.tobytes()) for label, image in zip(published.target, theirs, strict=True)
-    )
+    assert ours == sorted((label, image.tobytes()) for label, image in zip(published.target, theirs, strict=True))
 
 
 def test_digits_depend_on_the_seed_alone() -> None:
@@ -160,10 +158,7 @@ def test_an_unknown_source_is_told_what_is_accepted(tmp_path: Path, table: dict[
     ):
         with pytest.raises(DataError, match=problem) as caught:
             load_dataset(tmp_path / source)
-        assert all(
-            word in str(caught.value)
-            for word in ("digits", ".npz", ".parquet", "cifar-10-batches-py", ".mat")
-        )
+        assert all(word in str(caught.value) for word in ("digits", ".npz", ".parquet", "cifar-10-batches-py", ".mat"))
     with pytest.raises(DataError, match=r"source is a ndarray.*l2h\.Dataset"):
         load_dataset(table["X"])
     with pytest.raises(DataError, match="workers=0"):

@@ -52,9 +52,7 @@ def write_folder(root: Path, images: Any, labels: Any, encode: Encode, kind: str
     return root
 
 
-def test_parquet_gives_back_the_pixels_and_finds_its_test_file(
-    pair: Path, tmp_path: Path, images: Any
-) -> None:
+def test_parquet_gives_back_the_pixels_and_finds_its_test_file(pair: Path, tmp_path: Path, images: Any) -> None:
     for source in (pair, str(pair), f"{pair}-train.parquet"):
         data = load_dataset(source, cache=False)
         assert (data.name, data.class_names, data.augment) == ("cifar-toy", NAMES, "flip+shift")
@@ -139,9 +137,7 @@ def test_parquet_that_cannot_be_used_is_refused(
         with pytest.raises(DataError, match=message):
             load_dataset(path)
 
-    refused(
-        r"x\.parquet' has no column img or image: its columns are picture, label", encoded, Y, image="picture"
-    )
+    refused(r"x\.parquet' has no column img or image: its columns are picture, label", encoded, Y, image="picture")
     refused(r"has no column label or fine_label: its columns are img, kind", encoded, Y, label="kind")
     refused(r"row 3 of x\.parquet: there are no image bytes", [*encoded[:3], None, *encoded[4:]], Y)
     refused(r"row 11 of x\.parquet: there is no label", encoded, [*Y[:11].tolist(), None])
@@ -211,9 +207,7 @@ def test_a_folder_of_two_parts(tmp_path: Path, images: Any, encode: Encode) -> N
     assert data.y_test.tolist() == [0, 2]
 
 
-def test_a_folder_of_classes_is_split_or_goes_with_another(
-    tmp_path: Path, images: Any, encode: Encode
-) -> None:
+def test_a_folder_of_classes_is_split_or_goes_with_another(tmp_path: Path, images: Any, encode: Encode) -> None:
     write_folder(tmp_path / "all", images, Y, encode)
     write_folder(tmp_path / "more", images[:5], Y[:5], encode, "BMP")
     alone = load_dataset(tmp_path / "all", test_share=0.25)
@@ -310,9 +304,7 @@ def test_a_failed_write_leaves_no_entry_behind(
     assert decodes == [12, 6, 12, 6]
 
 
-def test_decoding_is_logged(
-    pair: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_decoding_is_logged(pair: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
     with caplog.at_level(logging.INFO, logger="l2h.data"):
         load_dataset(pair)
     assert "decoding 12 images of cifar-toy-train.parquet" in caplog.messages

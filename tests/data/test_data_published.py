@@ -61,9 +61,7 @@ def cifar10(folder: Path, dump: Any, rows: int = 4) -> tuple[Any, Any]:
             b"filenames": [b"a.png"] * rows,
         }
         (folder / file).write_bytes(dump(batch))
-    (folder / "batches.meta").write_bytes(
-        dump({b"label_names": [n.encode() for n in NAMES10], b"num_vis": 3072})
-    )
+    (folder / "batches.meta").write_bytes(dump({b"label_names": [n.encode() for n in NAMES10], b"num_vis": 3072}))
     return X, y
 
 

@@ -38,9 +38,7 @@ print("unavailable", limiter.status().refused.get("ledger_unavailable", 0), flus
 def start(path: Path, limit: str, seconds: float, pause: float = 0.001) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CHILD, str(path), limit, str(seconds), str(pause)]
     found = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": found}
-    )
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": found})
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     return child
@@ -77,9 +75,7 @@ def test_a_process_killed_inside_the_window_does_not_get_a_second_budget(tmp_pat
     assert len(set(granted)) == len(granted)
 
 
-def test_no_window_breaks_while_processes_are_killed_and_restarted(
-    tmp_path: Path, most_in_a_window: Checker
-) -> None:
+def test_no_window_breaks_while_processes_are_killed_and_restarted(tmp_path: Path, most_in_a_window: Checker) -> None:
     path, cap, per = tmp_path / "permits", 20, 0.4
     granted: list[float] = []
     for _ in range(4):
@@ -124,9 +120,7 @@ def test_a_restart_goes_on_in_the_middle_of_a_share(tmp_path: Path) -> None:
     assert sent == [i % 10 < 3 for i in range(100)]
 
 
-def test_a_permit_is_in_the_file_before_it_is_given_and_old_ones_are_dropped(
-    tmp_path: Path, clock: Any
-) -> None:
+def test_a_permit_is_in_the_file_before_it_is_given_and_old_ones_are_dropped(tmp_path: Path, clock: Any) -> None:
     path = tmp_path / "deep" / "permits"
     with Limiter(RateLimit(3, per="10s"), path=path, clock=clock, pacing=False) as limiter:
         for second in range(200):
@@ -227,9 +221,7 @@ def test_files_that_are_not_this_limiters_are_refused(tmp_path: Path) -> None:
     Limiter(limit, path=tmp_path / "permits").close()
     Limiter(RateLimit(9, per="1h"), path=tmp_path / "permits").close()  # a new cap on the same window is fine
     for other in (RateLimit(3, per="2h"), RateLimit(fraction=0.5, window=3600)):
-        with pytest.raises(
-            LimitError, match=r"holds the permits of a window of 3600\.0 s, not .*: name another"
-        ):
+        with pytest.raises(LimitError, match=r"holds the permits of a window of 3600\.0 s, not .*: name another"):
             Limiter(other, path=tmp_path / "permits")
 
 

@@ -66,9 +66,7 @@ def test_no_time_window_exceeds_the_cap(
 
 @fixed
 @given(
-    moves=st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 40), st.integers(1, 4)), min_size=1, max_size=40
-    ),
+    moves=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40), st.integers(1, 4)), min_size=1, max_size=40),
     per=st.integers(1, 12),
     count=st.integers(0, 4),
 )
@@ -87,9 +85,7 @@ def test_a_clock_that_jumps_back_never_frees_budget_in_true_time(
 
 
 @quick
-@given(
-    events=arrivals, per=lengths, count=st.integers(0, 4), restarts=st.sets(st.integers(0, 39), max_size=6)
-)
+@given(events=arrivals, per=lengths, count=st.integers(0, 4), restarts=st.sets(st.integers(0, 39), max_size=6))
 def test_no_time_window_exceeds_the_cap_across_restarts(
     events: list[tuple[float, float, int]],
     per: float,
@@ -163,9 +159,7 @@ def test_a_jump_back_is_waited_for_and_said(clock: Any, caplog: pytest.LogCaptur
     percent=st.integers(0, 100),
     pacing=st.booleans(),
 )
-def test_no_run_of_requests_exceeds_its_share(
-    scores: list[float], window: int, percent: int, pacing: bool
-) -> None:
+def test_no_run_of_requests_exceeds_its_share(scores: list[float], window: int, percent: int, pacing: bool) -> None:
     fraction = percent / 100
     if 0 < percent * window < 100:
         window = math.ceil(100 / percent)
@@ -188,9 +182,7 @@ def first_come(n: int, window: int, cap: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("with_path", [False, True])
-def test_sixty_four_threads_never_break_the_cap(
-    with_path: bool, tmp_path: Path, most_in_a_window: Checker
-) -> None:
+def test_sixty_four_threads_never_break_the_cap(with_path: bool, tmp_path: Path, most_in_a_window: Checker) -> None:
     count, per, seconds = 20, 0.05, 3.0
     path = tmp_path / "permits" if with_path else None
     with Limiter(RateLimit(count, per=per), pacing=False, path=path) as limiter:

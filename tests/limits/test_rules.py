@@ -173,9 +173,7 @@ def test_a_calibration_set_too_small_is_told_how_many_it_needs(q: float, confide
 def test_a_tiny_bound_still_says_how_many_it_needs() -> None:
     assert samples_needed(5e-324, 0.95) > 10**323
     assert samples_needed(1e-20, 0.95) == pytest.approx(-math.log(0.05) / 1e-20)
-    with pytest.raises(
-        LimitError, match=f"at least {samples_needed(1e-20, 0.95)} calibration samples, got 3"
-    ):
+    with pytest.raises(LimitError, match=f"at least {samples_needed(1e-20, 0.95)} calibration samples, got 3"):
         guaranteed_threshold([1.0, 2.0, 3.0], 1e-20, 0.95)
 
 

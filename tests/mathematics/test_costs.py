@@ -59,9 +59,7 @@ def test_as_dict_and_from_dict_are_inverse(c_e: float, c_1: float, four: Costs) 
     assert Costs.from_dict(four.as_dict()) == four
 
 
-@pytest.mark.parametrize(
-    ("c_e", "c_1"), [(0.0, 1 / 3), (0.705, 1.8043319008791654), (0.0, 1e-20), (0.1, 2 / 7)]
-)
+@pytest.mark.parametrize(("c_e", "c_1"), [(0.0, 1 / 3), (0.705, 1.8043319008791654), (0.0, 1e-20), (0.1, 2 / 7)])
 def test_prices_of_many_digits_survive_the_dictionary(c_e: float, c_1: float) -> None:
     costs = Costs(c_e=c_e, c_1=c_1)
     assert Costs.from_dict(costs.as_dict()) == costs
@@ -100,9 +98,7 @@ def test_an_affine_change_of_the_four_costs_changes_every_loss_alike(
 
 @fixed
 @given(costs=four_costs(), scale=st.sampled_from([0.25, 0.5, 2.0, 1024.0]), outcomes=bits)
-def test_another_currency_keeps_the_oracle(
-    costs: Costs, scale: float, outcomes: list[tuple[bool, bool, bool]]
-) -> None:
+def test_another_currency_keeps_the_oracle(costs: Costs, scale: float, outcomes: list[tuple[bool, bool, bool]]) -> None:
     # Powers of two are exact, so not even a tie may move.
     client, server, _ = (np.array(column) for column in zip(*outcomes, strict=True))
     assert (oracle(client, server, costs) == oracle(client, server, costs.scaled(scale))).all()
@@ -141,9 +137,7 @@ def test_the_two_number_loss_is_the_papers() -> None:
 
 @fixed
 @given(c_e=price, c_1=price, q_m=share, q_e=share)
-def test_expected_saving_is_the_mean_over_the_outcomes(
-    c_e: float, c_1: float, q_m: float, q_e: float
-) -> None:
+def test_expected_saving_is_the_mean_over_the_outcomes(c_e: float, c_1: float, q_m: float, q_e: float) -> None:
     saving = expected_saving([q_m], [q_e], Costs(c_e=c_e, c_1=c_1))[0]
     # A handful of operations on numbers of at most 20.
     assert saving == pytest.approx((1 - q_m) - c_e - c_1 * (1 - q_e), abs=1e-13)
@@ -220,9 +214,7 @@ def test_the_grid_holds_every_pair_in_order() -> None:
     ("c_1", "c_e", "named"),
     [([], [0.1], "c_1"), ([1.0], [], "c_e"), ([1.0, 1.0], [0.1], "c_1"), ([1.0], [0.1, 0.2, 0.1], "c_e")],
 )
-def test_a_grid_that_is_empty_or_repeats_itself_is_refused(
-    c_1: list[float], c_e: list[float], named: str
-) -> None:
+def test_a_grid_that_is_empty_or_repeats_itself_is_refused(c_1: list[float], c_e: list[float], named: str) -> None:
     with pytest.raises(CostError, match=named):
         cost_grid(c_1, c_e)
 

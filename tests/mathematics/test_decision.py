@@ -224,9 +224,7 @@ def test_a_threshold_needs_samples_with_outcomes() -> None:
 
 
 @fixed
-@given(
-    q_m=st.floats(0, 1), q_e=st.floats(0, 1), c_e=st.floats(0, 1), c_1=st.floats(0, 2), more=st.floats(0, 1)
-)
+@given(q_m=st.floats(0, 1), q_e=st.floats(0, 1), c_e=st.floats(0, 1), c_1=st.floats(0, 2), more=st.floats(0, 1))
 def test_a_dearer_request_saves_less_by_what_it_is_dearer(
     q_m: float, q_e: float, c_e: float, c_1: float, more: float
 ) -> None:

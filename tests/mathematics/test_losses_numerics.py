@@ -78,16 +78,12 @@ def test_server_and_priced_gradients_pass_the_check() -> None:
     y = torch.tensor([0, 2, 1, 2])
     assert torch.autograd.gradcheck(lambda s: server_loss(s, y), (normal(4, 3, seed=4).requires_grad_(True),))
     targets = torch.tensor([0.0, 1.0, 0.3, 0.9]), torch.tensor([1.0, 1.0, 0.0, 0.5])
-    assert torch.autograd.gradcheck(
-        lambda s: priced_loss(s, *targets), (normal(4, 2, seed=5).requires_grad_(True),)
-    )
+    assert torch.autograd.gradcheck(lambda s: priced_loss(s, *targets), (normal(4, 2, seed=5).requires_grad_(True),))
 
 
 def test_the_server_loss_is_the_mean_log_loss_of_the_true_class() -> None:
     scores, y = normal(50, 7, seed=6), torch.arange(50) % 7
-    by_hand = [
-        math.log(sum(math.exp(s) for s in row)) - row[j] for row, j in zip(scores.tolist(), y, strict=True)
-    ]
+    by_hand = [math.log(sum(math.exp(s) for s in row)) - row[j] for row, j in zip(scores.tolist(), y, strict=True)]
     # Values of the order of 10.
     assert server_loss(scores, y).item() == pytest.approx(math.fsum(by_hand) / 50, rel=1e-12)
     assert server_loss(scores, y, reduction="none").tolist() == pytest.approx(by_hand, rel=1e-12)
@@ -116,9 +112,7 @@ def test_the_priced_loss_takes_bits_for_probabilities() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("c_e", "c_1"), PRICES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rejector_losses_are_finite_at_extreme_logits(
-    kind: str, c_e: float, c_1: float, dtype: torch.dtype
-) -> None:
+def test_rejector_losses_are_finite_at_extreme_logits(kind: str, c_e: float, c_1: float, dtype: torch.dtype) -> None:
     for client, server in itertools.product((False, True), repeat=2):
         scores = torch.tensor(EXTREME, dtype=dtype, requires_grad=True)
         right = torch.full((len(scores),), client), torch.full((len(scores),), server)
@@ -144,9 +138,7 @@ def test_server_and_priced_losses_are_finite_at_extreme_logits(dtype: torch.dtyp
         assert (loss >= 0).all()
     for m, e in itertools.product((0.0, 0.4, 1.0), repeat=2):
         scores = torch.tensor(EXTREME, dtype=dtype, requires_grad=True)
-        loss = priced_loss(
-            scores, torch.full((len(scores),), m), torch.full((len(scores),), e), reduction="none"
-        )
+        loss = priced_loss(scores, torch.full((len(scores),), m), torch.full((len(scores),), e), reduction="none")
         loss.sum().backward()
         assert loss.dtype == dtype
         assert torch.isfinite(loss).all()

@@ -111,9 +111,7 @@ def golden_section(w_local: Array, w_remote: Array) -> Array:
     return (low + high) / 2
 
 
-def test_the_problems_cover_what_the_theorem_is_about(
-    problems: Problems, bayes_remote: npt.NDArray[np.bool_]
-) -> None:
+def test_the_problems_cover_what_the_theorem_is_about(problems: Problems, bayes_remote: npt.NDArray[np.bool_]) -> None:
     dear = problems.c_e + problems.c_1 > 1
     assert {len(row) for row in problems.eta} == set(range(2, 11))
     assert min(dear.sum(), (~dear).sum()) > PROBLEMS / 5
@@ -161,16 +159,12 @@ def test_the_minimiser_of_the_priced_loss_states_the_two_probabilities(
     problems: Problems, bayes_remote: npt.NDArray[np.bool_]
 ) -> None:
     # Binary cross-entropy has the same form: weight q on ln sigmoid(t), 1 - q on ln sigmoid(-t).
-    logits = np.stack(
-        [golden_section(1 - q, q) for q in (problems.client_right, problems.server_right)], axis=1
-    )
+    logits = np.stack([golden_section(1 - q, q) for q in (problems.client_right, problems.server_right)], axis=1)
     q = 1 / (1 + np.exp(-logits))
     # The search leaves 1e-8 in t, and q moves a quarter as much.
     np.testing.assert_allclose(q[:, 0], problems.client_right, atol=1e-7)
     np.testing.assert_allclose(q[:, 1], problems.server_right, atol=1e-7)
-    decided = [
-        from_correctness(q[i : i + 1, 0], q[i : i + 1, 1], costs)[0] for i, costs in enumerate(problems.costs)
-    ]
+    decided = [from_correctness(q[i : i + 1, 0], q[i : i + 1, 1], costs)[0] for i, costs in enumerate(problems.costs)]
     assert (np.array(decided) == bayes_remote)[problems.clear].all()
 
 
@@ -314,9 +308,7 @@ def test_shifted_and_swapped_complete_each_other() -> None:
         both = -highest * torch.log(probability).sum(1)
         for outcome in OUTCOMES:
             # C - l on the one, l on the other with its scores exchanged: together C on each side.
-            total = losses_of(scores, outcome, costs, "shifted") + losses_of(
-                scores.flip(1), outcome, costs, "swapped"
-            )
+            total = losses_of(scores, outcome, costs, "shifted") + losses_of(scores.flip(1), outcome, costs, "swapped")
             # Values below 3 * 30 * 2.
             torch.testing.assert_close(total, both, rtol=1e-12, atol=1e-12)
 

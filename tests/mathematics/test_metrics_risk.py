@@ -31,24 +31,17 @@ def test_the_baselines_follow_from_the_accuracies() -> None:
         c_e, c_1 = rng.uniform(0, 1), rng.uniform(0, 2)
         got = risks(client, server, remote, Costs(c_e, c_1), confidence_remote=confident)
         acc_m, acc_e, rate = client.mean(), server.mean(), remote.mean()
-        cheaper = [
-            min(1 - m, c_e + c_1 * (1 - e))
-            for m, e in zip(client.astype(int), server.astype(int), strict=True)
-        ]
+        cheaper = [min(1 - m, c_e + c_1 * (1 - e)) for m, e in zip(client.astype(int), server.astype(int), strict=True)]
         # Means of sixty numbers below 3.
         close = {"abs": 1e-13}
         assert got.all_local == pytest.approx(1 - acc_m, **close)
         assert got.all_remote == pytest.approx(c_e + c_1 * (1 - acc_e), **close)
-        assert got.random == pytest.approx(
-            rate * (c_e + c_1 * (1 - acc_e)) + (1 - rate) * (1 - acc_m), **close
-        )
+        assert got.random == pytest.approx(rate * (c_e + c_1 * (1 - acc_e)) + (1 - rate) * (1 - acc_m), **close)
         assert got.confidence == risk(client, server, confident, Costs(c_e, c_1))
         assert got.system == risk(client, server, remote, Costs(c_e, c_1))
         assert got.oracle == pytest.approx(np.mean(cheaper), **close)
         assert got.best_trivial == min(got.all_local, got.all_remote)
-        assert (
-            got.oracle <= min(got.system, got.all_local, got.all_remote, got.random, got.confidence) + 1e-13
-        )
+        assert got.oracle <= min(got.system, got.all_local, got.all_remote, got.random, got.confidence) + 1e-13
 
 
 def test_the_random_baseline_is_the_mean_over_random_decisions_at_the_same_rate() -> None:

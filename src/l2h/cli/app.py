@@ -13,11 +13,13 @@ import typer
 from rich.text import Text
 
 import l2h
+from l2h.cli.calibrate import calibrate
 from l2h.cli.console import console, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
 from l2h.cli.train import train
 from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError
+from l2h.limits import LimitError
 
 app = typer.Typer(
     name="l2h",
@@ -36,7 +38,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except (CostError, SettingsError, UnknownNameError) as error:
+        except (CostError, LimitError, SettingsError, UnknownNameError) as error:
             _fail(error, 2)
         except L2HError as error:
             _fail(error, 1)
@@ -52,7 +54,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, evaluate):
+for _command in (demo, train, calibrate, evaluate):
     app.command()(_guarded(_command))
 
 

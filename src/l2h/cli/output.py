@@ -44,6 +44,7 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
         "oracle": "oracle",
     }
     with_sync = len({row["rejector"]["sync"] for row in metrics}) > 1
+    with_bound = any(row["bound"] for row in metrics)
     table = Table(
         title="Risk at every price, beside never and always asking",
         title_justify="left",
@@ -54,7 +55,8 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    for name in ("c_1", "c_e", *(["sync"] if with_sync else []), "sent", *columns.values()):
+    extra = [*(["sync"] if with_sync else []), *(["bound"] if with_bound else [])]
+    for name in ("c_1", "c_e", *extra, "sent", "accuracy", *columns.values()):
         table.add_column(name, justify="right")
     for row in metrics:
         risk, costs = row["risk"], row["costs"]
@@ -65,6 +67,15 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
             for c, text in zip(columns, cells, strict=True)
         ]
         sync = [str(row["rejector"]["sync"])] if with_sync else []
-        sent = f"{100 * row['reject_rate']:.1f}%"
-        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", *sync, sent, *marked)
+        bound = [row["bound"]["limit"] if row["bound"] else "none"] if with_bound else []
+        shares = [f"{100 * row['reject_rate']:.1f}%", f"{100 * row['accuracy']['system']:.1f}%"]
+        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", *sync, *bound, *shares, *marked)
     return table
+
+
+def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
+    """A title and a line for each pair."""
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    for name, value in pairs.items():
+        table.add_row(name, value)
+    Console().print(table)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from l2h.errors import SettingsError
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
 
-_TRAINING, _COSTS, _RUN = "Training", "Prices", "Run"
+if TYPE_CHECKING:
+    from l2h.system import HelpSystem
+
+_TRAINING, _COSTS, _RUN, _TWO = "Training", "Prices", "Run", "Two programs over a network"
 
 
 def train(
@@ -124,10 +127,46 @@ def train(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the metrics as JSON: a list, one a price.", rich_help_panel=_RUN)
     ] = False,
+    role: Annotated[
+        str | None,
+        typer.Option(
+            help="One side of Algorithm 2 alone: server or client. With --recipe paper.", rich_help_panel=_TWO
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(help="Role server: HOST:PORT to offer snapshots at.", rich_help_panel=_TWO)
+    ] = "127.0.0.1:8470",
+    server_url: Annotated[
+        str | None, typer.Option(help="Role client: where the server's side offers them.", rich_help_panel=_TWO)
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="The token both sides share. [L2H_TOKEN]", rich_help_panel=_TWO)
+    ] = None,
+    send: Annotated[
+        str,
+        typer.Option(
+            help="weights, or answers: one bit a training sample, where both sides hold the same samples.",
+            rich_help_panel=_TWO,
+        ),
+    ] = "weights",
+    publish_every: Annotated[
+        int | None,
+        typer.Option(help="Role server: steps between two snapshots. [an epoch]", min=1, rich_help_panel=_TWO),
+    ] = None,
+    linger: Annotated[
+        float, typer.Option(help="Role server: seconds to stay after the training.", min=0, rich_help_panel=_TWO)
+    ] = 30.0,
+    poll: Annotated[
+        float, typer.Option(help="Role client: seconds between two looks for news.", min=0.01, rich_help_panel=_TWO)
+    ] = 1.0,
 ) -> None:
     """Train a server and a rejector around a client, and judge them on the test set.
 
     Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --out runs/digits[/]
+
+    Example: [bold]l2h train --role server --recipe paper --data digits --server lenet5 --out runs/server[/] on one
+    host, [bold]l2h train --role client --server-url http://host:8470 --recipe paper --data digits --server lenet5
+    --client tree --out runs/client[/] on another.
 
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
     runs/cifar10[/]
@@ -171,8 +210,25 @@ def train(
     if augment is None:
         augment = "none" if recipe == "paper" else dataset.augment
     plan = replace(plan, settings=replace(settings, augment=augment))
+    if role not in (None, "server", "client"):
+        raise typer.BadParameter(f"{role!r} is unknown; known: server, client", param_hint="--role")
+    if role == "client" and server_url is None:
+        raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
+    run: dict[str, Any] = {"force": force, "resume": resume, "checkpoint_every": checkpoint_every}
     with telling(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
-        system = train_run(plan, dataset, out, progress, force=force, resume=resume, checkpoint_every=checkpoint_every)
+        if role is None:
+            system: HelpSystem | None = train_run(plan, dataset, out, progress, **run)
+        else:
+            from l2h.cli.roles import Link, follow_training, read_token, serve_training
+
+            link = Link(read_token(token_file), send, listen, server_url or "", publish_every, linger, poll)
+            if role == "server":
+                serve_training(plan, dataset, out, link, progress, **run)
+                return
+            system = follow_training(plan, dataset, out, link, progress, **run)
+    if system is None:
+        log.info("trained on answers alone: l2h evaluate %s --server-run RUN, with RUN the folder of the server", out)
+        return
     results = report_run(system, dataset, plan, out)
     if as_json:
         print_json([result.as_dict() for result in results])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
 from l2h.files import write_atomically
+from l2h.limits import RateLimit
 from l2h.metrics import Report
 from l2h.models import NAMES, build_scaled
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
@@ -109,6 +110,14 @@ class Plan:
         return asdict(self)
 
 
+def plan_of(training: Mapping[str, Any]) -> Plan:
+    """The plan that ``config.json`` keeps under ``training``."""
+    names = {f.name for f in fields(Plan)}
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in training.items() if n in names}
+    values["settings"] = Settings.from_dict(training["settings"])
+    return Plan(**values)
+
+
 @dataclass(frozen=True)
 class Parts:
     """The training samples by their use, and the test set."""
@@ -170,6 +179,20 @@ def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) ->
     return as_client(plan.client)
 
 
+def make_system(plan: Plan, dataset: Dataset, client: Client) -> HelpSystem:
+    """The plan's system around its client, not yet fitted."""
+    return HelpSystem(
+        client=client,
+        server=plan.server,
+        rejector=plan.rejector,
+        settings=plan.settings,
+        class_names=dataset.class_names,
+        dataset=dataset.name,
+        server_options=plan.server_options,
+        rejector_options=plan.rejector_options,
+    )
+
+
 def train_run(
     plan: Plan,
     dataset: Dataset,
@@ -199,16 +222,7 @@ def train_run(
     context = Context(plan.settings, device, checkpoints, progress)
     with repeatable(plan.settings, device):
         client = make_client(plan, dataset, parts, context)
-    system = HelpSystem(
-        client=client,
-        server=plan.server,
-        rejector=plan.rejector,
-        settings=plan.settings,
-        class_names=dataset.class_names,
-        dataset=dataset.name,
-        server_options=plan.server_options,
-        rejector_options=plan.rejector_options,
-    )
+    system = make_system(plan, dataset, client)
     system.fit(
         *parts.train,
         specs=plan.specs,
@@ -227,14 +241,20 @@ def train_run(
 
 @dataclass(frozen=True)
 class Result:
-    """A report and the rejector it is of."""
+    """A report, the rejector it is of, and the bound on asking that held, if any."""
 
     report: Report
     spec: RejectorSpec
+    limit: RateLimit | None = None
+    rule: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What ``metrics.json`` holds."""
-        return self.report.as_dict() | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}}
+        bound = None if self.limit is None else {"limit": str(self.limit), "rule": self.rule}
+        return self.report.as_dict() | {
+            "rejector": {"loss": self.spec.loss, "sync": self.spec.sync},
+            "bound": bound,
+        }
 
 
 def report_run(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> list[Result]:
@@ -250,12 +270,20 @@ def report_run(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -
     return results
 
 
-def evaluate_all(system: HelpSystem, dataset: Dataset, prices: Sequence[Costs]) -> list[Result]:
-    """Every price with every rejector that answers for it."""
+def evaluate_all(
+    system: HelpSystem,
+    dataset: Dataset,
+    prices: Sequence[Costs | None],
+    bounds: Sequence[RateLimit | None] = (None,),
+    rule: str | None = None,
+) -> list[Result]:
+    """Every price with every rejector that answers for it, under every bound."""
+    X, y = dataset.X_test, dataset.y_test
     return [
-        Result(system.evaluate(dataset.X_test, dataset.y_test, costs, which=which), system.specs[which])
+        Result(system.evaluate(X, y, costs, limit=limit, rule=rule, which=which), system.specs[which], limit, rule)
         for costs in prices
         for which in system.answering(costs)
+        for limit in bounds
     ]
 
 

@@ -65,9 +65,7 @@ class DriftMonitor:
         self._window = window
         self._stride = window // _LOOKS
         if samples is not None and samples < 1:
-            raise LimitError(
-                f"samples={samples} is no calibration set: give its size, or None for an exact rate"
-            )
+            raise LimitError(f"samples={samples} is no calibration set: give its size, or None for an exact rate")
         self._samples = samples
         self._tail = (1 - checked_confidence(confidence)) / 2 / math.ceil(horizon / self._stride)
         self._bands: dict[int, tuple[int, int]] = {}

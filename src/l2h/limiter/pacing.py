@@ -146,9 +146,7 @@ class Pacer:
         seed: of the draws that break ties.
     """
 
-    def __init__(
-        self, window: Window, by_time: bool, memory: int, calibration: FloatArray | None, seed: int
-    ) -> None:
+    def __init__(self, window: Window, by_time: bool, memory: int, calibration: FloatArray | None, seed: int) -> None:
         self._window = window
         self._traffic = Traffic(window.length, window.cap) if by_time else None
         self._sketch = Sketch(memory, calibration)

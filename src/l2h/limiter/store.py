@@ -48,9 +48,7 @@ class SqliteLedger:
         LimitError: the file cannot be opened, is not a limiter's, or holds permits of another window.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], window: Window, by_time: bool, power_safe: bool = False
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], window: Window, by_time: bool, power_safe: bool = False) -> None:
         self.window = window
         self.position: float = -math.inf if by_time else 0
         self._by_time = by_time
@@ -149,9 +147,7 @@ class SqliteLedger:
     def _pull(self) -> None:
         """Take over what other processes have recorded."""
         (self._requests,) = self._db.execute("SELECT requests FROM state").fetchone()
-        rows = self._db.execute(
-            "SELECT id, at FROM permits WHERE id > ? ORDER BY id", (self._last_id,)
-        ).fetchall()
+        rows = self._db.execute("SELECT id, at FROM permits WHERE id > ? ORDER BY id", (self._last_id,)).fetchall()
         if rows:
             self.window.record(at if self._by_time else int(at) for _, at in rows)
             self._last_id = rows[-1][0]

@@ -7,8 +7,6 @@ The server's loss knows nothing of the rejectors, so one server serves all of th
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,15 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
-from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.links import parse_link
-from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
-from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec
-
-log = logging.getLogger("l2h.training")
+from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
+from l2h.training.rejectors import RejectorBatch, RejectorSpec, RejectorStep
 
 
 class AlternatingStage(Stage):
@@ -62,14 +57,10 @@ class AlternatingStage(Stage):
         context: Context,
     ) -> None:
         super().__init__(name, server_settings, len(x))
-        if any(spec.loss == "priced" for spec in specs):
-            raise SettingsError("the alternating recipe trains a rejector for a price: 'priced' needs recipe 'default'")
         self.server, self.rejectors, self.context = server, rejectors, context
         self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
-        self.rejector_settings, self.specs = rejector_settings, tuple(specs)
-        self.loss = BatchLoss(specs, context.device)
-        self.server_optimizer = make_optimizer(server_settings, list(server.parameters()))
-        self.rejector_optimizer = make_optimizer(rejector_settings, list(rejectors.params.values()))
+        self.optimizer = make_optimizer(server_settings, list(server.parameters()))
+        self.rejector_step = RejectorStep(rejectors, specs, rejector_settings, context)
         links = [parse_link(spec.sync, spec.seed) for spec in specs]
         distinct = list(dict.fromkeys(links))
         self.group = torch.tensor([distinct.index(link) for link in links], device=context.device)
@@ -86,43 +77,29 @@ class AlternatingStage(Stage):
         total_steps = self.settings.epochs * self.steps
         for i, chosen in enumerate(shuffled.split(self.settings.batch)):
             step = epoch * self.steps + i
-            set_learning_rate(self.server_optimizer, learning_rate(self.settings, step, total_steps))
-            set_learning_rate(self.rejector_optimizer, learning_rate(self.rejector_settings, step, total_steps))
+            set_learning_rate(self.optimizer, learning_rate(self.settings, step, total_steps))
             x, y = self.x[chosen], self.y[chosen]
             server_total += self._server_step(x, y)
             right = self._server_correct(step, x, y)
-            # What a rejector draws, such as for dropout, must not move the server's draws.
-            with seeded(self.context.device, self.context.settings.seed, self.name, "rejector", step):
-                rejector_total += self._rejector_step(chosen, x, right)
+            rate = learning_rate(self.rejector_step.settings, step, total_steps)
+            rejector_total += self.rejector_step(
+                rate, x, self.view[chosen], self.client_correct[chosen], right, self.name, step
+            )
             tick()
-        rejector_losses = (rejector_total / self.samples).tolist()
-        for i, (value, spec) in enumerate(zip(rejector_losses, self.specs, strict=True)):
-            if not math.isfinite(value):
-                log.warning(
-                    "rejector %d (%s, %s) is no longer finite in epoch %d: its loss has no lower bound where "
-                    "c_e + c_1 > 1; 'shifted' and 'swapped' have one",
-                    i,
-                    spec.loss,
-                    spec.costs,
-                    epoch + 1,
-                )
-        row = {
+        return {
             "train_loss": float(server_total) / self.samples,
             "held_out_loss": None,
-            "rejector_loss": sum(rejector_losses) / len(rejector_losses),
+            **self.rejector_step.row(rejector_total, self.samples, epoch),
         }
-        if len(rejector_losses) > 1:
-            row |= {f"rejector_loss_{i}": value for i, value in enumerate(rejector_losses)}
-        return row
 
     def _server_step(self, x: Tensor, y: Tensor) -> Tensor:
         self.server.train()
         with self.context.autocast():
             scores = self.server(x)
         loss = server_loss(scores.float(), y, reduction=self.settings.reduction)  # type: ignore[arg-type]
-        self.server_optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.server_optimizer.step()
+        self.optimizer.step()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
     def _server_correct(self, step: int, x: Tensor, y: Tensor) -> Tensor:
@@ -149,19 +126,6 @@ class AlternatingStage(Stage):
                 for name, tensor in state.items():
                     copy[name].copy_(tensor)
 
-    def _rejector_step(self, chosen: Tensor, x: Tensor, server_correct: Tensor) -> Tensor:
-        client_correct = self.client_correct[chosen]
-        with self.context.autocast():
-            scores = self.rejectors(x, self.view[chosen], train=True)[..., :2]
-        # The targets are those of the priced heads, which this recipe does not train.
-        target = client_correct.float()
-        losses = self.loss(scores.float(), client_correct, server_correct, target, target)
-        each = losses.sum(1) if self.rejector_settings.reduction == "sum" else losses.mean(1)
-        self.rejector_optimizer.zero_grad(set_to_none=True)
-        each.sum().backward()
-        self.rejector_optimizer.step()
-        return losses.detach().sum(1)
-
     def _server_state(self, clone: bool) -> dict[str, Tensor]:
         state = {name: tensor.detach() for name, tensor in self.server.state_dict().items()}
         return {name: tensor.clone() for name, tensor in state.items()} if clone else state
@@ -169,23 +133,17 @@ class AlternatingStage(Stage):
     def tensors(self) -> dict[str, Tensor]:
         """Both sides' weights and optimizers, and the copies under way."""
         out = {f"server/{name}": tensor for name, tensor in self._server_state(clone=False).items()}
-        out |= {f"rejectors/{name}": tensor for name, tensor in self.rejectors.tensors().items()}
         for i, copy in enumerate(self.copies):
             out |= {f"copy-{i}/{name}": tensor for name, tensor in (copy or {}).items()}
-        out |= {f"server-{name}": tensor for name, tensor in optimizer_tensors(self.server_optimizer).items()}
-        return out | {f"rejectors-{n}": tensor for n, tensor in optimizer_tensors(self.rejector_optimizer).items()}
+        out |= {f"server-{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()}
+        return out | self.rejector_step.tensors()
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what :meth:`tensors` gave."""
-
-        def under(prefix: str) -> dict[str, Tensor]:
-            return {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
-
-        self.server.load_state_dict(under("server/"))
-        self.rejectors.load(under("rejectors/"))
+        self.server.load_state_dict(under("server/", tensors))
         for i, copy in enumerate(self.copies):
-            for name, tensor in under(f"copy-{i}/").items():
+            for name, tensor in under(f"copy-{i}/", tensors).items():
                 assert copy is not None
                 copy[name].copy_(tensor)
-        restore_optimizer(self.server_optimizer, under("server-"))
-        restore_optimizer(self.rejector_optimizer, under("rejectors-"))
+        restore_optimizer(self.optimizer, under("server-", tensors))
+        self.rejector_step.restore(tensors)

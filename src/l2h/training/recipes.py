@@ -114,7 +114,7 @@ def _paper(job: Job, context: Context) -> Trained:
     with seeded(device, context.settings.seed, "server"):
         server = job.make_server().to(device)
     view = view_tensor(job.answers, device)
-    rejectors = _make_rejectors(job, context, view)
+    rejectors = make_rejectors(job, context, view)
     stage = AlternatingStage(
         "server and rejector",
         server,
@@ -159,7 +159,7 @@ def _default(job: Job, context: Context) -> Trained:
             f"{len(job.y)} samples are too few: the rejector has {len(pool)} to learn from and {len(held_pool)} to "
             "stop and calibrate on; give more, or a larger holdout"
         )
-    rejectors = _make_rejectors(job, context, pool.view)
+    rejectors = make_rejectors(job, context, pool.view)
     stage = RejectorStage("rejector", rejectors, job.specs, pool, stage_settings(job, context)[1], context, held_pool)
     run_stage(stage, context)
     stage.keep_best()
@@ -309,7 +309,8 @@ def _outcomes(
     )
 
 
-def _make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:
+def make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:
+    """The job's rejectors with their first weights, their view standardised by these samples."""
     modules = []
     for spec in job.specs:
         with seeded(context.device, context.settings.seed, "rejector", spec.seed):

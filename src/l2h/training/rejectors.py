@@ -8,6 +8,8 @@ and the optimizers work element by element.
 from __future__ import annotations
 
 import copy
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +24,11 @@ from l2h.costs import Costs
 from l2h.errors import ModelError, SettingsError
 from l2h.losses import weight_table, weighted_log_loss
 from l2h.settings import StageSettings
-from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.links import parse_link
-from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
+from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
+
+log = logging.getLogger("l2h.training")
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,76 @@ class BatchLoss:
         return torch.where(self.priced, heads, weighted)
 
 
+class RejectorStep:
+    """One step of the rejectors by their L2, given who is right on a batch: the second half of Algorithms 1 and 2.
+
+    Args:
+        rejectors: trained in place.
+        specs: one a rejector; none may be priced.
+        settings: optimizer, schedule and reduction.
+        context: shared.
+
+    Raises:
+        SettingsError: a priced spec, whose heads need a finished server.
+    """
+
+    def __init__(
+        self, rejectors: RejectorBatch, specs: Sequence[RejectorSpec], settings: StageSettings, context: Context
+    ) -> None:
+        if any(spec.loss == "priced" for spec in specs):
+            raise SettingsError("the paper's recipe trains a rejector for a price: 'priced' needs recipe 'default'")
+        self.rejectors, self.specs, self.settings, self.context = rejectors, tuple(specs), settings, context
+        self.loss = BatchLoss(specs, context.device)
+        self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
+
+    def __call__(
+        self, rate: float, x: Tensor, view: Tensor, client_correct: Tensor, server_correct: Tensor, *keys: Any
+    ) -> Tensor:
+        """Update; gives each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
+        set_learning_rate(self.optimizer, rate)
+        # What a rejector draws, such as for dropout, must not move anyone else's draws.
+        with seeded(self.context.device, self.context.settings.seed, "rejector", *keys), self.context.autocast():
+            scores = self.rejectors(x, view, train=True)[..., :2]
+        # The targets are those of the priced heads, of which there are none.
+        target = client_correct.float()
+        losses = self.loss(scores.float(), client_correct, server_correct, target, target)
+        each = losses.sum(1) if self.settings.reduction == "sum" else losses.mean(1)
+        self.optimizer.zero_grad(set_to_none=True)
+        each.sum().backward()
+        self.optimizer.step()
+        return losses.detach().sum(1)
+
+    def row(self, total: Tensor, samples: int, epoch: int) -> dict[str, float]:
+        """The columns of the history: the mean over rejectors and, where there are several, each one's loss."""
+        losses = (total / samples).tolist()
+        for i, (value, spec) in enumerate(zip(losses, self.specs, strict=True)):
+            if not math.isfinite(value):
+                log.warning(
+                    "rejector %d (%s, %s) is no longer finite in epoch %d: its loss has no lower bound where "
+                    "c_e + c_1 > 1; 'shifted' and 'swapped' have one",
+                    i,
+                    spec.loss,
+                    spec.costs,
+                    epoch + 1,
+                )
+        row = {"rejector_loss": sum(losses) / len(losses)}
+        if len(losses) > 1:
+            row |= {f"rejector_loss_{i}": value for i, value in enumerate(losses)}
+        return row
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and optimizer."""
+        return {
+            **{f"rejectors/{name}": tensor for name, tensor in self.rejectors.tensors().items()},
+            **{f"rejectors-{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()},
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what :meth:`tensors` gave."""
+        self.rejectors.load(under("rejectors/", tensors))
+        restore_optimizer(self.optimizer, under("rejectors-", tensors))
+
+
 class RejectorStage(Stage):
     """Trains a batch of rejectors on a pool; each keeps its weights of the best held-out loss."""
 
@@ -290,8 +364,8 @@ class RejectorStage(Stage):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what :meth:`tensors` gave."""
-        self.rejectors.load({n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
-        self.best = {n[5:]: t.to(self.context.device) for n, t in tensors.items() if n.startswith("best/")}
+        self.rejectors.load(under("model/", tensors))
+        self.best = {name: tensor.to(self.context.device) for name, tensor in under("best/", tensors).items()}
         restore_optimizer(self.optimizer, tensors)
         self.best_loss = tensors["best_loss"].to(self.context.device)
         self.best_epoch = tensors["best_epoch"].to(self.context.device)

@@ -14,7 +14,7 @@ from l2h.errors import ModelError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
 from l2h.training.augment import augment
-from l2h.training.checkpoint import optimizer_tensors, restore_optimizer
+from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, run_stage, set_learning_rate
 
 
@@ -93,8 +93,8 @@ class ServerStage(Stage):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what :meth:`tensors` gave."""
-        self.model.load_state_dict(_under("model/", tensors))
-        self.best = {name: tensor.to(self.x.device) for name, tensor in _under("best/", tensors).items()}
+        self.model.load_state_dict(under("model/", tensors))
+        self.best = {name: tensor.to(self.x.device) for name, tensor in under("best/", tensors).items()}
         restore_optimizer(self.optimizer, tensors)
         epoch, best_epoch, self.best_loss = tensors["progress"].tolist()
         self.epoch, self.best_epoch = int(epoch), int(best_epoch)
@@ -145,7 +145,3 @@ def log_probabilities(model: nn.Module, x: Tensor, context: Context, batch: int 
         parts = [torch.log_softmax(model(part).float(), dim=-1) for part in x.split(batch)]
     model.train(training)
     return torch.cat(parts)
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,95 @@
+"""Making the networks of a training: servers and rejectors behind the scaling that the data asks for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from l2h.errors import ModelError
+from l2h.models import InputScale, Scaled, build_rejector, build_scaled, client_view_size
+from l2h.models.rejectors import UserRejector
+from l2h.settings import Settings
+
+Array = npt.NDArray[Any]
+
+
+def server_builder(
+    given: str | nn.Module, X: Array, num_classes: int, settings: Settings, options: Mapping[str, Any]
+) -> Callable[[], nn.Module]:
+    """How a fresh server is made: the named model, or a copy of the user's module."""
+    shape = tuple(X.shape[1:])
+
+    def make() -> nn.Module:
+        if isinstance(given, str):
+            return build_scaled(given, shape, num_classes, input_scale(X, settings), **options)
+        net = Scaled(unit_scale(shape, X.dtype), copy.deepcopy(given))
+        _check_outputs(net, X[:2], num_classes)
+        return net
+
+    return make
+
+
+def rejector_builder(
+    given: str | nn.Module,
+    X: Array | None,
+    *,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    embedding_size: int,
+    settings: Settings,
+    options: Mapping[str, Any],
+) -> Callable[[], nn.Module]:
+    """How a fresh rejector is made: the named kind, or a copy of the user's module.
+
+    Args:
+        given: ``attached``, ``separate`` or a module.
+        X: the samples that set the scaling; None where it is to be loaded.
+        input_shape: shape of one sample.
+        num_classes: K.
+        embedding_size: features that the client exposes.
+        settings: of the training.
+        options: of the named kind.
+    """
+    # The paper's recipe has no finished server to learn from, so no student either.
+    classes = 0 if settings.recipe == "paper" else num_classes
+    scale = None if X is None else input_scale(X, settings)
+
+    def make() -> nn.Module:
+        if isinstance(given, nn.Module):
+            dtype = np.dtype(np.float32) if X is None else X.dtype
+            return UserRejector(unit_scale(input_shape, dtype), copy.deepcopy(given))
+        size = client_view_size(num_classes, embedding_size)
+        return build_rejector(given, input_shape, size, classes, copy.deepcopy(scale), **options)
+
+    return make
+
+
+def input_scale(X: Array, settings: Settings) -> InputScale:
+    """How a named network scales its inputs: to [-1, 1] under the paper's recipe, else standardised on ``X``."""
+    if settings.recipe == "paper" and X.dtype == np.uint8:
+        return InputScale.to_unit_range(tuple(X.shape[1:]))
+    return InputScale.standardise(X)
+
+
+def unit_scale(input_shape: tuple[int, ...], dtype: Any) -> InputScale:
+    """What a module of the user's gets: uint8 inputs in [-1, 1], floats as they are."""
+    return InputScale.to_unit_range(input_shape) if dtype == np.uint8 else InputScale(input_shape)
+
+
+def _check_outputs(net: nn.Module, X: Array, num_classes: int) -> None:
+    net.eval()
+    try:
+        with torch.no_grad():
+            out = net(torch.from_numpy(X))
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"the server failed on inputs of shape {tuple(X.shape)}: {error}") from error
+    if out.shape != (len(X), num_classes):
+        raise ModelError(
+            f"the server gives {tuple(out.shape)} for {len(X)} inputs: expected scores ({len(X)}, {num_classes})"
+        )
