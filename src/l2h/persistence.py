@@ -127,6 +127,11 @@ def load_system(
         elif config["server"]["kind"] == "named":
             net = rebuild(config["server"]["plan"])
             _load_weights(net, load_checkpoint(folder / SERVER), folder / SERVER)
+        elif config["server"]["kind"] == "elsewhere":
+            raise RunError(
+                f"the server of {folder} was trained elsewhere: give the folder of its run, --server-run RUN or "
+                "l2h.load(folder, server_run=RUN)"
+            )
         else:
             raise RunError(f"the server of {folder} is not in it: give it with l2h.load(folder, server=...)")
     elif isinstance(server, nn.Module) and (folder / SERVER).exists():

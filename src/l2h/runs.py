@@ -12,6 +12,8 @@ from l2h.errors import ResumeError, RunError
 
 SCHEMA = 1
 CONFIG, METRICS, HISTORY, CHECKPOINTS, PLOTS = "config.json", "metrics.json", "history.csv", "checkpoints", "plots"
+#: Of the two programs of setting IA: what one published, what the other fetched, and how the link did.
+SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
 
 
 def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = False, resume: bool = False) -> None:
@@ -43,9 +45,10 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
             raise RunError(f"{folder} is not empty and holds no run: choose another folder")
         if not force:
             raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
-        for name in (CONFIG, METRICS, HISTORY, "report.html"):
+        for name in (CONFIG, METRICS, HISTORY, LINK, "report.html"):
             (folder / name).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, PLOTS, "tensorboard"):
+        # A new training must not begin with the snapshots that the old one published or fetched.
+        for name in (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS, "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)
     write_config(folder, {"schema": SCHEMA, "training": dict(training)})
 

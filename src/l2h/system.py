@@ -16,7 +16,7 @@ from torch import nn
 from l2h import decision, metrics
 from l2h.answers import Answers
 from l2h.clients import Client, ClientAnswers, as_client
-from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.costs import BoolArray, Costs
 from l2h.data.validate import check_arrays, check_inputs
 from l2h.errors import ClientError, DataError, L2HWarning, ModelError, NotFittedError, SettingsError, UnknownNameError
 from l2h.files import digest
@@ -39,6 +39,8 @@ Array = npt.NDArray[Any]
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
 FREE = Costs(c_e=0.0, c_1=1.0)
 PROBE = 64
+#: Every score but minus infinity, which stands for what does not pay.
+_LOWEST = float(np.finfo(np.float64).min)
 
 
 class HelpSystem:
@@ -110,7 +112,7 @@ class HelpSystem:
         self.held_out: HeldOut | None = None
         self.platt: npt.NDArray[np.float64] | None = None
         self.history: list[dict[str, Any]] = []
-        self._limiters: dict[tuple[RateLimit, float | None], Limiter] = {}
+        self._limiters: dict[RateLimit, Limiter] = {}
 
     def _take_server(self, server: Any, train_server: bool | None) -> None:
         from l2h.models import NAMES
@@ -338,7 +340,7 @@ class HelpSystem:
         """
         X = self._check_inputs(X)
         answers = self.client.answers(X, self.num_classes)
-        costs, wanted, remote = self._decide(X, answers, costs, limit, rule, seed, which)[:3]
+        costs, wanted, remote = self._decide(X, answers, costs, limit, rule, seed, which, self._limiters)[:3]
         server_label = np.zeros(len(X), dtype=np.int64)
         if remote.any():
             server_label[remote] = self._server_log_probability(X[remote]).argmax(axis=1)
@@ -362,7 +364,8 @@ class HelpSystem:
         """
         X, y = self._check(X, y)
         answers = self.client.answers(X, self.num_classes)
-        costs, _, remote, judgement = self._decide(X, answers, costs, limit, rule, seed, which)
+        # A limiter of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
+        costs, _, remote, judgement = self._decide(X, answers, costs, limit, rule, seed, which, {})
         confidence_remote = None
         if self.held_out is None:
             warnings.warn(
@@ -439,6 +442,7 @@ class HelpSystem:
         rule: str | None,
         seed: int,
         which: int | None,
+        limiters: dict[RateLimit, Limiter],
     ) -> tuple[Costs, BoolArray, BoolArray, Judgement]:
         """The prices in use, what the rejector wants sent, what goes, and why."""
         priced = costs is not None
@@ -455,8 +459,10 @@ class HelpSystem:
         if limit.fraction is None or limit.window is not None:
             if rule is not None:
                 raise SettingsError(f"rule={rule!r} is for a share; {limit} is kept by the limiter")
-            limiter = self._limiter(limit, held.saving(costs), 0.0 if priced else None)
-            saving = judgement.saving(costs)
+            if limit not in limiters:  # one a limit, with a price or without, since its cap is over all requests
+                limiters[limit] = Limiter(limit, calibration=held.saving(costs), min_score=_LOWEST)
+            limiter = limiters[limit]
+            saving = np.where(wanted | (not priced), judgement.saving(costs), -np.inf)
             return costs, wanted, np.array([bool(limiter.allow(float(s))) for s in saving]), judgement
         remote = bounded(judgement, held, costs, limit, rule, seed)
         # With a price a limit is only a bound: what does not pay is not sent to fill it.
@@ -465,13 +471,6 @@ class HelpSystem:
     def _priced(self) -> bool:
         self._fitted()
         return self.specs[0].costs is None
-
-    def _limiter(self, limit: RateLimit, calibration: FloatArray, min_score: float | None) -> Limiter:
-        """One limiter a limit, kept so that a window spans several calls."""
-        key = (limit, min_score)
-        if key not in self._limiters:
-            self._limiters[key] = Limiter(limit, calibration=calibration, min_score=min_score)
-        return self._limiters[key]
 
     def held_out_judgement(self, which: int) -> Judgement:
         """What the rejector makes of the samples of the last calibration.

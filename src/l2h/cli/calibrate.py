@@ -53,7 +53,6 @@ def calibrate(
     else:
         X, y = dataset.X_train, dataset.y_train
     system.calibrate(X, y)
-    system.save(run)
     trained_for = system.specs[0].costs or Costs(
         c_e=training.get("c_e", [0.1])[0] if c_e is None else c_e,
         c_1=training.get("c_1", [1.0])[0] if c_1 is None else c_1,
@@ -70,6 +69,7 @@ def calibrate(
             else limits.guaranteed_threshold(saving, bound.fraction, bound.confidence)
         )
         thresholds[str(bound)] = cut.as_dict()
+    system.save(run)  # last: a bound that cannot be met leaves the run as it was
     found = {
         "samples": len(y),
         "costs": trained_for.as_dict(),

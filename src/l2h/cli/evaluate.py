@@ -107,7 +107,7 @@ def _evaluate(folder: Path, asked: Asked, out: Path | None) -> list[Result]:
     system = l2h.load(folder, **from_files(config), server_run=asked.server_run)
     dataset = data_of(folder, training, asked.data, asked.test)
     prices: list[Costs | None] = [*cost_grid(asked.c_1 or training.get("c_1") or [1.0], _prices(asked, training))]
-    if asked.bounds and asked.c_e is None and asked.c_1 is None and system.specs[0].costs is None:
+    if asked.bounds and asked.c_e is None and asked.c_1 is None:
         prices = [None]  # the bound is the price
     results = evaluate_all(system, dataset, prices, asked.bounds or [None], asked.rule)
     if out is not None:

@@ -17,7 +17,9 @@ from l2h import runs
 from l2h.cli.workflow import Parts, Plan, divide, make_client, make_system
 from l2h.data import Dataset
 from l2h.errors import L2HError, SettingsError
-from l2h.exchange import PublisherServer, SnapshotFetcher, SnapshotStore
+from l2h.exchange import ExchangeError, PublisherServer, SnapshotFetcher, SnapshotStore
+from l2h.exchange.identity import check_token
+from l2h.exchange.peer import check_url
 from l2h.files import digest
 from l2h.models import NAMES
 from l2h.persistence import save_server
@@ -59,12 +61,20 @@ class Link:
     def __post_init__(self) -> None:
         if self.send not in ("weights", "answers"):
             raise SettingsError(f"--send {self.send!r} is unknown; known: weights, answers")
+        # What cannot serve is told here, before anything is written or trained.
+        try:
+            _ = self.address
+            check_token(self.token)
+            if self.url:
+                check_url(self.url)
+        except ExchangeError as error:
+            raise SettingsError(str(error)) from error
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port to listen on."""
         host, _, port = self.listen.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:
+        if not port.isdecimal() or int(port) > 65535:
             raise SettingsError(f"--listen {self.listen!r} is no HOST:PORT")
         return host or "127.0.0.1", int(port)
 
@@ -86,6 +96,8 @@ def read_token(path: Path | None) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise SettingsError(f"cannot read the token from {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} holds no text: write a token with `openssl rand -hex 16`") from error
 
 
 def serve_training(plan: Plan, dataset: Dataset, folder: Path, link: Link, progress: Progress, **run: Any) -> None:
@@ -98,7 +110,7 @@ def serve_training(plan: Plan, dataset: Dataset, folder: Path, link: Link, progr
         x, labels = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
         settings = plan.settings.server or PAPER_SERVER
         stage = PublishingStage("server", model, x, labels, settings, context, augmentation=plan.settings.augment)
-        store = SnapshotStore(folder / "snapshots")
+        store = SnapshotStore(folder / runs.SNAPSHOTS)
 
         def publish(step: int) -> None:
             try:
@@ -110,8 +122,9 @@ def serve_training(plan: Plan, dataset: Dataset, folder: Path, link: Link, progr
         identity = {**_identity(plan, dataset, X, y), "kinds": [link.send]}
         with PublisherServer(store, identity, link.token, *link.address) as server:
             log.info("offering %s at %s", link.send, server.url)
-            run_stage(stage, context)
-            save_server(model.eval(), folder, dataset.class_names, dataset.name)
+            if "server" not in runs.read_config(folder):  # else it was stopped while it stayed: only to be offered
+                run_stage(stage, context)
+                save_server(model.eval(), folder, dataset.class_names, dataset.name)
             context.checkpoints.clear()
             log.info("trained; staying %.0f s to be fetched from", link.linger)
             time.sleep(link.linger)
@@ -135,7 +148,12 @@ def follow_training(
         rejectors = make_rejectors(job, context, view)
         step = RejectorStep(rejectors, plan.specs, plan.settings.rejector or PAPER_REJECTOR, context)
         fetcher = SnapshotFetcher(
-            link.url, link.token, link.send, _identity(plan, dataset, X, y), folder / "arrivals", interval=link.interval
+            link.url,
+            link.token,
+            link.send,
+            _identity(plan, dataset, X, y),
+            folder / runs.ARRIVALS,
+            interval=link.interval,
         )
         model = _first_server(plan, dataset, X, device) if link.send == "weights" else None
         copy: ServerCopy = (
@@ -148,7 +166,7 @@ def follow_training(
             run_stage(stage, context)
             copy.refresh()
             status = fetcher.status()
-    runs.write_json(folder / "link.json", status.to_dict())
+    runs.write_json(folder / runs.LINK, status.to_dict())
     log.info(
         "copy of step %s in use after %d syncs of %.0f bytes each; failures: %s",
         status.step,
@@ -170,6 +188,8 @@ def _prepare(
     """What both sides do first: the folder and the parts of the data."""
     if plan.settings.recipe != "paper":
         raise SettingsError("--role trains by Algorithm 2: it goes with --recipe paper")
+    if plan.sync != ("1",):
+        raise SettingsError("--sync imitates a link: with --role the link is real, leave --sync out")
     if plan.server not in NAMES:
         raise SettingsError(f"--role trains a named server ({', '.join(NAMES)}), not {plan.server}")
     every = run.pop("checkpoint_every", 1)

@@ -7,6 +7,9 @@ samples, one bit each.
 
 from __future__ import annotations
 
+import logging
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -14,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l2h.exchange import SnapshotFetcher, pack_answers, unpack_answers
+from l2h.exchange import Arrived, SnapshotError, SnapshotFetcher, pack_answers, unpack_answers
 from l2h.settings import StageSettings
 from l2h.training.loop import Context, Stage, learning_rate, order
 from l2h.training.rejectors import RejectorStep
 from l2h.training.server import ServerStage, log_probabilities
+
+log = logging.getLogger("l2h.training")
 
 
 class PublishingStage(ServerStage):
@@ -65,20 +70,38 @@ class ServerCopy(Protocol):
         """What the history says of the copy in use: version, the server's step, age."""
 
 
-class _Arriving:
+class _Arriving(ABC):
     """What both kinds of copy share: the fetcher and what is told of it."""
 
     def __init__(self, fetcher: SnapshotFetcher) -> None:
         self.fetcher = fetcher
+        self.used: Arrived | None = None
+
+    def refresh(self) -> None:
+        """Take over what has arrived since. What cannot be used costs freshness, never the training."""
+        arrived = self.fetcher.take()
+        if arrived is None:
+            return
+        try:
+            self._use(arrived.read())
+        except SnapshotError as error:
+            log.warning("version %d of the server is not used: %s", arrived.version, error)
+        else:
+            self.used = arrived
+
+    @abstractmethod
+    def _use(self, data: bytes) -> None:
+        """Replace the copy, or raise :class:`SnapshotError` and leave it as it is."""
 
     def columns(self) -> dict[str, Any]:
         """Version and step of the copy in use, and its age; empty before the first."""
-        status = self.fetcher.status()
+        used, status = self.used, self.fetcher.status()
+        newest = (status.step or 0) + (status.age_steps or 0)  # the newest step heard of
         return {
-            "copy_version": status.version,
-            "copy_step": status.step,
-            "copy_age_steps": status.age_steps,
-            "copy_age_seconds": None if status.age_seconds is None else round(status.age_seconds, 3),
+            "copy_version": None if used is None else used.version,
+            "copy_step": None if used is None else used.step,
+            "copy_age_steps": None if used is None else max(0, newest - used.step),
+            "copy_age_seconds": None if used is None else round(max(0.0, time.time() - used.arrived), 3),
             "link": status.state,
         }
 
@@ -90,13 +113,19 @@ class WeightsCopy(_Arriving):
         super().__init__(fetcher)
         self.model, self.context = model.eval(), context
 
-    def refresh(self) -> None:
-        """Load the newest weights."""
+    def _use(self, data: bytes) -> None:
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
-        arrived = self.fetcher.take()
-        if arrived is not None:
-            self.model.load_state_dict(load(arrived.read()))
+        try:
+            tensors = load(data)
+        except SafetensorError as error:
+            raise SnapshotError(f"not weights: {error}") from error
+        # Compared before anything is copied: torch would load what fits and then complain of the rest.
+        ours, theirs = ({name: t.shape for name, t in each.items()} for each in (self.model.state_dict(), tensors))
+        if ours != theirs:
+            raise SnapshotError("the weights of another network: update l2h on both sides")
+        self.model.load_state_dict(tensors)
 
     def correct(self, chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Run the copy."""
@@ -111,12 +140,9 @@ class AnswersCopy(_Arriving):
         super().__init__(fetcher)
         self.right = torch.zeros(samples, dtype=torch.bool, device=device)
 
-    def refresh(self) -> None:
-        """Take over the newest answers."""
-        arrived = self.fetcher.take()
-        if arrived is not None:
-            right = unpack_answers(arrived.read(), len(self.right))
-            self.right.copy_(torch.from_numpy(np.ascontiguousarray(right)))
+    def _use(self, data: bytes) -> None:
+        right = unpack_answers(data, len(self.right))
+        self.right.copy_(torch.from_numpy(np.ascontiguousarray(right)))
 
     def correct(self, chosen: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Look them up."""

@@ -8,6 +8,7 @@ step where it is down it has the last copy that arrived. Algorithm 2's interval 
 from __future__ import annotations
 
 import csv
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ class Trace(Link):
                 rows = list(csv.DictReader(file))
         except OSError as error:
             raise SettingsError(f"cannot read the trace {path}: {error.strerror}") from error
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise SettingsError(f"the trace {path} is no CSV: {error}") from error
         spans: list[tuple[int, int]] = []
         for number, row in enumerate(rows, start=2):
             try:
@@ -120,7 +123,7 @@ def parse_link(sync: int | str, seed: int = 0) -> Link:
     text = str(sync)
     if text == "epoch":
         return Periodic(None)
-    if text.isdigit() and int(text) >= 1:
+    if text.isdecimal() and int(text) >= 1:
         return Periodic(int(text))
     kind, _, rest = text.partition(":")
     if kind == "trace" and rest:
@@ -130,7 +133,7 @@ def parse_link(sync: int | str, seed: int = 0) -> Link:
             mean_up, mean_down = (float(part) for part in rest.split(":"))
         except ValueError:
             mean_up = mean_down = 0.0
-        if mean_up >= 1 and mean_down >= 1:
+        if 1 <= mean_up < math.inf and 1 <= mean_down < math.inf:
             return OnOff(mean_up, mean_down, seed)
     raise SettingsError(
         f"sync={sync!r} is unknown: give a number of steps of 1 or more, 'epoch', 'trace:FILE.csv', or "

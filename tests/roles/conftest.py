@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# The proxy of the exchange's tests and the runner of the commands' tests serve here as well.
+sys.path += [str(Path(__file__).parents[1] / name) for name in ("exchange", "cli")]
+
+from roles_maker import Program, save_data
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of three classes as an .npz."""
+    return save_data(tmp_path_factory.mktemp("data") / "clouds.npz")
+
+
+@pytest.fixture
+def start(data: Path) -> Iterator[Callable[..., Program]]:
+    """Start programs on that data; whatever is left of them is killed in the end."""
+    programs: list[Program] = []
+
+    def begin(role: str, out: Path, *more: object) -> Program:
+        programs.append(Program(role, out, data, *more))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.end()

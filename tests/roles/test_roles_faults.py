@@ -1,0 +1,200 @@
+"""Two programs over a link that does its worst, killed in turn: both finish as if nothing had happened."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli_runner import call
+from exchange_proxy import Fault, FaultProxy
+from roles_maker import (
+    EPOCHS,
+    SETTINGS,
+    TEST,
+    TOKEN,
+    Program,
+    assert_no_step_was_lost,
+    assert_only_published_copies,
+    config,
+    history,
+    link,
+    until,
+)
+
+from l2h.training.checkpoint import load_checkpoint
+
+#: In turn, each in the middle of a snapshot of a few hundred kB: reset, late, ended early, one byte changed.
+FAULTS = [Fault("cut", after=100_000), Fault("delay", seconds=0.2), Fault("truncate", after=50_000),
+          Fault("corrupt", after=120_000)]  # fmt: skip
+PUBLISH = ("--publish-every", 50)
+NOWHERE = "http://127.0.0.1:9"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A finished server's and a finished client's run."""
+
+    server: Path
+    client: Path
+
+    def risk(self) -> dict[str, float]:
+        """Of the rejector, with the server that was trained, on the test set; and of never asking."""
+        result = call("evaluate", self.client, "--server-run", self.server, "--json")
+        assert result.status == 0, result.err
+        return result.json()[0]["risk"]
+
+
+def tolerance(risk: float, c_e: float = 0.1) -> float:
+    """Three standard errors of the difference of two risks on this test set.
+
+    A loss lies in [0, 1 + c_e], so its variance is at most ``risk * (1 + c_e - risk)``. The two risks are taken for
+    independent, which errs on the wide side: they are measured on the same samples.
+    """
+    return 3 * math.sqrt(2 * risk * (1 + c_e - risk) / TEST)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Pair:
+    """Both sides over a link that never fails."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    server = Program("server", folder / "server", data, *PUBLISH, "--linger", 60)
+    client = Program("client", folder / "client", data, "--server-url", f"http://127.0.0.1:{server.port()}")
+    try:
+        client.finish()
+        server.trained()
+    finally:
+        server.end()
+        client.end()
+    return Pair(server.out, client.out)
+
+
+def same_tensors(one: Path, two: Path, name: str) -> bool:
+    first, second = (load_checkpoint(run / "checkpoints" / f"{name}.safetensors").tensors for run in (one, two))
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def suffer(proxy: FaultProxy, fault: Fault, client: Program, alive: Callable[[], Any]) -> None:
+    """The link under this fault until it has struck inside a snapshot and the client has trained on meanwhile."""
+    proxy.use(fault)
+    moved, epochs = proxy.down, len(history(client.out))
+    until(lambda: proxy.down > moved + fault.after and len(history(client.out)) > epochs, alive)
+
+
+@pytest.mark.slow
+def test_faults_and_kills_cost_freshness_alone(
+    start: Callable[..., Program], tmp_path: Path, unbroken: Pair
+) -> None:
+    pair = Pair(tmp_path / "server", tmp_path / "client")
+    server = start("server", pair.server, *PUBLISH, "--linger", 120)
+    proxy = FaultProxy(server.port())
+    client = start("client", pair.client, "--server-url", proxy.url)
+
+    def alive() -> None:
+        server.alive()
+        client.alive()
+
+    for fault in FAULTS:
+        suffer(proxy, fault, client, alive)
+    server.kill()
+    assert "server" not in config(pair.server), "it had finished before it was killed"
+    alone = len(history(pair.client))
+    until(lambda: len(history(pair.client)) > alone, client.alive)  # the client trains on by itself
+    client.send(signal.SIGSTOP)  # so that it has something left to train, however long the other takes to start
+
+    server = start("server", pair.server, *PUBLISH, "--linger", 120, "--resume")
+    proxy.target = server.port()
+    proxy.use(Fault())
+    client.send(signal.SIGCONT)
+    alone = len(history(pair.client))
+    until(lambda: len(history(pair.client)) > alone, client.alive)
+    client.kill()
+    assert "system" not in config(pair.client), "it had finished before it was killed"
+    assert 0 < len(history(pair.client)) < EPOCHS["client"]
+    alone = len(history(pair.server))
+    until(lambda: len(history(pair.server)) > alone, server.alive)  # and so does the server
+    server.send(signal.SIGSTOP)
+
+    client = start("client", pair.client, "--server-url", proxy.url, "--resume")
+    until(lambda: "resumed after epoch" in client.text(), client.alive)
+    server.send(signal.SIGCONT)
+    for fault in FAULTS:
+        suffer(proxy, fault, client, alive)
+    proxy.use(Fault())
+    client.finish()
+    server.trained()
+    proxy.close()
+
+    assert_no_step_was_lost("server", pair.server)
+    assert_no_step_was_lost("client", pair.client)
+    assert_only_published_copies(pair.server, pair.client)
+    failures = link(pair.client)["failures"]
+    assert failures["cut"] >= 2, "reset and ended early"
+    assert failures["damaged"] >= 1
+    # The server draws from its seed alone, so nothing that happened can show in it.
+    assert same_tensors(pair.server, unbroken.server, "server")
+    whole, broken = unbroken.risk(), pair.risk()
+    assert whole["system"] < whole["all_local"] - 2 * tolerance(whole["system"]), "asking pays, or nothing is shown"
+    assert abs(broken["system"] - whole["system"]) < tolerance(whole["system"])
+
+
+def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pair) -> None:
+    assert_no_step_was_lost("server", unbroken.server)
+    assert_no_step_was_lost("client", unbroken.client)
+    assert_only_published_copies(unbroken.server, unbroken.client)
+    rows = [row for row in history(unbroken.client, "rejector") if row["copy_version"]]
+    assert len({row["copy_version"] for row in rows}) > 5
+    for row in rows:
+        assert int(row["copy_step"]) % PUBLISH[1] == 0 or int(row["copy_step"]) == int(history(unbroken.server)[-1]["steps"])
+        assert int(row["copy_age_steps"]) >= 0
+        assert float(row["copy_age_seconds"]) >= 0
+        assert row["link"] == "ok"
+    assert link(unbroken.client)["failures"] == {}
+    assert same_tensors(unbroken.server, unbroken.client, "server"), "the client stayed until the server was trained"
+
+
+def test_a_link_that_is_down_all_the_time_stops_neither(
+    tmp_path: Path, data: Path, unbroken: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("L2H_TOKEN", TOKEN)
+    server, client = tmp_path / "server", tmp_path / "client"
+    both = ["train", "--data", data, *SETTINGS, "--set", "server.epochs=10", "--set", "rejector.epochs=20"]
+    offer = ["--role", "server", "--listen", "127.0.0.1:0", "--linger", 0, *PUBLISH]
+    assert call(*both, *offer, "--out", server).status == 0
+    assert call(*both, "--role", "client", "--server-url", NOWHERE, "--out", client).status == 0
+    assert [row["epoch"] for row in history(server, "server")] == [str(i + 1) for i in range(10)]
+    rows = history(client, "rejector")
+    assert [row["epoch"] for row in rows] == [str(i + 1) for i in range(20)]
+    assert {row["link"] for row in rows} <= {"connecting", "unreachable"}
+    assert {row["copy_version"] for row in rows} == {""}
+    found = link(client)
+    assert (found["syncs"], found["version"]) == (0, None)
+    assert found["failures"]["connect"] > 0
+    # What the tolerance of the faults' test can tell apart: a rejector that never met the trained server.
+    whole, down = unbroken.risk()["system"], Pair(unbroken.server, client).risk()["system"]
+    assert abs(down - whole) > tolerance(whole)
+
+
+@pytest.mark.slow
+def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[..., Program], tmp_path: Path) -> None:
+    """Stopped by a signal in the middle of its training, with connections open; then it goes on."""
+    server = start("server", tmp_path / "server", *PUBLISH, "--linger", 0)
+    url = f"http://127.0.0.1:{server.port()}"
+    client = start("client", tmp_path / "client", "--server-url", url, "--set", "rejector.epochs=20")
+    until(lambda: any(row["copy_version"] for row in history(client.out)), client.alive)
+    server.alive()
+    server.send(signal.SIGSTOP)
+    assert "server" not in config(server.out)
+    before = len(history(client.out))
+    assert before < 20
+    client.finish()
+    assert len(history(client.out, "rejector")) == 20
+    assert_only_published_copies(server.out, client.out)
+    server.send(signal.SIGCONT)
+    server.finish()
+    assert_no_step_was_lost("server", server.out)
