@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from cli_runner import environment
+from cli_runner import call, environment
 
 T = TypeVar("T")
 
@@ -25,7 +26,8 @@ CLASSES, FEATURES = 3, 6
 TRAIN, TEST = 1500, 3000
 #: Batches differ, so that neither side's steps are the other's.
 BATCH = {"server": 4, "client": 16}
-EPOCHS = {"server": 40, "client": 40}
+EPOCHS = {"server": 32, "client": 32}
+PUBLISH = ("--publish-every", 50)
 SETTINGS = [
     *("--recipe", "paper", "--loss", "shifted", "--server", "mlp", "--client", "tree", "--client-share", "0.3"),
     *("--option", "client.max_depth=1", "--rejector", "attached", "--device", "cpu", "--c-e", "0.1"),
@@ -115,6 +117,21 @@ class Program:
             os.kill(self.process.pid, signal.SIGKILL)  # a stopped process dies of nothing less
         self.process.wait()
         self.log.close()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A server's and a client's run."""
+
+    server: Path
+    client: Path
+
+    def report(self) -> dict[str, Any]:
+        """``l2h evaluate`` of the rejector with the server that was trained."""
+        result = call("evaluate", self.client, "--server-run", self.server, "--json")
+        assert result.status == 0, result.err
+        (report,) = result.json()
+        return report
 
 
 def witness(out: Path) -> Path:
