@@ -43,6 +43,15 @@ class ClientAnswers:
     embedding: npt.NDArray[np.float32] | None
     has_scores: bool
 
+    def at(self, index: Any) -> ClientAnswers:
+        """The answers to the inputs at ``index``: a slice, a mask or numbers."""
+        return ClientAnswers(
+            label=self.label[index],
+            log_probability=self.log_probability[index],
+            embedding=None if self.embedding is None else self.embedding[index],
+            has_scores=self.has_scores,
+        )
+
     @property
     def confidence(self) -> FloatArray:
         """Largest probability, (n,); 1 for all where only labels were given: they rank nothing."""

@@ -53,6 +53,18 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
     write_config(folder, {"schema": SCHEMA, "training": dict(training)})
 
 
+def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool) -> None:
+    """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings.
+
+    Raises:
+        ResumeError: the checkpoints are of another training; the message names what differs.
+    """
+    path = folder / CHECKPOINTS / "training.json"
+    if resume and path.exists():
+        require_same(json.loads(path.read_text()), description, folder)
+    write_json(path, description)
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """``config.json`` of a run.
 

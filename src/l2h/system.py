@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from l2h.answers import Answers
 from l2h.clients import Client, ClientAnswers, as_client
 from l2h.costs import BoolArray, Costs
 from l2h.data.validate import check_arrays, check_inputs
-from l2h.errors import ClientError, DataError, L2HWarning, ModelError, NotFittedError, SettingsError, UnknownNameError
+from l2h.errors import ClientError, DataError, L2HWarning, NotFittedError, SettingsError, UnknownNameError
 from l2h.files import digest
 from l2h.judgement import Judgement, bounded
 from l2h.limiter import Limiter
@@ -26,14 +25,14 @@ from l2h.limits import RateLimit
 from l2h.metrics import Report
 from l2h.models import client_view_size, recommended
 from l2h.models import multiply_adds as count_multiply_adds
-from l2h.runs import require_same, write_json
+from l2h.runs import note_training
 from l2h.settings import Settings
 from l2h.training import Context, Job, Progress, RejectorBatch, RejectorSpec, Silent, Trained, pick_device, train
-from l2h.training.building import rejector_builder, server_builder
+from l2h.training.building import rejector_builder, server_builder, take_server
 from l2h.training.checkpoint import Checkpoints
+from l2h.training.inference import rejector_scores, server_log_probabilities
 from l2h.training.loop import repeatable
-from l2h.training.recipes import HeldOut, view_tensor
-from l2h.training.server import log_probabilities
+from l2h.training.recipes import HeldOut
 
 Array = npt.NDArray[Any]
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
@@ -99,9 +98,8 @@ class HelpSystem:
             )
         self.rejector = rejector
         self.device = pick_device(self.settings.device)
-        self._given_server: str | nn.Module | None = None
-        self.fixed_server: Client | None = None
-        self._take_server(server, train_server)
+        #: What is trained into a server, or the server that is taken as it is.
+        self._given_server, self.fixed_server = take_server(server, train_server)
         # What fitting finds out.
         self.input_shape: tuple[int, ...] | None = None
         self.input_dtype: str | None = None
@@ -113,21 +111,6 @@ class HelpSystem:
         self.platt: npt.NDArray[np.float64] | None = None
         self.history: list[dict[str, Any]] = []
         self._limiters: dict[RateLimit, Limiter] = {}
-
-    def _take_server(self, server: Any, train_server: bool | None) -> None:
-        from l2h.models import NAMES
-
-        trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
-        if isinstance(server, str) and not Path(server).suffix:
-            if server not in NAMES:
-                raise UnknownNameError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
-            self._given_server = server
-        elif trainable and train_server is not False:
-            self._given_server = server
-        else:
-            if train_server:
-                raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
-            self.fixed_server = as_client(server)
 
     @property
     def num_classes(self) -> int:
@@ -177,7 +160,7 @@ class HelpSystem:
         job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
         folder = None if run is None else Path(run)
         if folder is not None:
-            self._note_training(folder, resume, job)
+            note_training(folder, self._description(job), resume=resume)
         context = Context(
             self.settings,
             self.device,
@@ -230,10 +213,10 @@ class HelpSystem:
         several = [costs] if isinstance(costs, Costs) else list(costs)
         return tuple(RejectorSpec(loss=self.settings.loss, costs=c) for c in several)
 
-    def _note_training(self, folder: Path, resume: bool, job: Job) -> None:
-        """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings."""
+    def _description(self, job: Job) -> dict[str, Any]:
+        """What the checkpoints of a training depend on, to tell two trainings apart."""
         given = self._given_server
-        now = {
+        return {
             "settings": self.settings.as_dict(),
             "rejectors": [spec.as_dict() for spec in self.specs],
             "rejector": [self.rejector if isinstance(self.rejector, str) else "given", self.rejector_options],
@@ -241,10 +224,6 @@ class HelpSystem:
             "data": digest(job.X, job.y),
             "client_answers": digest(job.answers.log_probability),
         }
-        path = folder / "checkpoints" / "training.json"
-        if resume and path.exists():
-            require_same(json.loads(path.read_text()), now, folder)
-        write_json(path, now)
 
     def _job(
         self,
@@ -531,31 +510,14 @@ class HelpSystem:
         return Judgement(scores, q_m, q_e)
 
     def _scores(self, X: Array, answers: ClientAnswers) -> npt.NDArray[np.float32]:
-        """(R, n, 2), in chunks so that a large X need not fit on the device."""
         assert self.rejectors is not None
-        parts = []
-        for start in range(0, len(X), 8192):
-            chunk = slice(start, start + 8192)
-            x = torch.from_numpy(np.ascontiguousarray(X[chunk])).to(self.device)
-            embedding = None if answers.embedding is None else answers.embedding[chunk]
-            view = view_tensor(
-                ClientAnswers(answers.label[chunk], answers.log_probability[chunk], embedding, answers.has_scores),
-                self.device,
-            )
-            parts.append(self.rejectors.scores(x, view, self._context()).cpu().numpy())
-        return np.concatenate(parts, axis=1)
+        return rejector_scores(self.rejectors, X, answers, self._context())
 
     def _server_log_probability(self, X: Array) -> npt.NDArray[np.float32]:
         if self.fixed_server is not None:
             return self.fixed_server.answers(X, self.num_classes).log_probability
         assert self.server is not None
-        parts = [
-            log_probabilities(
-                self.server, torch.from_numpy(np.ascontiguousarray(X[i : i + 8192])).to(self.device), self._context()
-            )
-            for i in range(0, len(X), 8192)
-        ]
-        return torch.cat(parts).cpu().numpy()
+        return server_log_probabilities(self.server, X, self._context())
 
     def _context(self) -> Context:
         return Context(self.settings, self.device)

@@ -34,7 +34,14 @@ SERVER_EPOCHS, CLIENT_EPOCHS = 8, 20
 def pair(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Pair:
     """Two programs that exchange answers; the client is stopped by a signal until its server has trained."""
     folder = tmp_path_factory.mktemp("answers")
-    short = ("--send", "answers", "--set", f"server.epochs={SERVER_EPOCHS}", "--set", f"rejector.epochs={CLIENT_EPOCHS}")
+    short = (
+        "--send",
+        "answers",
+        "--set",
+        f"server.epochs={SERVER_EPOCHS}",
+        "--set",
+        f"rejector.epochs={CLIENT_EPOCHS}",
+    )
     server = Program("server", folder / "server", data, *short, "--publish-every", 100, "--linger", 120)
     client = Program("client", folder / "client", data, *short, "--server-url", f"http://127.0.0.1:{server.port()}")
     try:

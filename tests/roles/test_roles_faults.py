@@ -58,9 +58,7 @@ def suffer(proxy: FaultProxy, fault: Fault, client: Program, alive: Callable[[],
 
 
 @pytest.mark.slow
-def test_faults_and_kills_cost_freshness_alone(
-    start: Callable[..., Program], tmp_path: Path, unbroken: Pair
-) -> None:
+def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tmp_path: Path, unbroken: Pair) -> None:
     pair = Pair(tmp_path / "server", tmp_path / "client")
     server = start("server", pair.server, *PUBLISH, "--linger", 120)
     proxy = FaultProxy(server.port())

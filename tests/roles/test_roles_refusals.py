@@ -246,9 +246,7 @@ def test_a_run_that_is_replaced_begins_without_the_copy_of_the_old_one(
     assert {row["copy_version"] for row in rows(tmp_path / "client")} == {""}
 
 
-def test_a_server_that_is_replaced_offers_nothing_of_the_old_one(
-    plan: Plan, dataset: Dataset, tmp_path: Path
-) -> None:
+def test_a_server_that_is_replaced_offers_nothing_of_the_old_one(plan: Plan, dataset: Dataset, tmp_path: Path) -> None:
     out, a_link = tmp_path / "server", Link(TOKEN, listen="127.0.0.1:0", linger=0, publish_every=10)
     serve_training(plan, dataset, out, a_link, Silent())
     before = SnapshotStore(out / "snapshots")

@@ -24,6 +24,7 @@ from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, RejectorSpec, pick_device, train_classifier
 from l2h.training.checkpoint import Checkpoints
+from l2h.training.links import parse_link
 from l2h.training.loop import derive, repeatable, seeded
 from l2h.training.recipes import CROSSFIT_UP_TO
 
@@ -101,6 +102,8 @@ class Plan:
             raise SettingsError("--sync goes with --recipe paper: the default recipe finishes the server first")
         if len(set(self.sync)) != len(self.sync):
             raise SettingsError(f"--sync names a link twice: {', '.join(self.sync)}")
+        for sync in self.sync:
+            parse_link(sync)  # a trace that cannot be read is told here, before anything is written or trained
         if settings.loss == "priced":
             return [RejectorSpec()]
         return [RejectorSpec(settings.loss, costs, sync=sync) for costs in self.costs for sync in self.sync]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,33 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from l2h.errors import ModelError
-from l2h.models import InputScale, Scaled, build_rejector, build_scaled, client_view_size
+from l2h.clients import Client, as_client
+from l2h.errors import ModelError, UnknownNameError
+from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view_size
 from l2h.models.rejectors import UserRejector
 from l2h.settings import Settings
 
 Array = npt.NDArray[Any]
+
+
+def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module | None, Client | None]:
+    """What is to be trained into a server, or the server that is taken as it is: one of the two is None.
+
+    Args:
+        server: a model's name or a torch module, which are trained; anything else :func:`l2h.as_client` takes, which
+            is not.
+        train_server: False keeps a torch module as it is.
+    """
+    trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
+    if isinstance(server, str) and not Path(server).suffix:
+        if server not in NAMES:
+            raise UnknownNameError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
+        return server, None
+    if trainable and train_server is not False:
+        return server, None
+    if train_server:
+        raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
+    return None, as_client(server)
 
 
 def server_builder(

@@ -290,7 +290,7 @@ def _outcomes(
         answers = job.client.answers(x.cpu().numpy(), job.num_classes)
         server_log_p = log_probabilities(teacher.model, x, context)
     else:
-        answers = _at(job.answers, index)
+        answers = job.answers.at(index)
         place = {int(sample): at for at, sample in enumerate(teacher.index)}
         server_log_p = teacher.log_probability[[place[int(i)] for i in index]]
     client_label = torch.from_numpy(answers.label).to(device)
@@ -319,15 +319,6 @@ def make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:
             module.to(view.device).fit_view(view)
         modules.append(module)
     return RejectorBatch(modules, context.device)
-
-
-def _at(answers: ClientAnswers, index: npt.NDArray[np.int64]) -> ClientAnswers:
-    return ClientAnswers(
-        label=answers.label[index],
-        log_probability=answers.log_probability[index],
-        embedding=None if answers.embedding is None else answers.embedding[index],
-        has_scores=answers.has_scores,
-    )
 
 
 def _held_out(job: Job, settings: Settings) -> list[npt.NDArray[np.int64]]:

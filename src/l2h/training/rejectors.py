@@ -11,6 +11,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from l2h.costs import Costs
 from l2h.errors import ModelError, SettingsError
 from l2h.losses import weight_table, weighted_log_loss
+from l2h.models.rejectors import AttachedRejector, SeparateRejector
 from l2h.settings import StageSettings
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.links import parse_link
@@ -217,6 +219,7 @@ class RejectorStep:
         if any(spec.loss == "priced" for spec in specs):
             raise SettingsError("the paper's recipe trains a rejector for a price: 'priced' needs recipe 'default'")
         self.rejectors, self.specs, self.settings, self.context = rejectors, tuple(specs), settings, context
+        self.draws = not isinstance(rejectors.template, SeparateRejector | AttachedRejector)
         self.loss = BatchLoss(specs, context.device)
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
 
@@ -225,8 +228,11 @@ class RejectorStep:
     ) -> Tensor:
         """Update; gives each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
         set_learning_rate(self.optimizer, rate)
-        # What a rejector draws, such as for dropout, must not move anyone else's draws.
-        with seeded(self.context.device, self.context.settings.seed, "rejector", *keys), self.context.autocast():
+        # What a rejector draws, such as for dropout, must not move anyone else's draws; ours draw nothing.
+        own = (
+            seeded(self.context.device, self.context.settings.seed, "rejector", *keys) if self.draws else nullcontext()
+        )
+        with own, self.context.autocast():
             scores = self.rejectors(x, view, train=True)[..., :2]
         # The targets are those of the priced heads, of which there are none.
         target = client_correct.float()
