@@ -126,6 +126,20 @@ def test_the_first_damaged_row_is_named_whatever_the_threads(encode: Encode) -> 
             decode_images(encoded, lambda row: f"row {row}", workers)
 
 
+def test_many_small_images_are_decoded_by_processes_to_the_same_pixels(encode: Encode) -> None:
+    rng = np.random.default_rng(2)
+    pixels = rng.integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    few = [encode(image) for image in pixels]
+    encoded = few * 110  # 4,400: enough to be worth processes
+    for workers in (1, 2, 3):
+        np.testing.assert_array_equal(decode_images(encoded, str, workers), np.tile(pixels, (110, 1, 1, 1)))
+    for bad in (1000, 1050, 4390):
+        encoded[bad] = b"no image"
+    for workers in (1, 3):
+        with pytest.raises(DataError, match=r"^row 1000: cannot decode"):
+            decode_images(encoded, lambda row: f"row {row}", workers)
+
+
 def test_parquet_that_cannot_be_used_is_refused(
     tmp_path: Path, images: Any, encode: Encode, write_parquet: WriteParquet
 ) -> None:

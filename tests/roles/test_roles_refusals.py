@@ -267,12 +267,13 @@ def test_a_server_stopped_while_it_stays_is_resumed_without_new_training(
         assert seconds == 5.0
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(roles, "time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setattr(roles, "time", SimpleNamespace(sleep=interrupt))
+    with pytest.raises(KeyboardInterrupt):
         serve_training(plan, dataset, out, a_link, Silent())
+    monkeypatch.setattr(roles, "time", SimpleNamespace(sleep=lambda seconds: None))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     steps: list[int] = []
     monkeypatch.setattr(Silent, "step", lambda self: steps.append(1))
-    serve_training(plan, dataset, out, replace(a_link, linger=0.0), Silent(), resume=True)
+    serve_training(plan, dataset, out, a_link, Silent(), resume=True)
     assert steps == []
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

@@ -98,8 +98,14 @@ def test_a_random_link_is_up_for_its_share_of_the_time(mean_up: float, mean_down
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1", Periodic(1)), (1, Periodic(1)), ("100", Periodic(100)), ("epoch", Periodic(None)), ("onoff:5:7.5", OnOff(5, 7.5, 3))],
-)  # fmt: skip
+    [
+        ("1", Periodic(1)),
+        (1, Periodic(1)),
+        ("100", Periodic(100)),
+        ("epoch", Periodic(None)),
+        ("onoff:5:7.5", OnOff(5, 7.5, 3)),
+    ],
+)
 def test_short_forms(text: int | str, expected: Any) -> None:
     assert parse_link(text, seed=3) == expected
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import math
+import mmap
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 
@@ -25,8 +30,9 @@ _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr")
 _CHUNK = 32
 # Below this, reading an image's header, which holds the interpreter's lock, takes longer than decoding it,
 # which does not: on two idle cores, two threads took 1.4 to 1.6 times as long as one at 32x32, 0.5 to 0.95
-# times from 64x64 on.
+# times from 64x64 on. Smaller images are decoded by processes, from so many on that starting them pays.
 _PIXELS_WORTH_A_THREAD = 64 * 64
+_IMAGES_WORTH_A_PROCESS = 4096
 # What Pillow's decoders raise on damaged bytes, besides its own decompression-bomb error.
 _DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError)
 _DAMAGE_IN_C = (struct.error, zlib.error)
@@ -38,8 +44,8 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
     Args:
         encoded: the bytes of each image, or the file that holds them. At least one.
         name: how messages call image ``i``.
-        workers: threads to decode with; images below 64x64 are decoded by one, which is faster. The pixels do
-            not depend on it.
+        workers: how many to decode with: threads from 64x64 on; below that processes, where there are some
+            thousands of images and the system can fork, else one. The pixels do not depend on it.
 
     Returns:
         uint8 (n, C, H, W): C is 1 where every image is grey, else 3.
@@ -50,7 +56,9 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
     """
     pillow = need("PIL.Image", "pillow", "decoding images")
     width, height = _decode(pillow, encoded[0], name(0))[0]
-    pixels = np.empty((len(encoded), 3, height, width), np.uint8)
+    # Shared memory that a forked process writes to as well; an ordinary array otherwise.
+    shape = (len(encoded), 3, height, width)
+    pixels = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
 
     def decode_chunk(start: int) -> bool:
         stop = min(start + _CHUNK, len(encoded))
@@ -69,12 +77,55 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
         return any_colour
 
     starts = range(0, len(encoded), _CHUNK)
-    if workers == 1 or width * height < _PIXELS_WORTH_A_THREAD:
-        colours = [decode_chunk(start) for start in starts]
-    else:
+    small = width * height < _PIXELS_WORTH_A_THREAD
+    if workers > 1 and not small:
         with ThreadPoolExecutor(workers, thread_name_prefix="l2h-decode") as pool:
             colours = list(pool.map(decode_chunk, starts))
+    elif workers > 1 and len(encoded) >= _IMAGES_WORTH_A_PROCESS and "fork" in get_all_start_methods():
+        colours = _in_processes(decode_chunk, starts, workers)
+    else:
+        colours = [decode_chunk(start) for start in starts]
     return pixels if any(colours) else np.ascontiguousarray(pixels[:, :1])
+
+
+def _in_processes(decode_chunk: Callable[[int], bool], starts: range, workers: int) -> list[bool]:
+    """Every ``workers``-th chunk in a forked process, which has the encoded images and the pixels at hand already."""
+
+    def share(first: int, sender: Connection) -> None:
+        colours = []
+        for start in starts[first::workers]:
+            try:
+                colours.append(decode_chunk(start))
+            except DataError as error:
+                sender.send((start, str(error)))
+                return
+        sender.send(colours)
+
+    fork = get_context("fork")
+    running = []
+    for first in range(workers):
+        receiver, sender = fork.Pipe(duplex=False)
+        process = fork.Process(target=share, args=(first, sender), daemon=True)
+        with warnings.catch_warnings():  # a fork beside threads is fine here: the child only decodes
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        sender.close()
+        running.append((process, receiver))
+    colours: list[bool] = []
+    wrong: list[tuple[int, str]] = []
+    for process, receiver in running:
+        try:
+            answer = receiver.recv()
+        except EOFError:
+            answer = (len(starts) * _CHUNK, "a decoding process was ended from outside: try again, or give workers=1")
+        process.join()
+        if isinstance(answer, tuple):
+            wrong.append(answer)
+        else:
+            colours += answer
+    if wrong:
+        raise DataError(min(wrong)[1])
+    return colours
 
 
 def _decode(pillow: ModuleType, encoded: bytes | Path, name: str) -> tuple[tuple[int, int], bool, bytes]:
