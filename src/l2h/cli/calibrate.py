@@ -12,13 +12,15 @@ def calibrate(
     run: Annotated[Path, typer.Argument(help="The run folder; its calibration is replaced.")],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", help="Fresh samples: their training part is used. [the run's calibration part]"),
+        typer.Option("--data", "-d", help="Fresh samples: their training part. (default: the run's calibration part)"),
     ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option("--limit", help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several."),
     ] = None,
-    c_1: Annotated[float | None, typer.Option("--c-1", help="Prices at which q1 is measured. [the run's]")] = None,
+    c_1: Annotated[
+        float | None, typer.Option("--c-1", help="Prices at which q1 is measured. (default: the run's)")
+    ] = None,
     c_e: Annotated[float | None, typer.Option("--c-e", help="Likewise.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

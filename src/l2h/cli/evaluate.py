@@ -21,8 +21,8 @@ def evaluate(
         str | None, typer.Option("--data", "-d", help="Other data than the run's; its test part is used.")
     ] = None,
     test: Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")] = None,
-    c_1: Annotated[list[float] | None, typer.Option("--c-1", help="Repeat for a grid. [the run's]")] = None,
-    c_e: Annotated[list[float] | None, typer.Option("--c-e", help="Repeat for a grid. [the run's]")] = None,
+    c_1: Annotated[list[float] | None, typer.Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None,
+    c_e: Annotated[list[float] | None, typer.Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,7 +33,7 @@ def evaluate(
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Option(help="How a share is met: threshold, guaranteed or stochastic. [threshold; guaranteed for @]"),
+        typer.Option(help="How a share is met: threshold, guaranteed or stochastic. (default: threshold)"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")

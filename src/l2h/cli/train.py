@@ -54,19 +54,19 @@ def train(
     c_1: Annotated[
         list[float] | None,
         typer.Option(
-            "--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. [1]", rich_help_panel=_COSTS
+            "--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)", rich_help_panel=_COSTS
         ),
     ] = None,
     c_e: Annotated[
         list[float] | None,
-        typer.Option("--c-e", help="Price of a request; repeat for a grid. [0.1]", rich_help_panel=_COSTS),
+        typer.Option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)", rich_help_panel=_COSTS),
     ] = None,
     sync: Annotated[
         list[str] | None,
         typer.Option(
             "--sync",
             help="With --recipe paper: when copies of the server reach the rejector: S in steps, epoch, "
-            "trace:FILE.csv, onoff:UP:DOWN; repeat for several beside each other. [1]",
+            "trace:FILE.csv, onoff:10:40 (mean steps up and down); repeat for several beside each other. (default: 1)",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -76,7 +76,7 @@ def train(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="priced (any price at run time), shifted, swapped or paper. [priced; recipe paper: paper]",
+            help="priced (any price at run time), shifted, swapped or paper. (default: priced; recipe paper: paper)",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -90,7 +90,8 @@ def train(
     augment: Annotated[
         str | None,
         typer.Option(
-            help="none, shift or flip+shift. [what suits the data; recipe paper: none]", rich_help_panel=_TRAINING
+            help="none, shift or flip+shift. (default: what suits the data; recipe paper: none)",
+            rich_help_panel=_TRAINING,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=_TRAINING)] = 0,
@@ -140,7 +141,7 @@ def train(
         str | None, typer.Option(help="Role client: where the server's side offers them.", rich_help_panel=_TWO)
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="The token both sides share. [L2H_TOKEN]", rich_help_panel=_TWO)
+        Path | None, typer.Option(help="The token both sides share. (default: L2H_TOKEN)", rich_help_panel=_TWO)
     ] = None,
     send: Annotated[
         str,
@@ -151,7 +152,7 @@ def train(
     ] = "weights",
     publish_every: Annotated[
         int | None,
-        typer.Option(help="Role server: steps between two snapshots. [an epoch]", min=1, rich_help_panel=_TWO),
+        typer.Option(help="Role server: steps between two snapshots. (default: an epoch)", min=1, rich_help_panel=_TWO),
     ] = None,
     linger: Annotated[
         float, typer.Option(help="Role server: seconds to stay after the training.", min=0, rich_help_panel=_TWO)

@@ -50,7 +50,7 @@ def load_dataset(
         seed: 0 or more; decides what is set aside, and which rows ``limit`` keeps.
         cache: keep decoded images in ``$L2H_CACHE`` or ``~/.cache/l2h`` (``True``), in this folder, or
             nowhere (``False``).
-        workers: threads that decode images of 64x64 and more; ``None`` for one on each core.
+        workers: how many threads or processes decode images; ``None`` for one on each core.
         limit: keep so many train rows and so many test rows, drawn at random; ``None`` for all.
 
     Returns:
