@@ -1,7 +1,7 @@
 """Mean and standard error over seeds of what `l2h train --json` printed, as CSV and as a table in Markdown.
 
-    l2h train --data DATA/cifar10 --client lenet5 --server alexnet --seed 0 ... --json > results/cifar10/seed-0.json
-    python benchmarks/summary.py results/cifar10/seed-*.json --out results/cifar10/summary.csv
+l2h train --data DATA/cifar10 --client lenet5 --server alexnet --seed 0 ... --json > results/cifar10/seed-0.json
+python benchmarks/summary.py results/cifar10/seed-*.json --out results/cifar10/summary.csv
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def main() -> None:
             "sent": [one["reject_rate"] for one in cell],
             **{f"accuracy_{name}": [one["accuracy"][name] for one in cell] for name in ("client", "server", "system")},
             **{f"risk_{name}": [one["risk"][name] for one in cell] for name in RISKS},
-            **{name: [one["frontier"][name] for one in cell] for name in ("gain", "confidence_gain", "label_free_gain")},
+            **{
+                name: [one["frontier"][name] for one in cell] for name in ("gain", "confidence_gain", "label_free_gain")
+            },
         }
         for name, values in figures.items():
             found = spread(values)

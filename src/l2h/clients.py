@@ -270,8 +270,10 @@ class OnnxClient(Client):
         for name in (scores, features):
             if name is not None and name not in outputs:
                 raise ClientError(f"{path} has no output {name!r}; known: {', '.join(outputs)}")
-        floats = [o.name for o in outputs.values() if "float" in o.type and len(o.shape) == 2]
-        self.scores = scores or (floats or list(outputs))[0]
+        floats = [o.name for o in outputs.values() if o.type == "tensor(float)" and len(o.shape) == 2]
+        # skl2onnx gives a dictionary a sample unless it is told not to.
+        maps = [o.name for o in outputs.values() if o.type.startswith("seq(map(int64")]
+        self.scores = scores or (floats or maps or list(outputs))[0]
         self.features = features
         self.flat = len(self.input.shape) == 2 if flat is None else flat
 
@@ -288,7 +290,10 @@ class OnnxClient(Client):
             out = self.session.run(names, {self.input.name: x})
         except Exception as error:  # as above
             raise ClientError(f"{self.path.name} failed on inputs of shape {x.shape}: {error}") from error
-        return out[0], out[1] if self.features else None
+        found = out[0]
+        if isinstance(found, list):
+            found = np.array([[row[label] for label in sorted(row)] for row in found], dtype=np.float32)
+        return found, out[1] if self.features else None
 
     def weights(self) -> list[bytes]:
         """The file, as it was loaded."""

@@ -343,7 +343,7 @@ def checked_share(name: str, value: Any) -> float:
     """The value as a float in [0, 1]."""
     number = _number(name, value)
     if not 0 <= number <= 1:
-        hint = f"; {number:g}% is {number / 100:g}" if 1 < number <= 100 else ""
+        hint = f"; {number:g}% is {number / 100:g}" if 2 <= number <= 100 else ""
         raise LimitError(f"{name}={number:g} is outside [0, 1]: give a share of the requests{hint}")
     return number
 

@@ -114,9 +114,7 @@ def load_system(
     Raises:
         RunError: there is no finished run, a file is damaged, or a part must be given.
     """
-    config = runs.read_config(folder).get("system")
-    if config is None:
-        raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
+    config = _system_config(folder)
     shape, classes = tuple(config["input_shape"]), config["class_names"]
     net: nn.Module | None = None
     if server is None:
@@ -154,6 +152,8 @@ def load_system(
         rejector_options=config["rejector"]["options"],
         train_server=False if config["server"]["kind"] in ("fixed", "onnx") else None,
     )
+    if client is not None:
+        _compare_client(system.client, config["client"], folder)
     system.input_shape, system.input_dtype = shape, config["input_dtype"]
     system.embedding_size = config["embedding_size"]
     system.specs = tuple(RejectorSpec.from_dict(spec) for spec in config["specs"])
@@ -170,6 +170,21 @@ def load_system(
             server_correct=as_bool("server_correct", saved["server_correct"]),
         )
     return system
+
+
+def _system_config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] | None = runs.read_config(folder).get("system")
+    if config is not None:
+        return config
+    if (folder / SERVER).exists():
+        raise RunError(f"{folder} is the server's half of a training: l2h evaluate CLIENT_RUN --server-run {folder}")
+    raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
+
+
+def _compare_client(client: Client, saved: dict[str, Any], folder: Path) -> None:
+    if saved.get("fingerprint") not in (None, client.fingerprint()):
+        text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
+        warnings.warn(text, L2HWarning, stacklevel=4)
 
 
 def _load_rejectors(system: HelpSystem, folder: Path, given: nn.Module | None) -> RejectorBatch:

@@ -40,7 +40,7 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
         if "system" in before:
             raise ResumeError(f"the run in {folder} is finished: l2h evaluate {folder} judges it, --force starts anew")
         return
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and any(folder.iterdir()) and not _never_began(folder):
         if not _holds_run(folder):
             raise RunError(f"{folder} is not empty and holds no run: choose another folder")
         if not force:
@@ -51,6 +51,12 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
         for name in (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS, "tensorboard"):
             shutil.rmtree(folder / name, ignore_errors=True)
     write_config(folder, {"schema": SCHEMA, "training": dict(training)})
+
+
+def _never_began(folder: Path) -> bool:
+    """True for a run that failed before its first epoch: nothing is lost by starting over."""
+    left = {path.name for path in folder.rglob("*") if path.is_file()}
+    return _holds_run(folder) and left <= {CONFIG, "training.json"}
 
 
 def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool) -> None:
@@ -127,17 +133,18 @@ def require_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path
     Raises:
         ResumeError: some differ; the message names them with both values.
     """
-    differing = _differences(before, json.loads(json.dumps(dict(now))), "")
+    differing = differences(before, json.loads(json.dumps(dict(now))), "")
     if differing:
         raise ResumeError(f"cannot resume {folder}: settings differ: {'; '.join(differing)}")
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any], under: str) -> list[str]:
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], under: str = "") -> list[str]:
+    """What differs between two sets of plain values, by dotted name with both values."""
     out = []
     for key in sorted({*before, *now}):
         a, b = before.get(key), now.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            out += _differences(a, b, f"{under}{key}.")
+            out += differences(a, b, f"{under}{key}.")
         elif a != b:
             out.append(f"{under}{key} was {a!r}, is {b!r}")
     return out

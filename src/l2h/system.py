@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from l2h.training.loop import repeatable
 from l2h.training.recipes import HeldOut
 
 Array = npt.NDArray[Any]
+log = logging.getLogger("l2h")
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
 FREE = Costs(c_e=0.0, c_1=1.0)
 PROBE = 64
@@ -192,6 +194,11 @@ class HelpSystem:
         self.client.check_repeatable(X[:PROBE], self.num_classes)
         answers = self.client.answers(X, self.num_classes)
         self.embedding_size = 0 if answers.embedding is None else answers.embedding.shape[1]
+        if not answers.has_scores:
+            log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
+        empty = np.setdiff1d(np.arange(self.num_classes), y)
+        if len(empty):
+            log.warning("no sample of class %s: labels count from 0", ", ".join(str(k) for k in empty[:5]))
         self.specs = tuple(specs) if specs is not None else self._specs(costs)
         return self._job(X, y, answers, held_out_rows)
 

@@ -84,9 +84,16 @@ def test_several_runs_as_tables(seeds: list[Path]) -> None:
 
 def test_runs_of_other_prices_are_not_averaged(seeds: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
-    assert call("train", *DIGITS, *QUICK, "--c-e", "0.4", "--out", other).status == 0
+    assert call("train", *DIGITS, *QUICK, "--seed", "9", "--c-e", "0.4", "--out", other).status == 0
     assert_told(call("evaluate", seeds[0], other, "--json"), [1], "other prices", "--c-e")
     assert len(call("evaluate", seeds[0], other, "--c-e", "0.4", "--c-1", "1", "--json").json()) == 1
+
+
+def test_a_mean_over_runs_is_a_mean_over_seeds(seeds: list[Path], tmp_path: Path) -> None:
+    assert_told(call("evaluate", seeds[0], seeds[0]), [1], "different seeds")
+    other = tmp_path / "other"
+    assert call("train", *DIGITS, *QUICK, "--seed", "9", "--calibration", "0.2", "--out", other).status == 0
+    assert_told(call("evaluate", seeds[0], other), [1], "no other seed", "calibration")
 
 
 def test_out_writes_metrics_pictures_and_page(trained: tuple[Path, Result], tmp_path: Path) -> None:

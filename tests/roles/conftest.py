@@ -9,7 +9,7 @@ import pytest
 # The proxy of the exchange's tests and the runner of the commands' tests serve here as well.
 sys.path += [str(Path(__file__).parents[1] / name) for name in ("exchange", "cli")]
 
-from roles_maker import PUBLISH, Pair, Program, save_data
+from roles_maker import PUBLISH, Pair, Program, free_port, save_data
 
 
 @pytest.fixture(scope="session")
@@ -36,8 +36,9 @@ def start(data: Path) -> Iterator[Callable[..., Program]]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Pair:
     """Both sides as programs, over a link that never fails."""
     folder = tmp_path_factory.mktemp("unbroken")
-    server = Program("server", folder / "server", data, *PUBLISH, "--linger", 120)
-    client = Program("client", folder / "client", data, "--server-url", f"http://127.0.0.1:{server.port()}")
+    port = free_port()
+    server = Program("server", folder / "server", data, *PUBLISH, "--linger", 120, "--listen", f"127.0.0.1:{port}")
+    client = Program("client", folder / "client", data, "--server-url", f"http://127.0.0.1:{port}")
     try:
         client.finish()
         server.trained()

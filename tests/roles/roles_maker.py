@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ CLASSES, FEATURES = 3, 6
 TRAIN, TEST = 1500, 3000
 #: Batches differ, so that neither side's steps are the other's.
 BATCH = {"server": 4, "client": 16}
-EPOCHS = {"server": 32, "client": 32}
+EPOCHS = {"server": 28, "client": 40}
 PUBLISH = ("--publish-every", 50)
 SETTINGS = [
     *("--recipe", "paper", "--loss", "shifted", "--server", "mlp", "--client", "tree", "--client-share", "0.3"),
@@ -54,6 +55,12 @@ def until(check: Callable[[], T], alive: Callable[[], object] = lambda: None, se
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.005)
     return value
+
+
+def free_port() -> int:
+    """A port that nobody listens on, so that both sides can start at once."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return int(unused.getsockname()[1])
 
 
 class Program:

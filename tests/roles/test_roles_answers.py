@@ -14,6 +14,7 @@ from roles_maker import (
     Program,
     assert_only_published_copies,
     events,
+    free_port,
     history,
     link,
     steps_an_epoch,
@@ -27,7 +28,7 @@ from l2h.models import build_scaled
 HEADS = 6_000
 
 
-SERVER_EPOCHS, CLIENT_EPOCHS = 8, 20
+SERVER_EPOCHS, CLIENT_EPOCHS = 8, 15
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Pair:
         "--set",
         f"rejector.epochs={CLIENT_EPOCHS}",
     )
-    server = Program("server", folder / "server", data, *short, "--publish-every", 100, "--linger", 120)
-    client = Program("client", folder / "client", data, *short, "--server-url", f"http://127.0.0.1:{server.port()}")
+    port = free_port()
+    offer = ("--publish-every", 100, "--linger", 120, "--listen", f"127.0.0.1:{port}")
+    server = Program("server", folder / "server", data, *short, *offer)
+    client = Program("client", folder / "client", data, *short, "--server-url", f"http://127.0.0.1:{port}")
     try:
         client.epochs(1)
         client.send(signal.SIGSTOP)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import call
+from cli_runner import assert_told, call
 from exchange_proxy import Fault, FaultProxy
 from roles_maker import (
     EPOCHS,
@@ -23,6 +23,8 @@ from roles_maker import (
     assert_no_step_was_lost,
     assert_only_published_copies,
     config,
+    events,
+    free_port,
     history,
     link,
     until,
@@ -33,6 +35,8 @@ from l2h.training.checkpoint import load_checkpoint
 #: In turn, each in the middle of a snapshot of a few hundred kB: reset, late, ended early, one byte changed.
 FAULTS = [Fault("cut", after=100_000), Fault("delay", seconds=0.2), Fault("truncate", after=50_000),
           Fault("corrupt", after=120_000)]  # fmt: skip
+#: More bytes than one snapshot of these runs has.
+SNAPSHOT = 400_000
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -51,18 +55,23 @@ def same_tensors(one: Path, two: Path, name: str) -> bool:
 
 
 def suffer(proxy: FaultProxy, fault: Fault, client: Program, alive: Callable[[], Any]) -> None:
-    """The link under this fault until it has struck inside a snapshot and the client has trained on meanwhile."""
+    """The link under this fault until it has struck inside a snapshot and the client has trained on meanwhile.
+
+    A changed byte is noticed when the snapshot is whole, so another snapshot's worth must have come after it.
+    """
     proxy.use(fault)
     moved, epochs = proxy.down, len(history(client.out))
-    until(lambda: proxy.down > moved + fault.after and len(history(client.out)) > epochs, alive)
+    enough = moved + fault.after + (SNAPSHOT if fault.kind == "corrupt" else 0)
+    until(lambda: proxy.down > enough and len(history(client.out)) > epochs, alive)
 
 
 @pytest.mark.slow
 def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tmp_path: Path, unbroken: Pair) -> None:
     pair = Pair(tmp_path / "server", tmp_path / "client")
-    server = start("server", pair.server, *PUBLISH, "--linger", 120)
-    proxy = FaultProxy(server.port())
+    proxy = FaultProxy(9)
     client = start("client", pair.client, "--server-url", proxy.url)
+    server = start("server", pair.server, *PUBLISH, "--linger", 120)
+    proxy.target = server.port()
 
     def alive() -> None:
         server.alive()
@@ -112,6 +121,7 @@ def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tm
     assert abs(broken["system"] - whole["system"]) < tolerance(whole["system"])
 
 
+@pytest.mark.slow
 def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pair) -> None:
     assert_no_step_was_lost("server", unbroken.server)
     assert_no_step_was_lost("client", unbroken.client)
@@ -124,46 +134,48 @@ def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pai
         assert int(row["copy_age_steps"]) >= 0
         assert float(row["copy_age_seconds"]) >= 0
         assert row["link"] == "ok"
-    assert link(unbroken.client)["failures"] == {}
+    assert link(unbroken.client)["failures"].keys() <= {"connect"}, "before the server was there"
 
 
-def test_a_link_that_is_down_all_the_time_stops_neither(
-    tmp_path: Path, data: Path, unbroken: Pair, monkeypatch: pytest.MonkeyPatch
+def test_a_link_that_is_down_all_the_time_costs_neither_a_step(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Both train to their end; but a rejector that never met a server is no result, and that is said."""
     monkeypatch.setenv("L2H_TOKEN", TOKEN)
     server, client = tmp_path / "server", tmp_path / "client"
-    both = ["train", "--data", data, *SETTINGS, "--set", "server.epochs=10", "--set", "rejector.epochs=20"]
+    both = ["train", "--data", data, *SETTINGS, "--set", "server.epochs=3", "--set", "rejector.epochs=10"]
     offer = ["--role", "server", "--listen", "127.0.0.1:0", "--linger", 0, *PUBLISH]
     assert call(*both, *offer, "--out", server).status == 0
-    assert call(*both, "--role", "client", "--server-url", NOWHERE, "--out", client).status == 0
-    assert [row["epoch"] for row in history(server, "server")] == [str(i + 1) for i in range(10)]
+    told = call(*both, "--role", "client", "--server-url", NOWHERE, "--out", client)
+    assert_told(told, [1], "no copy of the server ever arrived", "cannot connect", "--server-url")
+    assert [row["epoch"] for row in history(server, "server")] == [str(i + 1) for i in range(3)]
     rows = history(client, "rejector")
-    assert [row["epoch"] for row in rows] == [str(i + 1) for i in range(20)]
+    assert [row["epoch"] for row in rows] == [str(i + 1) for i in range(10)]
     assert {row["link"] for row in rows} <= {"connecting", "unreachable"}
     assert {row["copy_version"] for row in rows} == {""}
     found = link(client)
     assert (found["syncs"], found["version"]) == (0, None)
     assert found["failures"]["connect"] > 0
-    # What the tolerance of the faults' test can tell apart: a rejector that never met the trained server.
-    whole, down = (pair.report()["risk"]["system"] for pair in (unbroken, Pair(unbroken.server, client)))
-    assert abs(down - whole) > tolerance(whole)
+    assert "system" not in config(client)
 
 
 @pytest.mark.slow
 def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[..., Program], tmp_path: Path) -> None:
     """Stopped by a signal in the middle of its training, with connections open; then it goes on."""
-    server = start("server", tmp_path / "server", *PUBLISH, "--linger", 0)
-    url = f"http://127.0.0.1:{server.port()}"
-    client = start("client", tmp_path / "client", "--server-url", url, "--set", "rejector.epochs=20")
-    until(lambda: any(row["copy_version"] for row in history(client.out)), client.alive)
-    server.alive()
+    port, short = free_port(), ("--set", "server.epochs=10", "--set", "rejector.epochs=12")
+    server = start("server", tmp_path / "server", *PUBLISH, "--linger", 0, "--listen", f"127.0.0.1:{port}", *short)
+    client = start("client", tmp_path / "client", "--server-url", f"http://127.0.0.1:{port}", *short)
+    server.port()
+    server.send(signal.SIGSTOP)  # so that it trains while the client does, however long that takes to start
+    until(lambda: "rejector:" in client.text(), client.alive)
+    server.send(signal.SIGCONT)
+    until(lambda: events(client.out, "used"), client.alive)
     server.send(signal.SIGSTOP)
-    assert "server" not in config(server.out)
-    before = len(history(client.out))
-    assert before < 20
+    assert "server" not in config(server.out), "it had trained before it was stopped"
+    assert len(history(client.out)) < 12, "the client had trained before its peer was stopped"
     client.finish()
-    assert len(history(client.out, "rejector")) == 20
+    assert [row["epoch"] for row in history(client.out, "rejector")] == [str(i + 1) for i in range(12)]
     assert_only_published_copies(server.out, client.out)
     server.send(signal.SIGCONT)
     server.finish()
-    assert_no_step_was_lost("server", server.out)
+    assert [row["epoch"] for row in history(server.out, "server")] == [str(i + 1) for i in range(10)]

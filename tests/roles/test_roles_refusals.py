@@ -1,4 +1,4 @@
-"""Peers that are not to be believed: the client trains on without them, and says why."""
+"""Peers that are not to be believed: nothing of them is used, the client trains to its end, and says why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import call
+from cli_runner import assert_told, call
 from roles_maker import SETTINGS, TOKEN, history, link, until
 from safetensors.torch import save
 
@@ -19,7 +19,7 @@ from l2h.cli import roles
 from l2h.cli.roles import Link, follow_training, serve_training
 from l2h.cli.workflow import Plan, divide, load_data
 from l2h.data import Dataset
-from l2h.exchange import PublisherServer, SnapshotStore, pack_answers
+from l2h.exchange import ExchangeError, PublisherServer, SnapshotStore, pack_answers
 from l2h.files import digest
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
@@ -164,7 +164,8 @@ def test_a_peer_of_another_task_is_never_used(
     follow: Any, publisher: Any, identity: dict[str, Any], bodies: dict[str, bytes], tmp_path: Path,
     caplog: pytest.LogCaptureFixture, send: str, changes: dict[str, Any], named: str,
 ) -> None:  # fmt: skip
-    follow(publisher({**identity, **changes}, bodies[send], send), send)
+    with pytest.raises(ExchangeError, match=f"no copy of the server ever arrived .*{named}: ours"):
+        follow(publisher({**identity, **changes}, bodies[send], send), send)
     found = rows(tmp_path / "client")
     assert {row["copy_version"] for row in found} == {""}
     assert found[-1]["link"] == "wrong_peer"
@@ -202,7 +203,7 @@ def test_a_whole_snapshot_that_cannot_be_used_costs_freshness_alone(
     assert link(tmp_path / "client")["syncs"] == 1, "it did arrive whole"
 
 
-def test_a_wrong_token_is_said_and_stops_nothing(
+def test_a_wrong_token_is_said_and_costs_no_step(
     publisher: Any, identity: dict[str, Any], bodies: dict[str, bytes], data: Path, tmp_path: Path, heard: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -212,8 +213,8 @@ def test_a_wrong_token_is_said_and_stops_nothing(
         "train", "--role", "client", "--server-url", server.url, "--data", data, *SETTINGS,
         "--set", f"rejector.epochs={EPOCHS}", "--poll", 0.05, "--out", out,
     )  # fmt: skip
-    assert result.status == 0, result.err
-    assert "the publisher refused the token: give both sides the same one" in result.err
+    assert_told(result, [1], "no copy of the server ever arrived", "the publisher refused the token", "start anew")
+    assert "fetching weights" in result.err, "said as soon as it was known"
     assert TOKEN not in result.err
     assert "another-token" not in result.err
     found = rows(out)
@@ -242,7 +243,8 @@ def test_a_run_that_is_replaced_begins_without_the_copy_of_the_old_one(
 ) -> None:
     follow(publisher(identity, bodies["weights"]))
     assert {row["copy_version"] for row in rows(tmp_path / "client")} == {"1"}
-    follow(publisher({**identity, "input_shape": [7]}, bodies["weights"]), force=True)
+    with pytest.raises(ExchangeError, match="no copy of the server ever arrived"):
+        follow(publisher({**identity, "input_shape": [7]}, bodies["weights"]), force=True)
     assert {row["copy_version"] for row in rows(tmp_path / "client")} == {""}
 
 

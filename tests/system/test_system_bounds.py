@@ -257,10 +257,11 @@ def test_judging_neither_spends_a_window_nor_finds_it_spent(priced: HelpSystem) 
 @pytest.mark.parametrize(("fraction", "window"), [(0.2, 100), (0.5, 7), (0.01, 100), (1.0, 10)])
 def test_a_share_of_a_window_holds_in_every_window_over_calls(priced: HelpSystem, fraction: float, window: int) -> None:
     limit = RateLimit(fraction=fraction, window=window)
-    # Calls of every size: windows span them.
-    cuts = np.cumsum(np.random.default_rng(0).integers(1, 300, size=20))
+    # Calls of every size, every other one with a price: windows span them all.
+    cuts = np.cumsum(np.random.default_rng(0).integers(1, 60, size=300))
     parts = [part for part in np.split(X_NEW, cuts[cuts < TEST]) if len(part)]
-    remote = np.concatenate([priced.predict(part, limit=limit).source == "remote" for part in parts])
+    answers = [priced.predict(part, (None, PRICE)[i % 2], limit=limit) for i, part in enumerate(parts)]
+    remote = np.concatenate([each.source for each in answers]) == "remote"
     held = np.convolve(remote.astype(int), np.ones(window, dtype=int))
     assert held.max() <= math.floor(fraction * window)
     assert remote.mean() > 0.5 * fraction, "it is there to be used"

@@ -22,6 +22,9 @@ def calibrate(
         float | None, typer.Option("--c-1", help="Prices at which q1 is measured. (default: the run's)")
     ] = None,
     c_e: Annotated[float | None, typer.Option("--c-e", help="Likewise.")] = None,
+    server_run: Annotated[
+        Path | None, typer.Option(help="The run of a server trained by itself (--role server).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Calibrate a run: the heads' scale and shift, the reject rate q1, and thresholds for bounds on asking.
@@ -48,7 +51,7 @@ def calibrate(
             )
     config = runs.read_config(run)
     training = config.get("training", {})
-    system = l2h.load(run, **from_files(config))
+    system = l2h.load(run, **from_files(config), server_run=server_run)
     dataset = data_of(run, training, data, None)
     if data is None:
         X, y = divide(dataset, plan_of(training)).calibration

@@ -68,6 +68,7 @@ def evaluate(
     bounds = [RateLimit.parse(text) for text in limit or []]
     if rule is not None and not bounds:
         raise typer.BadParameter("--rule goes with --limit", param_hint="--rule")
+    _require_seeds(run)
     asked = Asked(data, test, c_1, c_e, bounds, rule, server_run)
     by_run = [_evaluate(folder, asked, out) for folder in run]
     for folder, results in zip(run, by_run, strict=True):
@@ -79,6 +80,27 @@ def evaluate(
         print_json([result.as_dict() for result in by_run[0]])
     else:
         print_results(by_run[0])
+
+
+def _require_seeds(run: list[Path]) -> None:
+    """A mean over runs is a mean over seeds: refuse one that would be something else."""
+    from l2h import runs
+    from l2h.errors import RunError
+
+    seen: dict[int | None, Path] = {}
+    first: dict[str, Any] | None = None
+    for folder in run if len(run) > 1 else []:
+        training = dict(runs.read_config(folder).get("training", {}))
+        settings = dict(training.get("settings", {}))
+        seed = settings.pop("seed", None)
+        if seed is not None and seed in seen:
+            raise RunError(f"{folder} has the seed of {seen[seed]} ({seed}): give runs of different seeds")
+        seen[seed] = folder
+        training |= {"settings": settings, "c_1": None, "c_e": None}  # prices are compared where they are used
+        first = first or training
+        other = runs.differences(first, training)
+        if other:
+            raise RunError(f"{folder} is no other seed of {run[0]}: {'; '.join(other[:4])}")
 
 
 @dataclass(frozen=True)
@@ -149,9 +171,7 @@ def from_files(config: dict[str, Any]) -> dict[str, Any]:
 
 def _print_spread(by_run: list[list[Result]], as_json: bool) -> None:
     """Mean and spread over runs, a table a price."""
-    from rich.console import Console
-
-    from l2h.cli.output import grid_table, print_json
+    from l2h.cli.output import grid_table, make_console, print_json
     from l2h.metrics import spread_of_reports
     from l2h.report import spread_table
 
@@ -159,11 +179,13 @@ def _print_spread(by_run: list[list[Result]], as_json: bool) -> None:
     if as_json:
         print_json(merged)
         return
-    console = Console()
+    console = make_console()
     means = []
     for spread, result in zip(merged, by_run[0], strict=True):
         console.print(spread_table(spread, len(by_run)))
         risk = {k: None if v is None else v["mean"] for k, v in spread["risk"].items()}
-        means.append(result.as_dict() | {"reject_rate": spread["reject_rate"]["mean"], "risk": risk})
+        accuracy = {k: v["mean"] for k, v in spread["accuracy"].items()}
+        rate = spread["reject_rate"]["mean"]
+        means.append(result.as_dict() | {"reject_rate": rate, "risk": risk, "accuracy": accuracy})
     if len(means) > 1:
         console.print(grid_table(means))

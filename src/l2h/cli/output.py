@@ -24,11 +24,12 @@ def print_results(results: Sequence[Result]) -> None:
     """The contrastive table and the risk table of the first; a grid where there are several."""
     from l2h.report import contrastive_table, risk_table
 
-    out = Console()
+    out = make_console()
     out.print(contrastive_table(results[0].report))
     out.print()
-    out.print(risk_table(results[0].report))
-    if len(results) > 1:
+    if results[0].limit is None:
+        out.print(risk_table(results[0].report))
+    if len(results) > 1 or results[0].limit is not None:
         out.print()
         out.print(grid_table([result.as_dict() for result in results]))
 
@@ -78,4 +79,9 @@ def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
     for name, value in pairs.items():
         table.add_row(name, value)
-    Console().print(table)
+    make_console().print(table)
+
+
+def make_console() -> Console:
+    """stdout; wide enough for the tables where it is no terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=120)

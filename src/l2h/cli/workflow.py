@@ -298,6 +298,9 @@ def write_pictures(
 
     images = dataset.X_test if dataset.X_test.ndim == 4 else None
     seed = report.seed or 0
+    steps = ["`l2h train --data DATA --client YOUR.onnx --server lenet5 --out runs/mine` trains around your own client"]
+    if report.heads:
+        steps = [f"`l2h evaluate {folder} --c-e 0.05 --c-e 0.2` prices it differently, with no new training", *steps]
     save_plots(report, folder / runs.PLOTS, history=history, images=images, seed=seed)
     return write_page(
         report,
@@ -306,9 +309,6 @@ def write_pictures(
         history=history,
         images=images,
         settings=settings,
-        next_steps=[
-            f"`l2h evaluate {folder} --c-e 0.05 --c-e 0.2` prices the same system differently, with no new training",
-            "`l2h train --data DATA --client YOUR.onnx --server lenet5 --out runs/mine` trains around your own client",
-        ],
+        next_steps=steps,
         seed=seed,
     )

@@ -17,7 +17,7 @@ from l2h.metrics.risk import Risks, risks
 SCHEMA = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The result of ``HelpSystem.evaluate``. :meth:`as_dict` is what ``metrics.json`` holds.
 
@@ -62,6 +62,15 @@ class Report:
     server_label: npt.NDArray[np.int64]
     y: npt.NDArray[np.int64]
     score: FloatArray
+
+    def __repr__(self) -> str:
+        risk = self.risk
+        confidence = "n/a" if risk.confidence is None else f"{risk.confidence:.4f}"
+        return (
+            f"Report({self.dataset}, {len(self.y)} samples, {self.costs}: risk {risk.system:.4f}, sent "
+            f"{100 * self.reject_rate:.1f}%; never ask {risk.all_local:.4f}, always {risk.all_remote:.4f}, "
+            f"random {risk.random:.4f}, confidence {confidence}, oracle {risk.oracle:.4f})"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: shares and rates are fractions, a missing value is ``None``."""
