@@ -290,7 +290,6 @@ class HelpSystem:
 
     def _calibrate(self, held_out: HeldOut) -> None:
         self.held_out = held_out
-        self._limiters.clear()
         truth = (held_out.client_correct, held_out.server_correct)
         self.platt = np.array(
             [

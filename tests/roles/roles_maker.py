@@ -27,7 +27,7 @@ CLASSES, FEATURES = 3, 6
 TRAIN, TEST = 1500, 3000
 #: Batches differ, so that neither side's steps are the other's.
 BATCH = {"server": 4, "client": 16}
-EPOCHS = {"server": 28, "client": 40}
+EPOCHS = {"server": 36, "client": 44}
 PUBLISH = ("--publish-every", 50)
 SETTINGS = [
     *("--recipe", "paper", "--loss", "shifted", "--server", "mlp", "--client", "tree", "--client-share", "0.3"),

@@ -197,7 +197,8 @@ def test_a_whole_snapshot_that_cannot_be_used_costs_freshness_alone(
         "one tensor short": save(dict(list(state.items())[:-1])),
         "answers to fewer": bodies["answers"][:-1],
     }[kind]
-    follow(publisher(identity, body, send), send)
+    with pytest.raises(ExchangeError, match="arrived, but none could be used"):
+        follow(publisher(identity, body, send), send)
     assert {row["copy_version"] for row in rows(tmp_path / "client")} == {""}
     assert "version 1 of the server is not used" in caplog.text
     assert link(tmp_path / "client")["syncs"] == 1, "it did arrive whole"

@@ -244,6 +244,15 @@ def test_a_number_in_a_time_holds_over_calls_prices_and_rejectors_alike(
     assert (other.source == "remote").sum() <= 7, "another limit has a cap of its own"
 
 
+def test_a_new_calibration_frees_no_budget() -> None:
+    system = system_for().fit(*noisy(2500, 10)).calibrate(X_CAL, Y_CAL)
+    limit = RateLimit(5, per="1h")
+    first = (system.predict(X_NEW[:2000], limit=limit).source == "remote").sum()
+    again = (system.calibrate(X_CAL, Y_CAL).predict(X_NEW[2000:], limit=limit).source == "remote").sum()
+    assert first > 0
+    assert first + again <= 5
+
+
 def test_judging_neither_spends_a_window_nor_finds_it_spent(priced: HelpSystem) -> None:
     limit = RateLimit(50, per="2h")
     first = priced.evaluate(X_NEW, Y_NEW, limit=limit)

@@ -174,10 +174,15 @@ def follow_training(
         status.bytes_per_sync or 0,
         ", ".join(f"{name} {count}" for name, count in status.failures.items()) or "none",
     )
-    if status.version is None:
+    if copy.used is None:
+        why = (
+            f"no copy of the server ever arrived ({status.error or status.state})"
+            if status.version is None
+            else "copies of the server arrived, but none could be used (see the warnings)"
+        )
         raise ExchangeError(
-            f"no copy of the server ever arrived ({status.error or status.state}): all epochs were trained against a "
-            "server that knows nothing, so there is no result. Check --server-url and the token, and start anew"
+            f"{why}: all epochs were trained against a server that knows nothing, so there is no result. Check "
+            "--server-url, the token and the settings of both sides, and start anew"
         )
     system.adopt(Trained(model, rejectors, None), context.history)
     if model is not None:

@@ -58,7 +58,9 @@ class PublishingStage(ServerStage):
 
 
 class ServerCopy(Protocol):
-    """The server as the client knows it."""
+    """The server as the client knows it; ``used`` is the snapshot it is of, None before the first."""
+
+    used: Arrived | None
 
     def refresh(self) -> None:
         """Take what has arrived since, if anything; never waits."""
