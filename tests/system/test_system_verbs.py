@@ -297,7 +297,7 @@ def test_a_rejector_for_a_price_answers_for_that_price_only(loss: str) -> None:
 
 
 def _inputs(system: HelpSystem) -> tuple[Tensor, Tensor]:
-    from l2h.training.recipes import view_tensor
+    from l2h.training.job import view_tensor
 
     return torch.from_numpy(X_TEST), view_tensor(system.client.answers(X_TEST, CLASSES), torch.device("cpu"))
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from training_maker import (
+    CPU,
     batch_of,
     client_log_probability,
     context,
@@ -24,7 +25,7 @@ from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
 from l2h.training.alternating import AlternatingStage
 from l2h.training.loop import run_stage
-from l2h.training.rejectors import RejectorBatch, RejectorSpec, RejectorStage
+from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec, RejectorStage
 
 PRICES = (Costs(c_e=0.05, c_1=0.5), Costs(c_e=0.3, c_1=1.25))
 POOL = pool(160, seed=1)
@@ -41,7 +42,7 @@ def stage_specs() -> list[RejectorSpec]:
 
 def train_on_pool(specs: list[RejectorSpec], kind: str, settings: StageSettings) -> RejectorStage:
     rejectors = batch_of([named_rejector(kind, spec.seed, POOL.view) for spec in specs])
-    stage = RejectorStage("rejector", rejectors, specs, POOL, settings, context(), HELD_OUT)
+    stage = RejectorStage("rejector", rejectors, BatchLoss(specs, CPU).on_pool, POOL, settings, context(), HELD_OUT)
     run_stage(stage, stage.context)
     stage.keep_best()
     return stage

@@ -30,7 +30,7 @@ from l2h.settings import StageSettings
 from l2h.training.alternating import AlternatingStage
 from l2h.training.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from l2h.training.loop import Context, run_stage
-from l2h.training.rejectors import RejectorBatch, RejectorSpec, RejectorStage
+from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorSpec, RejectorStage
 from l2h.training.server import ServerStage
 
 OLD = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
@@ -153,9 +153,8 @@ def _rejector_stage(shared: Context) -> RejectorStage:
     samples_ = pool(64, 1)
     rejectors = RejectorBatch([named_rejector("attached", s, samples_.view) for s in (0, 1)], shared.device)
     settings = StageSettings(epochs=6, batch=16, patience=5)
-    return RejectorStage(
-        "rejector", rejectors, [RejectorSpec(), RejectorSpec()], samples_, settings, shared, pool(32, 2)
-    )
+    loss = BatchLoss([RejectorSpec(), RejectorSpec()], shared.device).on_pool
+    return RejectorStage("rejector", rejectors, loss, samples_, settings, shared, pool(32, 2))
 
 
 def _alternating_stage(shared: Context) -> AlternatingStage:

@@ -68,6 +68,8 @@ def pool(n: int, seed: int) -> Pool:
     return Pool(
         x=x,
         view=client_view(log_p),
+        y=y,
+        server_probability=teacher,
         client_correct=log_p.argmax(-1) == y,
         server_correct=server_correct,
         client_target=torch.from_numpy(rng.random(n).astype(np.float32)),

@@ -29,8 +29,9 @@ from l2h.training import Context, Progress, Trained, pick_device
 from l2h.training.building import server_builder
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.following import AnswersCopy, FollowingStage, PublishingStage, ServerCopy, WeightsCopy
+from l2h.training.job import view_tensor
 from l2h.training.loop import repeatable, run_stage, seeded
-from l2h.training.recipes import make_rejectors, view_tensor
+from l2h.training.recipes import make_rejectors
 from l2h.training.rejectors import RejectorStep
 
 log = logging.getLogger("l2h")

@@ -24,9 +24,9 @@ from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, RejectorSpec, pick_device, train_classifier
 from l2h.training.checkpoint import Checkpoints
+from l2h.training.honest import CROSSFIT_UP_TO
 from l2h.training.links import parse_link
 from l2h.training.loop import derive, repeatable, seeded
-from l2h.training.recipes import CROSSFIT_UP_TO
 
 log = logging.getLogger("l2h")
 STAND_INS = ("tree", *NAMES)

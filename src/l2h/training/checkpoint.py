@@ -124,5 +124,5 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
             continue
         _, i, key = name.split("/")
         parameter = parameters[int(i)]
-        # A step count stays where torch keeps it, on the host; everything else lives beside its parameter.
-        optimizer.state[parameter][key] = tensor.clone() if key == "step" else tensor.to(parameter.device)
+        # On a CPU torch keeps the step count as given; on a GPU everything lives beside its parameter.
+        optimizer.state[parameter][key] = tensor.clone().to(parameter.device)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from l2h.clients import ClientAnswers
+from l2h.training.job import view_tensor
 from l2h.training.loop import Context
-from l2h.training.recipes import view_tensor
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.server import log_probabilities
 

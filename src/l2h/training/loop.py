@@ -187,17 +187,20 @@ def order(samples: int, device: torch.device, *keys: Any) -> Tensor:
 
 
 def make_optimizer(settings: StageSettings, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """The stage's optimizer."""
-    fused = parameters[0].device.type == "cuda"
+    """The stage's optimizer; on CUDA one whose steps can be recorded, its learning rate a tensor on the device."""
+    device = parameters[0].device
+    if device.type != "cuda":
+        if settings.optimizer == "sgd":
+            return torch.optim.SGD(
+                parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
+            )
+        return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
+    rate = torch.tensor(settings.lr, dtype=torch.float32, device=device)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters,
-            lr=settings.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
-            fused=fused or None,
+            parameters, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
         )
-    return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=fused or None)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=settings.weight_decay, fused=True, capturable=True)
 
 
 def learning_rate(settings: StageSettings, step: int, total: int) -> float:
@@ -213,4 +216,7 @@ def learning_rate(settings: StageSettings, step: int, total: int) -> float:
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """For every parameter."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr

@@ -26,6 +26,7 @@ from l2h.errors import ModelError, SettingsError
 from l2h.losses import weight_table, weighted_log_loss
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
 from l2h.settings import StageSettings
+from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
@@ -75,8 +76,10 @@ class Pool:
     Attributes:
         x: inputs.
         view: the client's view, (n, V).
+        y: int (n,), the truth.
         client_correct: bool (n,).
         server_correct: bool (n,).
+        server_probability: float (n, K), the server's softmax at the temperature that makes it honest.
         client_target: float (n,), what the priced head of the client is trained towards.
         server_target: likewise the server's.
         teacher: float (n, K), the class probabilities a rejector's student is taught.
@@ -84,8 +87,10 @@ class Pool:
 
     x: Tensor
     view: Tensor
+    y: Tensor
     client_correct: Tensor
     server_correct: Tensor
+    server_probability: Tensor
     client_target: Tensor
     server_target: Tensor
     teacher: Tensor
@@ -118,18 +123,24 @@ class RejectorBatch:
         self.params: dict[str, Tensor] = {n: p.detach().to(device).requires_grad_() for n, p in params.items()}
         self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
         self.size = len(modules)
+        #: Buffers that all rejectors have in common, such as the input scaling: what is computed from the inputs and
+        #: them alone is computed once.
+        self.common = frozenset(n for n, b in self.buffers.items() if bool((b == b[:1]).all()))
 
     def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
         """Outputs (R, n, 2), or (R, n, 2 + K) of rejectors with a student."""
         self.template.train(train)
         if self.size == 1:
             # Without vmap, so that a module of the user's may hold layers that vmap cannot batch.
-            state = {name: t[0] for name, t in (*self.params.items(), *self.buffers.items())}
-            return self._one(state, x, view).unsqueeze(0)
+            return self._one({name: t[0] for name, t in self.tensors().items()}, x, view).unsqueeze(0)
+        own = {name: t for name, t in self.tensors().items() if name not in self.common}
+        common = {name: self.buffers[name][0] for name in self.common}
+
+        def one(own: dict[str, Tensor]) -> Tensor:
+            return self._one({**own, **common}, x, view)
+
         try:
-            out: Tensor = vmap(self._one, in_dims=(0, None, None), randomness="different")(
-                {**self.params, **self.buffers}, x, view
-            )
+            out: Tensor = vmap(one, randomness="different")(own)
         except RuntimeError as error:
             raise ModelError(
                 f"this rejector cannot be trained as a batch of {self.size}: {error}. Layers that keep running "
@@ -198,6 +209,10 @@ class BatchLoss:
             return weighted
         heads = F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
         return torch.where(self.priced, heads, weighted)
+
+    def on_pool(self, scores: Tensor, pool: Pool) -> Tensor:
+        """The losses on samples of a pool."""
+        return self(scores, pool.client_correct, pool.server_correct, pool.client_target, pool.server_target)
 
 
 class RejectorStep:
@@ -275,22 +290,33 @@ class RejectorStep:
 
 
 class RejectorStage(Stage):
-    """Trains a batch of rejectors on a pool; each keeps its weights of the best held-out loss."""
+    """Trains a batch of rejectors on a pool; each keeps its weights of the best held-out loss.
+
+    Args:
+        name: of the stage.
+        rejectors: trained in place.
+        loss: of scores (R, n, 2) on samples of a pool, (R, n).
+        pool: to train on.
+        settings: of the stage.
+        context: shared.
+        held_out: to stop early on; None: neither.
+    """
 
     def __init__(
         self,
         name: str,
         rejectors: RejectorBatch,
-        specs: Sequence[RejectorSpec],
+        loss: Callable[[Tensor, Pool], Tensor],
         pool: Pool,
         settings: StageSettings,
         context: Context,
         held_out: Pool | None = None,
     ) -> None:
         super().__init__(name, settings, len(pool))
-        self.rejectors, self.pool, self.held_out, self.context = rejectors, pool, held_out, context
-        self.loss = BatchLoss(specs, context.device)
+        self.rejectors, self.loss = rejectors, loss
+        self.pool, self.held_out, self.context = pool, held_out, context
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
+        self.step = RecordedStep(self._work, context.device, settings.batch)
         self.best_loss = torch.full((rejectors.size,), float("inf"), device=context.device)
         self.best_epoch = torch.zeros(rejectors.size, dtype=torch.long, device=context.device)
         self.best = {name: tensor.detach().clone() for name, tensor in rejectors.tensors().items()}
@@ -303,12 +329,7 @@ class RejectorStage(Stage):
         for step, chosen in enumerate(shuffled.split(self.settings.batch)):
             rate = learning_rate(self.settings, epoch * self.steps + step, self.settings.epochs * self.steps)
             set_learning_rate(self.optimizer, rate)
-            losses = self._losses(self.pool.at(chosen), train=True)
-            each = losses.mean(1) if self.settings.reduction == "mean" else losses.sum(1)
-            self.optimizer.zero_grad(set_to_none=True)
-            each.sum().backward()
-            self.optimizer.step()
-            total += losses.detach().sum(1)
+            total += self.step(chosen)
             tick()
         self.epoch = epoch + 1
         held_out = self._held_out()
@@ -319,12 +340,18 @@ class RejectorStage(Stage):
             "held_out_loss": None if held_out is None else float(held_out.mean()),
         }
 
+    def _work(self, chosen: Tensor) -> Tensor:
+        losses = self._losses(self.pool.at(chosen), train=True)
+        each = losses.mean(1) if self.settings.reduction == "mean" else losses.sum(1)
+        self.optimizer.zero_grad(set_to_none=True)
+        each.sum().backward()
+        self.optimizer.step()
+        return losses.detach().sum(1)
+
     def _losses(self, pool: Pool, train: bool) -> Tensor:
         with self.context.autocast():
             out = self.rejectors(pool.x, pool.view, train=train)
-        losses = self.loss(
-            out[..., :2].float(), pool.client_correct, pool.server_correct, pool.client_target, pool.server_target
-        )
+        losses = self.loss(out[..., :2].float(), pool)
         if train and out.shape[-1] > 2:
             losses = losses + weighted_log_loss(out[..., 2:].float(), pool.teacher)
         return losses

@@ -14,6 +14,7 @@ from l2h.errors import ModelError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
 from l2h.training.augment import augment
+from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, run_stage, set_learning_rate
 
@@ -36,6 +37,7 @@ class ServerStage(Stage):
         self.model, self.x, self.y = model, x, y
         self.context, self.held_out, self.augmentation = context, held_out, augmentation
         self.optimizer = make_optimizer(settings, list(model.parameters()))
+        self.step = RecordedStep(self._work, x.device, settings.batch)
         self.best_loss = float("inf")
         self.best_epoch = 0
         self.best: dict[str, Tensor] = {}
@@ -49,14 +51,7 @@ class ServerStage(Stage):
         for step, chosen in enumerate(shuffled.split(self.settings.batch)):
             rate = learning_rate(self.settings, epoch * self.steps + step, self.settings.epochs * self.steps)
             set_learning_rate(self.optimizer, rate)
-            x = augment(self.x[chosen], self.augmentation)
-            with self.context.autocast():
-                scores = self.model(x)
-            loss = server_loss(scores.float(), self.y[chosen], reduction=self.settings.reduction)  # type: ignore[arg-type]
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self.optimizer.step()
-            total += loss.detach() * (len(chosen) if self.settings.reduction == "mean" else 1)
+            total += self.step(chosen)
             tick()
         train_loss = float(total) / self.samples
         if not np.isfinite(train_loss):
@@ -69,6 +64,16 @@ class ServerStage(Stage):
             self.best_loss, self.best_epoch = held_out_loss, self.epoch
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         return {"train_loss": train_loss, "held_out_loss": held_out_loss}
+
+    def _work(self, chosen: Tensor) -> Tensor:
+        x = augment(self.x[chosen], self.augmentation)
+        with self.context.autocast():
+            scores = self.model(x)
+        loss = server_loss(scores.float(), self.y[chosen], reduction=self.settings.reduction)  # type: ignore[arg-type]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach() * (len(chosen) if self.settings.reduction == "mean" else 1)
 
     def _held_out(self) -> float | None:
         if self.held_out is None:

@@ -1,0 +1,66 @@
+"""What is to be trained, and with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from l2h.clients import Client, ClientAnswers
+from l2h.models.rejectors import client_view
+from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, StageSettings
+from l2h.training.loop import Context
+from l2h.training.rejectors import RejectorSpec
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be trained.
+
+    Attributes:
+        X: inputs, uint8 or float32.
+        y: labels.
+        client: the fixed client.
+        answers: its answers to X, computed once.
+        make_server: gives a fresh server, its weights drawn from torch's generator; None where the server is fixed.
+        fixed_server: the server that is somebody's API.
+        server_settings: of the server stage.
+        make_rejector: gives a fresh rejector.
+        specs: what each rejector of the batch is for.
+        held_out_rows: samples that the client has not been fitted to, to be held out from the server as well.
+    """
+
+    X: npt.NDArray[Any]
+    y: npt.NDArray[np.int64]
+    client: Client
+    answers: ClientAnswers
+    make_server: Callable[[], nn.Module] | None
+    fixed_server: Client | None
+    server_settings: StageSettings
+    make_rejector: Callable[[], nn.Module]
+    specs: Sequence[RejectorSpec]
+    held_out_rows: npt.NDArray[np.int64] | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return int(self.answers.log_probability.shape[1])
+
+
+def view_tensor(answers: ClientAnswers, device: torch.device) -> Tensor:
+    """The client's view of its own answers, on the device."""
+    embedding = None if answers.embedding is None else torch.from_numpy(answers.embedding).to(device)
+    return client_view(torch.from_numpy(answers.log_probability).to(device), embedding)
+
+
+def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSettings]:
+    """Settings of the server's and the rejector's stage, defaults filled in."""
+    settings = context.settings
+    if settings.recipe == "paper":
+        return settings.server or PAPER_SERVER, settings.rejector or PAPER_REJECTOR
+    return settings.server or job.server_settings, settings.rejector or DEFAULT_REJECTOR
