@@ -36,6 +36,7 @@ _MODULES = (
     "errors",
     "limits",
     "losses",
+    "methods",
     "metrics",
     "models",
     "report",

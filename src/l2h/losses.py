@@ -84,8 +84,13 @@ def priced_loss(scores: Tensor, client_target: Tensor, server_target: Tensor, re
         server_target: (n,) in [0, 1]: whether e is right, or a probability of it.
         reduction: over samples; the two heads of a sample are added.
     """
-    targets = torch.stack([client_target, server_target], dim=-1).to(scores.dtype)
-    return reduce(F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1), reduction)
+    return reduce(priced_losses(scores, client_target, server_target), reduction)
+
+
+def priced_losses(scores: Tensor, client_target: Tensor, server_target: Tensor) -> Tensor:
+    """Of each sample: scores (..., n, 2) and targets (n,) to losses (..., n)."""
+    targets = torch.stack([client_target, server_target], dim=-1).to(scores.dtype).expand_as(scores)
+    return F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
 
 
 def weight_table(costs: Costs, kind: str) -> npt.NDArray[np.float64]:

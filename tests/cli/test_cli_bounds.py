@@ -12,7 +12,7 @@ from cli_runner import Result, assert_schema, assert_told, call, files_of, one_l
 from scipy.stats import binom
 
 import l2h
-from l2h.cli.workflow import divide, plan_of
+from l2h.experiments.plan import divide, plan_of
 from l2h.runs import read_config
 from l2h.training.checkpoint import load_checkpoint
 

@@ -17,9 +17,9 @@ from safetensors.torch import save
 from l2h import Settings
 from l2h.cli import roles
 from l2h.cli.roles import Link, follow_training, serve_training
-from l2h.cli.workflow import Plan, divide, load_data
 from l2h.data import Dataset
 from l2h.exchange import ExchangeError, PublisherServer, SnapshotStore, pack_answers
+from l2h.experiments.plan import Plan, divide, load_data
 from l2h.files import digest
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale

@@ -14,6 +14,7 @@ from rich.text import Text
 
 import l2h
 from l2h.cli.calibrate import calibrate
+from l2h.cli.compare import compare
 from l2h.cli.console import console, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
@@ -54,7 +55,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate):
+for _command in (demo, train, calibrate, evaluate, compare):
     app.command()(_guarded(_command))
 
 

@@ -39,8 +39,8 @@ def calibrate(
     from l2h import limits, runs
     from l2h.cli.evaluate import data_of, from_files
     from l2h.cli.output import print_json, print_pairs
-    from l2h.cli.workflow import divide, plan_of
     from l2h.costs import Costs
+    from l2h.experiments.plan import divide, plan_of
     from l2h.limits import RateLimit
 
     bounds = [RateLimit.parse(text) for text in limit or []]

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from l2h.settings import Settings, StageSettings
-
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/demo"),
@@ -27,21 +25,10 @@ def demo(
     """
     from l2h.cli.console import log, telling
     from l2h.cli.output import print_json, print_results
-    from l2h.cli.workflow import Plan, load_data, report_run, train_run
+    from l2h.cli.workflow import report_run, train_run
+    from l2h.experiments.plan import digits_plan, load_data
 
-    plan = Plan(
-        data="digits",
-        client="tree",
-        client_share=0.3,
-        calibration=0.15,
-        server="lenet5",
-        rejector="attached",
-        c_1=(c_1,),
-        c_e=(c_e,),
-        server_options={"width": 4},
-        rejector_options={"width": 1},
-        settings=DEMO.with_seed(seed),
-    )
+    plan = digits_plan(seed, (c_1,), (c_e,))
     _ = plan.specs  # a bad price is told before anything is trained
     dataset = load_data(plan)
     with telling() as progress:
@@ -56,12 +43,3 @@ def demo(
     log.info("Next: the same system at other prices, with no new training:")
     log.info("  l2h evaluate %s --c-e 0.05 --c-e 0.2", out)
     log.info("Then your own client and data: l2h train --help")
-
-
-DEMO = Settings(
-    augment="shift",
-    copies=4,
-    threads=1,
-    server=StageSettings(epochs=40, batch=64, optimizer="adamw", lr=3e-3, weight_decay=1e-2),
-    rejector=StageSettings(epochs=30, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2),
-)

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from l2h import runs
-from l2h.cli.workflow import Parts, Plan, divide, make_client, make_system
 from l2h.data import Dataset
 from l2h.errors import L2HError, SettingsError
 from l2h.exchange import ExchangeError, PublisherServer, SnapshotFetcher, SnapshotStore
 from l2h.exchange.identity import check_token
 from l2h.exchange.peer import check_url
+from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
 from l2h.files import digest
 from l2h.models import NAMES
 from l2h.persistence import save_server

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from l2h.errors import SettingsError
-from l2h.settings import PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
-
 if TYPE_CHECKING:
     from l2h.system import HelpSystem
 
@@ -173,8 +170,10 @@ def train(
     runs/cifar10[/]
     """
     from l2h.cli.console import log, telling
+    from l2h.cli.options import make_settings, parse_options
     from l2h.cli.output import print_json, print_results
-    from l2h.cli.workflow import Plan, load_data, report_run, train_run
+    from l2h.cli.workflow import report_run, train_run
+    from l2h.experiments.plan import Plan, load_data
 
     options = parse_options(option or [])
     settings = make_settings(
@@ -236,59 +235,3 @@ def train(
         return
     print_results(results)
     log.info("The page with every number and picture: %s", out / "report.html")
-
-
-def make_settings(values: dict[str, Any], overrides: list[str], server: str) -> Settings:
-    """Settings from flags and ``--set name=value``; ``server.`` and ``rejector.`` reach into the stages."""
-    from l2h.models import recommended
-    from l2h.settings import DEFAULT_REJECTOR
-
-    paper = values["recipe"] == "paper"
-    stages: dict[str, StageSettings] = {
-        "server": PAPER_SERVER if paper else recommended(server),
-        "rejector": PAPER_REJECTOR if paper else DEFAULT_REJECTOR,
-    }
-    plain = dict(values)
-    for override in overrides:
-        name, value = _assignment(override)
-        stage, _, key = name.partition(".")
-        if name in ("augment", *stages):
-            raise SettingsError(f"--set {override}: {name} has a flag of its own, --{name}")
-        if not key:
-            plain[name] = value
-        elif stage in stages and key in StageSettings.__dataclass_fields__:
-            stages[stage] = replace(stages[stage], **{key: value})
-        else:
-            known = ", ".join(StageSettings.__dataclass_fields__)
-            raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
-    return Settings.from_dict(plain | {name: vars(stage) for name, stage in stages.items()})
-
-
-def parse_options(options: list[str]) -> dict[str, dict[str, Any]]:
-    """``--option server.width=2`` by model."""
-    out: dict[str, dict[str, Any]] = {"client": {}, "server": {}, "rejector": {}}
-    for option in options:
-        name, value = _assignment(option)
-        model, _, key = name.partition(".")
-        if model not in out or not key:
-            raise SettingsError(
-                f"--option {option}: expected client.NAME=VALUE, server.NAME=VALUE or rejector.NAME=VALUE"
-            )
-        out[model][key] = value
-    return out
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    """``name=value``; the value is a number, true, false or none where it reads as one, else text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise SettingsError(f"{text!r} is no NAME=VALUE")
-    words: dict[str, Any] = {"true": True, "false": False, "none": None}
-    if value.lower() in words:
-        return name, words[value.lower()]
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value

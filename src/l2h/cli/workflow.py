@@ -3,197 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from l2h import runs
-from l2h.clients import Client, as_client, unit_range
-from l2h.costs import Costs, cost_grid
-from l2h.data import Dataset, load_dataset, split
-from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
+from l2h.costs import Costs
+from l2h.data import Dataset
+from l2h.errors import ClientError
+from l2h.experiments.plan import Plan, divide, make_client, make_system
 from l2h.files import write_atomically
 from l2h.limits import RateLimit
 from l2h.metrics import Report
-from l2h.models import NAMES, build_scaled
-from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
-from l2h.training import Context, Progress, RejectorSpec, pick_device, train_classifier
+from l2h.training import Context, Progress, RejectorSpec, pick_device
 from l2h.training.checkpoint import Checkpoints
-from l2h.training.honest import CROSSFIT_UP_TO
-from l2h.training.links import parse_link
-from l2h.training.loop import derive, repeatable, seeded
+from l2h.training.loop import repeatable
 
 log = logging.getLogger("l2h")
-STAND_INS = ("tree", *NAMES)
-REJECTORS = ("attached", "separate")
-#: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
-LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to train and on what; the plain values of it are ``config.json``'s ``training``.
-
-    Attributes:
-        data: what :func:`l2h.load_dataset` takes.
-        test: its test part, where it is a file of its own.
-        limit: use only so many rows of each part.
-        client: a file, or a stand-in trained here: ``tree`` or a model's name.
-        client_share: share of the training samples that the stand-in is trained on; below 1 they are its own, and the
-            rest is the server's and the rejector's.
-        calibration: share of the training samples kept from everything for calibration.
-        server: a model's name, or the file of a fixed server.
-        rejector: ``attached`` or ``separate``.
-        c_1: inaccuracy costs; the first is the one reported.
-        c_e: prices of a request; likewise.
-        sync: links over which copies of the server reach the rejector (recipe ``paper``), one rejector each.
-        client_options: of the stand-in.
-        server_options: of the named server.
-        rejector_options: of the rejector.
-        settings: of the training.
-    """
-
-    data: str
-    test: str | None = None
-    limit: int | None = None
-    client: str = "lenet5"
-    client_share: float = 1.0
-    calibration: float = 0.1
-    server: str = "alexnet"
-    rejector: str = "attached"
-    c_1: tuple[float, ...] = (1.0,)
-    c_e: tuple[float, ...] = (0.1,)
-    sync: tuple[str, ...] = ("1",)
-    client_options: dict[str, Any] = field(default_factory=dict)
-    server_options: dict[str, Any] = field(default_factory=dict)
-    rejector_options: dict[str, Any] = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
-
-    def __post_init__(self) -> None:
-        cost_grid(self.c_1, self.c_e)
-        if not 0 < self.client_share <= 1:
-            raise SettingsError(f"client_share={self.client_share} must be a share above 0 and at most 1")
-        if not 0 < self.calibration < 1:
-            raise SettingsError(f"calibration={self.calibration} must be a share above 0 and below 1")
-        # A misspelt name is told here, before anything is written or trained.
-        if self.client not in STAND_INS and not Path(self.client).suffix:
-            known = ", ".join(STAND_INS)
-            raise UnknownNameError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
-        if self.server not in NAMES and not Path(self.server).suffix:
-            raise UnknownNameError(f"unknown model {self.server!r}; known: {', '.join(NAMES)}, or a file (.onnx)")
-        if self.rejector not in REJECTORS:
-            raise UnknownNameError(f"unknown rejector {self.rejector!r}; known: {', '.join(REJECTORS)}")
-
-    @property
-    def costs(self) -> list[Costs]:
-        """The grid of prices."""
-        return cost_grid(self.c_1, self.c_e)
-
-    @property
-    def specs(self) -> list[RejectorSpec]:
-        """A rejector for every price and link; one for all prices where it is priced."""
-        settings = self.settings
-        if settings.recipe != "paper" and self.sync != ("1",):
-            raise SettingsError("--sync goes with --recipe paper: the default recipe finishes the server first")
-        if len(set(self.sync)) != len(self.sync):
-            raise SettingsError(f"--sync names a link twice: {', '.join(self.sync)}")
-        for sync in self.sync:
-            parse_link(sync)  # a trace that cannot be read is told here, before anything is written or trained
-        if settings.loss == "priced":
-            return [RejectorSpec()]
-        return [RejectorSpec(settings.loss, costs, sync=sync) for costs in self.costs for sync in self.sync]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-
-def plan_of(training: Mapping[str, Any]) -> Plan:
-    """The plan that ``config.json`` keeps under ``training``."""
-    names = {f.name for f in fields(Plan)}
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in training.items() if n in names}
-    values["settings"] = Settings.from_dict(training["settings"])
-    return Plan(**values)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The training samples by their use, and the test set."""
-
-    client: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
-    train: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
-    calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
-    held_out_rows: npt.NDArray[np.int64] | None
-
-
-def load_data(plan: Plan) -> Dataset:
-    """The plan's data set."""
-    return load_dataset(plan.data, plan.test, seed=plan.settings.seed, limit=plan.limit)
-
-
-def divide(dataset: Dataset, plan: Plan) -> Parts:
-    """Training samples for the client, for server and rejector, and for calibration.
-
-    The calibration part belongs to nobody else. A stand-in client is trained on a share of its own where
-    ``client_share`` is below 1; where it is 1 and the rejector gets a holdout, the client is kept from that too.
-    """
-    X, y = dataset.X_train, dataset.y_train
-    seed = derive(plan.settings.seed, "parts")
-    rest, calibration = split(y, (1 - plan.calibration, plan.calibration), seed)
-    client, train, held_out_rows = rest, rest, None
-    settings = plan.settings
-    holdout = settings.honest == "holdout" or (settings.honest == "auto" and len(rest) > CROSSFIT_UP_TO)
-    if plan.client in STAND_INS:
-        if plan.client_share < 1:
-            first, second = split(y[rest], (plan.client_share, 1 - plan.client_share), seed)
-            client, train = rest[first], rest[second]
-        elif settings.recipe == "default" and holdout:
-            first, held_out_rows = split(y[rest], (1 - settings.holdout, settings.holdout), seed)
-            client = rest[first]
-    return Parts((X[client], y[client]), (X[train], y[train]), (X[calibration], y[calibration]), held_out_rows)
-
-
-def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) -> Client:
-    """The client of the plan: loaded from its file, or a stand-in trained on its share."""
-    X, y = parts.client
-    if plan.client == "tree":
-        from sklearn.tree import DecisionTreeClassifier
-
-        options = {"max_depth": 6, "random_state": plan.settings.seed, **plan.client_options}
-        try:
-            tree = DecisionTreeClassifier(**options).fit(X.reshape(len(X), -1), y)
-        except (TypeError, ValueError) as error:
-            raise ModelError(f"the tree cannot be fitted with {plan.client_options}: {error}") from error
-        return as_client(tree)
-    if plan.client in NAMES:
-        with seeded(context.device, plan.settings.seed, "client"):
-            net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, **plan.client_options)
-        settings = LEGACY
-        if plan.settings.recipe == "paper":
-            settings = replace(PAPER_SERVER, epochs=10)
-        plain = replace(context, settings=replace(context.settings, augment="none"))
-        train_classifier("client", net, unit_range(X), y, settings, plain)
-        return as_client(net)
-    return as_client(plan.client)
-
-
-def make_system(plan: Plan, dataset: Dataset, client: Client) -> HelpSystem:
-    """The plan's system around its client, not yet fitted."""
-    return HelpSystem(
-        client=client,
-        server=plan.server,
-        rejector=plan.rejector,
-        settings=plan.settings,
-        class_names=dataset.class_names,
-        dataset=dataset.name,
-        server_options=plan.server_options,
-        rejector_options=plan.rejector_options,
-    )
 
 
 def train_run(

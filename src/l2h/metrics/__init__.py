@@ -1,5 +1,6 @@
 """What is measured: pure functions of arrays, with no state and no torch."""
 
+from l2h.metrics.bootstrap import Interval, bootstrap_means, interval
 from l2h.metrics.calibration import (
     Reliability,
     apply_platt,
@@ -16,18 +17,21 @@ from l2h.metrics.spread import Spread, spread, spread_of_reports
 __all__ = [
     "Contrastive",
     "Frontier",
+    "Interval",
     "Reliability",
     "Report",
     "Risks",
     "Side",
     "Spread",
     "apply_platt",
+    "bootstrap_means",
     "contrastive",
     "evaluate",
     "expected_calibration_error",
     "fit_platt",
     "frontier",
     "frontier_gain",
+    "interval",
     "label_free_score",
     "reject_rate_per_class",
     "reliability_curve",

@@ -54,6 +54,12 @@ def client_view_size(num_classes: int, embedding_size: int = 0) -> int:
     return min(TOP, num_classes) + 3 + 2 * num_classes + embedding_size
 
 
+def client_log_probability(view: Tensor, num_classes: int) -> Tensor:
+    """The client's log-probabilities (n, K) inside its view."""
+    start = min(TOP, num_classes) + 3
+    return view[..., start : start + num_classes]
+
+
 class SeparateRejector(nn.Module):
     """LeNet-5 on images, an MLP on anything else; decides before the client runs.
 
@@ -151,8 +157,9 @@ def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
     """The student's log-probabilities, and what they say of the client's label."""
     log_p = torch.log_softmax(taught, dim=-1).clamp(min=LOG_FLOOR)
     p = log_p.exp()
-    start = min(TOP, classes) + 3
-    client_log_p, label = view[..., start : start + classes], view[..., start + classes : start + 2 * classes]
+    client_log_p = client_log_probability(view, classes)
+    start = min(TOP, classes) + 3 + classes
+    label = view[..., start : start + classes]
     best, of_label = p.amax(-1), (p * label).sum(-1)
     both = torch.softmax(log_p + client_log_p, dim=-1)
     features = torch.stack(

@@ -10,6 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from l2h.report.comparison_page import write_comparison
+    from l2h.report.comparison_plots import plot_frontiers, plot_pairs, plot_risk_grid
+    from l2h.report.comparison_tables import comparison_table, grid_tables, property_table
+    from l2h.report.comparison_words import comparison_headline
     from l2h.report.figure import png
     from l2h.report.history import plot_sync
     from l2h.report.page import write_page
@@ -28,21 +32,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Verdict",
+    "comparison_headline",
+    "comparison_table",
     "contrastive_table",
+    "grid_tables",
     "headline",
     "plot_contrastive",
     "plot_frontier",
+    "plot_frontiers",
     "plot_history",
+    "plot_pairs",
     "plot_per_class",
     "plot_reliability",
     "plot_risk",
+    "plot_risk_grid",
     "plot_samples",
     "plot_sync",
     "png",
+    "property_table",
     "risk_table",
     "save_plots",
     "spread_table",
     "verdict",
+    "write_comparison",
     "write_page",
 ]
 
@@ -56,6 +68,14 @@ _HOME = {
     "write_page": "page",
     "plot_sync": "history",
     "png": "figure",
+    "comparison_headline": "comparison_words",
+    "write_comparison": "comparison_page",
+    "plot_frontiers": "comparison_plots",
+    "plot_pairs": "comparison_plots",
+    "plot_risk_grid": "comparison_plots",
+    "comparison_table": "comparison_tables",
+    "grid_tables": "comparison_tables",
+    "property_table": "comparison_tables",
 }
 
 

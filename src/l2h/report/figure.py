@@ -6,11 +6,14 @@ import io
 from typing import Any
 
 from l2h.errors import MissingExtraError
+from l2h.report.summary import one_line
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import PercentFormatter
 except ModuleNotFoundError as missing:
     raise MissingExtraError(f"plots need {missing.name}: pip install 'l2h[report]'") from missing
@@ -27,6 +30,8 @@ __all__ = [
     "SYSTEM",
     "Axes",
     "Figure",
+    "Line2D",
+    "LinearSegmentedColormap",
     "blank",
     "canvas",
     "legend_below",
@@ -98,10 +103,7 @@ def legend_below(figure: Figure, handles: list[Any], labels: list[str], columns:
 
 def plain(text: str, longest: int = 24) -> str:
     """A name from a stranger, safe to draw: one line, shortened, no dollar signs that start mathematics."""
-    line = "".join(c if c.isprintable() else " " for c in str(text)).strip() or "?"
-    if len(line) > longest:
-        line = line[: longest - 1] + "…"
-    return line.replace("$", r"\$")
+    return one_line(text, longest).replace("$", r"\$")
 
 
 def png(figure: Figure) -> bytes:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import MissingExtraError
-from l2h.files import write_atomically
 from l2h.metrics import Report
 from l2h.report.figure import png
 from l2h.report.gallery import Images, Sample, choose
@@ -22,17 +18,13 @@ from l2h.report.plots import draw
 from l2h.report.summary import (
     contrastive_rows,
     headline,
-    number,
     outcomes,
-    percent,
     risk_rows,
-    signed,
     verdict,
 )
+from l2h.report.web import data_uri, flat, write_html
 
 try:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup, escape
     from PIL import Image
 except ModuleNotFoundError as missing:
     raise MissingExtraError(f"the page needs {missing.name}: pip install 'l2h[report]'") from missing
@@ -66,17 +58,11 @@ def write_page(
     Returns:
         The file. It is replaced in one step: a reader never sees half a page.
     """
-    environment = Environment(
-        loader=PackageLoader("l2h.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": percent, "number": number, "signed": signed, "code_spans": _code_spans}
     figures = draw(report, history, None, seed)
     sides = {} if images is None else choose(report, images, per_side=12, seed=seed)
-    html = environment.get_template("report.html.j2").render(
+    return write_html(
+        Path(folder) / "report.html",
+        "report.html.j2",
         title=title,
         report=report,
         headline=headline(report),
@@ -84,13 +70,11 @@ def write_page(
         risks=risk_rows(report),
         contrastive=contrastive_rows(report),
         classes=_classes(report),
-        plots={name: _data_uri(png(figure)) for name, figure in figures.items()},
+        plots={name: data_uri(png(figure)) for name, figure in figures.items()},
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
-        settings=list(_flat(settings or {})),
+        settings=list(flat(settings or {})),
         next_steps=list(next_steps),
     )
-    # A lone surrogate in a name cannot be encoded; a page with a question mark is better than none.
-    return write_atomically(Path(folder) / "report.html", html.encode("utf-8", errors="replace"))
 
 
 def _classes(report: Report) -> list[dict[str, Any]]:
@@ -112,7 +96,7 @@ def _classes(report: Report) -> list[dict[str, Any]]:
 
 
 def _card(sample: Sample) -> dict[str, Any]:
-    return {"sample": sample, "source": _data_uri(_thumbnail(sample.image))}
+    return {"sample": sample, "source": data_uri(_thumbnail(sample.image))}
 
 
 def _thumbnail(pixels: Images) -> bytes:
@@ -121,23 +105,3 @@ def _thumbnail(pixels: Images) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
-
-
-def _data_uri(content: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            plain = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-            yield f"{prefix}{key}", plain
-
-
-def _code_spans(text: str) -> Markup:
-    parts = re.split(r"`([^`]*)`", text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
-    )

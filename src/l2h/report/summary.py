@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -177,6 +179,20 @@ def signed(value: float | None, *, points: bool = False) -> str:
         return "n/a"
     # Adding 0.0 turns a -0.0 left by the rounding into 0.0.
     return f"{round(100 * value, 1) + 0.0:+.1f}" if points else f"{round(value, 4) + 0.0:+.4f}"
+
+
+def plus_minus(value: Mapping[str, Any] | None, digits: int = 4, factor: int = 1) -> str:
+    """Mean and standard error over seeds; the mean alone for one seed, ``n/a`` for a missing value."""
+    if value is None:
+        return "n/a"
+    mean = f"{factor * value['mean']:.{digits}f}"
+    return mean if value["sem"] is None else f"{mean} ± {factor * value['sem']:.{digits}f}"
+
+
+def one_line(text: str, longest: int = 24) -> str:
+    """A name from a stranger on one line, shortened; ``?`` where nothing of it can be shown."""
+    line = "".join(c if c.isprintable() else " " for c in str(text)).strip() or "?"
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def _gain(against: str, clear: bool, report: Report) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from l2h.errors import MissingExtraError
 from l2h.metrics import Report
-from l2h.report.summary import contrastive_rows, number, percent, risk_rows, signed, verdict
+from l2h.report.summary import contrastive_rows, number, percent, plus_minus, risk_rows, signed, verdict
 
 try:
     from rich import box
@@ -36,7 +36,7 @@ _SPREAD_ROWS = (
 def contrastive_table(report: Report) -> Table:
     """Both classifiers on the inputs kept, sent, and all, in percent; ``n/a`` for an empty side."""
     joint = percent(report.contrastive.joint)
-    table = _table(f"{report.dataset}: who is right where", f"joint accuracy {joint}")
+    table = plain_table(f"{report.dataset}: who is right where", f"joint accuracy {joint}")
     table.add_column("inputs", no_wrap=True)
     for name in ("share", "client", "server", "difference"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -55,7 +55,7 @@ def risk_table(report: Report) -> Table:
     """The system's risk beside its baselines, the best but the oracle marked, and the verdict below."""
     result = verdict(report)
     colour = "green" if result.pays and result.clear else "yellow" if result.pays else "red"
-    table = _table(f"{report.dataset}: risk at {report.costs}", result.text, style=f"bold {colour}")
+    table = plain_table(f"{report.dataset}: risk at {report.costs}", result.text, style=f"bold {colour}")
     table.add_column("rule", no_wrap=True)
     for name in ("risk", "vs system", "reject rate"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -76,7 +76,7 @@ def spread_table(merged: Mapping[str, Any], n: int) -> Table:
     """
     many = n > 1
     caption = f"mean ± standard error over {n} seeds" if many else "one seed: no spread"
-    table = _table(f"{n} seed{'s' if many else ''}{_prices(merged)}", caption)
+    table = plain_table(f"{n} seed{'s' if many else ''}{_prices(merged)}", caption)
     table.add_column("figure", no_wrap=True)
     table.add_column("mean ± s.e." if many else "value", justify="right", no_wrap=True)
     for name, value in _spread_rows(merged):
@@ -84,7 +84,8 @@ def spread_table(merged: Mapping[str, Any], n: int) -> Table:
     return table
 
 
-def _table(title: str, caption: str, style: str = "italic") -> Table:
+def plain_table(title: str, caption: str, style: str = "italic") -> Table:
+    """An empty table; title and caption are plain text, flush left."""
     # Text, not str: a data set's name must not be read as markup.
     return Table(
         title=Text(title, style="bold"),
@@ -100,15 +101,7 @@ def _spread_rows(merged: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         here: Any = merged
         for key in path:
             here = here.get(key) if isinstance(here, Mapping) else None
-        yield name, _plus_minus(here, factor)
-
-
-def _plus_minus(value: Mapping[str, Any] | None, factor: int) -> str:
-    if value is None:
-        return "n/a"
-    digits = 2 if factor == 100 else 4
-    mean = f"{factor * value['mean']:.{digits}f}"
-    return mean if value["sem"] is None else f"{mean} ± {factor * value['sem']:.{digits}f}"
+        yield name, plus_minus(here, 2 if factor == 100 else 4, factor)
 
 
 def _prices(merged: Mapping[str, Any]) -> str:

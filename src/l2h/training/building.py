@@ -66,6 +66,7 @@ def rejector_builder(
     embedding_size: int,
     settings: Settings,
     options: Mapping[str, Any],
+    student: bool = True,
 ) -> Callable[[], nn.Module]:
     """How a fresh rejector is made: the named kind, or a copy of the user's module.
 
@@ -77,9 +78,10 @@ def rejector_builder(
         embedding_size: features that the client exposes.
         settings: of the training.
         options: of the named kind.
+        student: whether an attached one gets a student of the server.
     """
     # The paper's recipe has no finished server to learn from, so no student either.
-    classes = 0 if settings.recipe == "paper" else num_classes
+    classes = num_classes if student and settings.recipe != "paper" else 0
     scale = None if X is None else input_scale(X, settings)
 
     def make() -> nn.Module:

@@ -19,14 +19,14 @@ CHUNK = 8192
 
 
 def rejector_scores(
-    rejectors: RejectorBatch, X: npt.NDArray[Any], answers: ClientAnswers, context: Context
+    rejectors: RejectorBatch, X: npt.NDArray[Any], answers: ClientAnswers, context: Context, *, student: bool = False
 ) -> npt.NDArray[np.float32]:
-    """What each rejector says of each input, (R, n, 2)."""
+    """What each rejector says of each input, (R, n, 2); or what its student says, (R, n, K)."""
     parts = []
     for start in range(0, len(X), CHUNK):
         chunk = slice(start, start + CHUNK)
         view = view_tensor(answers.at(chunk), context.device)
-        parts.append(rejectors.scores(_on_device(X[chunk], context), view, context).cpu().numpy())
+        parts.append(rejectors.scores(_on_device(X[chunk], context), view, context, student=student).cpu().numpy())
     return np.concatenate(parts, axis=1)
 
 

@@ -68,12 +68,14 @@ class Context:
 class Stage(ABC):
     """Something trained for some epochs.
 
-    Everything an epoch draws depends on the seed, the stage's name and the epoch's number alone, so a stage restored
-    after any epoch goes on as if it had never stopped.
+    Everything an epoch draws depends on the seed, the stage's ``draws`` and the epoch's number alone, so a stage
+    restored after any epoch goes on as if it had never stopped. ``draws`` is the stage's name unless it is to draw
+    what another stage draws, such as the same order of samples.
     """
 
-    def __init__(self, name: str, settings: StageSettings, samples: int) -> None:
+    def __init__(self, name: str, settings: StageSettings, samples: int, draws: str | None = None) -> None:
         self.name = name
+        self.draws = draws or name
         self.settings = settings
         self.samples = samples
 
@@ -113,7 +115,7 @@ def run_stage(stage: Stage, context: Context) -> None:
         if stage.stopped:
             break
         begun = time.monotonic()
-        with seeded(context.device, context.settings.seed, stage.name, epoch):
+        with seeded(context.device, context.settings.seed, stage.draws, epoch):
             measured = stage.train_epoch(epoch, context.progress.step)
         row = {
             "stage": stage.name,

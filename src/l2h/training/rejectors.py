@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn import functional as F
 
 from l2h.costs import Costs
 from l2h.errors import ModelError, SettingsError
-from l2h.losses import weight_table, weighted_log_loss
+from l2h.losses import priced_losses, weight_table, weighted_log_loss
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
 from l2h.settings import StageSettings
 from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
+from l2h.training.grouped import can_group, grouped_features, without_trunk
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
 
@@ -123,9 +123,9 @@ class RejectorBatch:
         self.params: dict[str, Tensor] = {n: p.detach().to(device).requires_grad_() for n, p in params.items()}
         self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
         self.size = len(modules)
-        #: Buffers that all rejectors have in common, such as the input scaling: what is computed from the inputs and
-        #: them alone is computed once.
-        self.common = frozenset(n for n, b in self.buffers.items() if bool((b == b[:1]).all()))
+        self._can_group = self.size > 1 and can_group(self.template)
+        self._rest = without_trunk(self.template) if self._can_group else self.template
+        self.common = self._common()
 
     def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
         """Outputs (R, n, 2), or (R, n, 2 + K) of rejectors with a student."""
@@ -135,6 +135,8 @@ class RejectorBatch:
             return self._one({name: t[0] for name, t in self.tensors().items()}, x, view).unsqueeze(0)
         own = {name: t for name, t in self.tensors().items() if name not in self.common}
         common = {name: self.buffers[name][0] for name in self.common}
+        if self.grouped:
+            return self._grouped(own, common, x, view)
 
         def one(own: dict[str, Tensor]) -> Tensor:
             return self._one({**own, **common}, x, view)
@@ -148,15 +150,34 @@ class RejectorBatch:
             ) from error
         return out
 
+    @property
+    def grouped(self) -> bool:
+        """Whether the trunks are run as one net of groups: where they are of such layers and see the same inputs."""
+        return self._can_group and {"input.shift", "input.scale"} <= self.common
+
+    def _grouped(self, own: dict[str, Tensor], common: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
+        scaled = (x.float() - common["input.shift"]) * common["input.scale"]
+        features = grouped_features(self.template.get_submodule("trunk"), under("trunk.", own), scaled, self.size)
+        heads = {name: t for name, t in own.items() if not name.startswith("trunk.")}
+        fixed = {name: t for name, t in common.items() if not name.startswith("input.")}
+
+        def one(heads: dict[str, Tensor], features: Tensor) -> Tensor:
+            args = (features, view) if getattr(self.template, "uses_client", False) else (features,)
+            out: Tensor = functional_call(self._rest, {**heads, **fixed}, args)
+            return out
+
+        return vmap(one, randomness="different")(heads, features)
+
     def _one(self, state: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
         args = (x, view) if getattr(self.template, "uses_client", False) else (x,)
         out: Tensor = functional_call(self.template, state, args)
         return out
 
-    def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048) -> Tensor:
-        """Scores (R, n, 2) in evaluation mode, without gradients."""
+    def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048, *, student: bool = False) -> Tensor:
+        """Scores (R, n, 2) in evaluation mode, without gradients; of the student, (R, n, K)."""
+        part = slice(2, None) if student else slice(2)
         with torch.no_grad(), context.autocast():
-            parts = [self(a, b)[..., :2].float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
+            parts = [self(a, b)[..., part].float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
         return torch.cat(parts, dim=1)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -168,6 +189,11 @@ class RejectorBatch:
         with torch.no_grad():
             for name, own in self.tensors().items():
                 own.copy_(tensors[name])
+        self.common = self._common()
+
+    def _common(self) -> frozenset[str]:
+        """Buffers that all rejectors share, such as the input scaling: what needs them alone is computed once."""
+        return frozenset(name for name, buffer in self.buffers.items() if bool((buffer == buffer[:1]).all()))
 
     def module(self, i: int) -> nn.Module:
         """The i-th rejector as a module of its own."""
@@ -199,16 +225,14 @@ class BatchLoss:
         server_target: Tensor,
     ) -> Tensor:
         """Per-rejector, per-sample losses; ``server_correct`` is (n,), or (R, n) where copies of the server differ."""
-        targets = torch.stack([client_target, server_target], dim=-1).expand_as(scores)
         if self.all_priced:
-            return F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
+            return priced_losses(scores, client_target, server_target)
         server = server_correct.expand(scores.shape[:2]).long()
         weights = self.tables[self.index, client_correct.long()[None], server]
         weighted = weighted_log_loss(scores, weights)
         if self.none_priced:
             return weighted
-        heads = F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
-        return torch.where(self.priced, heads, weighted)
+        return torch.where(self.priced, priced_losses(scores, client_target, server_target), weighted)
 
     def on_pool(self, scores: Tensor, pool: Pool) -> Tensor:
         """The losses on samples of a pool."""
@@ -300,6 +324,7 @@ class RejectorStage(Stage):
         settings: of the stage.
         context: shared.
         held_out: to stop early on; None: neither.
+        draws: the stage whose draws it shares; None: its own.
     """
 
     def __init__(
@@ -311,8 +336,9 @@ class RejectorStage(Stage):
         settings: StageSettings,
         context: Context,
         held_out: Pool | None = None,
+        draws: str | None = None,
     ) -> None:
-        super().__init__(name, settings, len(pool))
+        super().__init__(name, settings, len(pool), draws)
         self.rejectors, self.loss = rejectors, loss
         self.pool, self.held_out, self.context = pool, held_out, context
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
@@ -324,7 +350,7 @@ class RejectorStage(Stage):
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         """One pass; nothing in it waits for the host."""
-        shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.name, epoch)
+        shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.draws, epoch)
         total = torch.zeros(self.rejectors.size, device=self.context.device)
         for step, chosen in enumerate(shuffled.split(self.settings.batch)):
             rate = learning_rate(self.settings, epoch * self.steps + step, self.settings.epochs * self.steps)

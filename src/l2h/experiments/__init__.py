@@ -1,0 +1,1 @@
+"""Experiments: plans over data sets, and comparisons of methods over seeds and prices."""

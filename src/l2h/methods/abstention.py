@@ -1,0 +1,49 @@
+"""Learning with abstention: a rejector that knows when the client errs, but not what the server would do."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from l2h.methods.base import Traits
+from l2h.methods.bench import Bench
+from l2h.methods.learned import Learned, Prices, bounded_exp, local_score
+from l2h.training import Pool
+
+
+def abstention_loss(r: Tensor, client_correct: Tensor, cost: Tensor) -> Tensor:
+    """``1[m != y] exp(r) + c exp(-r)``: the exponential loss with alpha = beta = 1 for a predictor that is fixed.
+
+    Its minimiser is ``r = ln(c / P(m != y | x)) / 2``, above 0 (LOCAL) iff the client errs less often than abstaining
+    costs.
+
+    Args:
+        r: (R, n), above 0 for LOCAL.
+        client_correct: bool (n,).
+        cost: (R, 1), the constant cost of abstaining.
+    """
+    return (~client_correct).float() * bounded_exp(r) + cost * bounded_exp(-r)
+
+
+class SeparateLWA(Learned):
+    """A separate rejector trained to abstain at a constant cost."""
+
+    name, title = "lwa-separate", "Separate-rejector LWA"
+    reference = "Cortes, DeSalvo and Mohri 2016; for a fixed predictor Mohri et al. 2023"
+    equation = "1[m != y] exp(r) + c exp(-r), LOCAL iff r > 0"
+    change = (
+        "the predictor is the client and is not trained; to abstain is to ask, so the constant c is what asking costs "
+        "on average: c_e + c_1 times the server's error on calibration samples"
+    )
+    traits = published_traits = Traits(separate=True, learns_client=True, learns_server=False, asynchronous=None)
+    net = "separate"
+
+    def prices(self, bench: Bench) -> Prices:
+        """With the mean cost of asking in both of the server's places."""
+        prices = super().prices(bench)
+        right = float(bench.calibration.server_correct.mean())
+        mean = right * prices.remote_right + (1 - right) * prices.remote_wrong
+        return Prices(prices.local_right, prices.local_wrong, mean, mean)
+
+    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
+        """:func:`abstention_loss`."""
+        return abstention_loss(local_score(scores), pool.client_correct, prices.remote_right - prices.local_right)

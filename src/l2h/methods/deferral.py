@@ -1,0 +1,180 @@
+"""Learning to defer: the expert is fixed there and the classifier is trained; here it is the other way round.
+
+What is left to train is the deferral score. The client's K scores stand where the classifier's would.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from l2h.clients import ClientAnswers
+from l2h.costs import Costs, FloatArray
+from l2h.decision import expected_saving
+from l2h.methods.base import Traits
+from l2h.methods.learned import Learned, Prices, bounded_exp, client_scores, local_score
+from l2h.training import Pool
+
+
+def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote_cost: Tensor) -> Tensor:
+    """``-sum_i (max_j c_j - c_i) ln softmax(g)_i`` over K classes and deferring, with ``c_i = 1[i != y]``.
+
+    For costs of at most 1 it is the loss as it is known: ``-ln p_y - (1 - c_defer) ln p_defer``.
+
+    Args:
+        defer: (R, n), the score g of deferring.
+        class_scores: (n, K) or (R, n, K), the classifier's.
+        y: int (n,).
+        remote_cost: (R, n), what deferring costs.
+    """
+    everything = torch.cat([class_scores.expand(*defer.shape, -1), defer.unsqueeze(-1)], dim=-1)
+    log_p = F.log_softmax(everything, dim=-1)
+    highest = remote_cost.clamp(min=1.0)
+    of_truth = log_p[..., :-1].gather(-1, y.expand(defer.shape).unsqueeze(-1))[..., 0]
+    others = log_p[..., :-1].sum(-1) - of_truth
+    return -(highest * of_truth + (highest - 1) * others + (highest - remote_cost) * log_p[..., -1])
+
+
+def one_vs_all_loss(defer: Tensor, class_scores: Tensor, y: Tensor, server_correct: Tensor) -> Tensor:
+    """``psi(g_y) + sum_{i != y} psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d))``, psi the logistic loss.
+
+    Args:
+        defer: (R, n), g_d.
+        class_scores: (n, K), one logit a class.
+        y: int (n,).
+        server_correct: bool (n,).
+    """
+    truth = F.one_hot(y, class_scores.shape[-1]).to(class_scores.dtype)
+    classes = F.binary_cross_entropy_with_logits(class_scores, truth, reduction="none").sum(-1)
+    target = server_correct.to(defer.dtype).expand(defer.shape)
+    return classes + F.binary_cross_entropy_with_logits(defer, target, reduction="none")
+
+
+def two_stage_score_loss(
+    defer: Tensor, best_class: Tensor, client_correct: Tensor, remote_cost: Tensor, highest: Tensor
+) -> Tensor:
+    """``(C - 1[m != y]) l(h, 0) + (C - c) l(h, 1)``, l the log-loss over ``(max_i h_i, h_defer)``; C = 1 as published.
+
+    Args:
+        defer: (R, n), the deferral score.
+        best_class: (n,), the largest score of the first stage's classifier.
+        client_correct: bool (n,).
+        remote_cost: (R, n), c.
+        highest: (R, 1), C: the highest cost, so that no weight is negative where c exceeds 1.
+    """
+    log_p = F.log_softmax(torch.stack([best_class.expand_as(defer), defer], dim=-1), dim=-1)
+    return -((highest - (~client_correct).float()) * log_p[..., 0] + (highest - remote_cost) * log_p[..., 1])
+
+
+def two_stage_rejector_loss(r: Tensor, client_correct: Tensor, remote_cost: Tensor) -> Tensor:
+    """``1[m != y] phi(-r) + c phi(r)`` with ``phi(t) = exp(-t)``; r above 0 is LOCAL."""
+    return (~client_correct).float() * bounded_exp(r) + remote_cost * bounded_exp(-r)
+
+
+def one_vs_all_logits(log_probability: Tensor) -> Tensor:
+    """The logits of K binary classifiers that state the client's probabilities."""
+    p = log_probability.exp().clamp(1e-6, 1 - 1e-6)
+    return torch.log(p) - torch.log1p(-p)
+
+
+class SoftmaxL2D(Learned):
+    """Deferring as a class of its own in one softmax."""
+
+    name, title = "softmax-l2d", "Softmax-L2D"
+    reference = "Mozannar and Sontag 2020"
+    equation = "-sum_i (max_j c_j - c_i) ln softmax(g_1..g_K, g_d)_i, REMOTE iff g_d >= max_i g_i"
+    change = (
+        "g_1..g_K are the client's log-probabilities and stay; g_d alone is trained, so the rule is right where the "
+        "client's probabilities are"
+    )
+    traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
+    net = "attached"
+
+    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
+        """:func:`softmax_deferral_loss`."""
+        return softmax_deferral_loss(
+            -local_score(scores), client_scores(pool), pool.y, prices.remote(pool.server_correct)
+        )
+
+    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+        """``g_d - max_i g_i``."""
+        return np.asarray(_defer(scores) - client.log_probability.max(axis=1), dtype=np.float64)
+
+
+class OvAL2D(Learned):
+    """Deferring as a binary classifier of its own, which states how likely the server is right."""
+
+    name, title = "ova-l2d", "OvA-L2D"
+    reference = "Verma and Nalisnick 2022"
+    equation = "psi(g_y) + sum psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d)), REMOTE iff g_d >= max_i g_i"
+    change = (
+        "g_1..g_K state the client's probabilities and stay; g_d alone is trained. Published without prices: with them "
+        "REMOTE iff 1 - max_i sigma(g_i) >= c_e + c_1 (1 - sigma(g_d)), which for c_e = 0, c_1 = 1 is the same"
+    )
+    traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
+    net = "attached"
+    any_price = True
+
+    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
+        """:func:`one_vs_all_loss`; the prices come in at the decision."""
+        classes = one_vs_all_logits(client_scores(pool))
+        return one_vs_all_loss(-local_score(scores), classes, pool.y, pool.server_correct)
+
+    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+        """The saving that the stated probabilities promise."""
+        server_right = 1 / (1 + np.exp(-_defer(scores)))
+        return expected_saving(client.confidence, server_right, costs)
+
+
+class TwoStageConfidence(Learned):
+    """The classifier first, then a deferral score that competes with its best one."""
+
+    name, title = "two-stage-confidence", "Two-stage confidence-L2D"
+    reference = "Mao, Mohri, Mohri and Zhong 2023, score-based"
+    equation = "1[m = y] l(h, 0) + (1 - c) l(h, 1), h = (max_i h_i, h_d), l the log-loss, REMOTE iff h_d >= max_i h_i"
+    change = (
+        "the first stage's classifier is the client. For costs above 1, which the paper does not have, the highest "
+        "cost C stands in the place of 1"
+    )
+    traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
+    net = "attached"
+
+    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
+        """:func:`two_stage_score_loss`."""
+        return two_stage_score_loss(
+            -local_score(scores),
+            client_scores(pool).amax(-1),
+            pool.client_correct,
+            prices.remote(pool.server_correct),
+            prices.highest,
+        )
+
+    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+        """``h_d - max_i h_i``."""
+        return np.asarray(_defer(scores) - client.log_probability.max(axis=1), dtype=np.float64)
+
+
+class TwoStageSeparate(Learned):
+    """The classifier first, then a rejector of its own."""
+
+    name, title = "two-stage-separate", "Two-stage separate-rejector-L2D"
+    reference = "Mao, Mohri, Mohri and Zhong 2023, predictor-rejector"
+    equation = "1[m != y] phi(-r) + c phi(r), phi(t) = exp(-t), LOCAL iff r > 0"
+    change = (
+        "the first stage's predictor is the client, the one expert the server. With the logistic phi it would be our "
+        "swapped loss on a separate net. The L2H paper's table says that it does not learn m; 1[m != y] is in its loss"
+    )
+    traits = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=True)
+    published_traits = Traits(separate=True, learns_client=False, learns_server=True, asynchronous=True)
+    net = "separate"
+
+    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
+        """:func:`two_stage_rejector_loss`."""
+        return two_stage_rejector_loss(local_score(scores), pool.client_correct, prices.remote(pool.server_correct))
+
+
+def _defer(scores: npt.NDArray[np.float32]) -> FloatArray:
+    return np.asarray(scores[:, 1] - scores[:, 0], dtype=np.float64)

@@ -1,0 +1,95 @@
+"""The paired bootstrap: how sure is a difference of means over seeds and test samples?
+
+All columns (methods, prices) of a draw are averaged over the same seeds and the same samples, so that what is easy for
+one method is easy for the other as well, and only their difference spreads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import FloatArray
+from l2h.errors import DataError
+
+CHUNK = 64  # draws at once: their weights on all samples must fit into memory
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean difference with its interval."""
+
+    difference: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain values for JSON."""
+        return {"difference": self.difference, "low": self.low, "high": self.high}
+
+
+def bootstrap_means(
+    losses: Sequence[npt.ArrayLike], *, draws: int = 2000, seed: int = 0, shared: bool = False
+) -> FloatArray:
+    """Means of every column over drawn seeds and drawn samples.
+
+    Args:
+        losses: for each seed an array (n, M): the loss of M columns on its n test samples.
+        draws: how many.
+        seed: of the draws.
+        shared: True where all seeds have the same test samples in the same order: then a draw takes the same samples
+            of every seed, since what one seed finds hard the others find hard too.
+
+    Returns:
+        (draws, M).
+
+    Raises:
+        DataError: no seeds, arrays of different widths, or shared samples of different number.
+
+    Example:
+        >>> means = bootstrap_means([np.array([[0.0, 1.0], [1.0, 2.0]])], draws=100)
+        >>> np.allclose(means[:, 1] - means[:, 0], 1.0)
+        True
+    """
+    arrays = [np.asarray(a, dtype=np.float64) for a in losses]
+    if not arrays or any(a.ndim != 2 or not len(a) or a.shape[1] != arrays[0].shape[1] for a in arrays):
+        raise DataError(f"need (n, M) arrays of one width, one a seed; got {[a.shape for a in arrays]}")
+    if shared and len({len(a) for a in arrays}) > 1:
+        raise DataError(f"shared test samples must be as many for every seed; got {[len(a) for a in arrays]}")
+    rng = np.random.default_rng(seed)
+    seeds = len(arrays)
+    out = np.empty((draws, arrays[0].shape[1]))
+    for start in range(0, draws, CHUNK):
+        some = slice(start, min(start + CHUNK, draws))
+        count = some.stop - some.start
+        # How often each seed is drawn, and the mean of every seed over its drawn samples.
+        times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=count)
+        weights = _sample_weights(rng, count, len(arrays[0])) if shared else None
+        total = np.zeros((count, arrays[0].shape[1]))
+        for k, array in enumerate(arrays):
+            if shared:
+                assert weights is not None
+                total += times[:, k : k + 1] * (weights @ array)
+            else:
+                # Each time a seed is drawn its samples are drawn anew.
+                for again in range(int(times[:, k].max(initial=0))):
+                    drawn = times[:, k] > again
+                    total[drawn] += _sample_weights(rng, int(drawn.sum()), len(array)) @ array
+        out[some] = total / seeds
+    return out
+
+
+def interval(draws: npt.ArrayLike, difference: float, confidence: float = 0.95) -> Interval:
+    """The percentile interval of drawn differences around the one that was measured."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.asarray(draws, dtype=np.float64), [tail, 1 - tail])
+    return Interval(float(difference), float(low), float(high))
+
+
+def _sample_weights(rng: np.random.Generator, count: int, n: int) -> FloatArray:
+    """(count, n): how often each sample is drawn, over n."""
+    chosen = rng.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
+    return np.bincount(chosen.ravel(), minlength=count * n).reshape(count, n) / n
