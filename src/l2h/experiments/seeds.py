@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import shutil
@@ -58,10 +59,10 @@ class Comparison:
         return dataset if self.classes is None else take_classes(dataset, self.classes)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the results depend on, but for the seed, as plain values."""
-        training = self.plan_of(0).as_dict()
-        classes = None if self.classes is None else list(self.classes)
-        return {"training": training, "methods": list(self.methods), "classes": classes}
+        """What the results depend on, but for the seed, as JSON has it."""
+        values = {"training": self.plan_of(0).as_dict(), "methods": self.methods, "classes": self.classes}
+        plain: dict[str, Any] = json.loads(json.dumps(values))
+        return plain
 
 
 def prepare(folder: Path, comparison: Comparison, *, force: bool = False) -> list[int]:
