@@ -17,7 +17,7 @@ from l2h import metrics
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
 from l2h.errors import DataError, RunError
-from l2h.experiments.plan import Plan, divide, make_client, make_system
+from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
 from l2h.files import digest, write_atomically
 from l2h.methods import Bench, Knowing, Method, Outcomes, Rule
 from l2h.training import Context, Progress, RejectorSpec, Silent, pick_device
@@ -142,9 +142,9 @@ def run_seed(
     )
 
 
-def make_bench(plan: Plan, dataset: Dataset, context: Context) -> Bench:
-    """The plan's data divided, its client made and its server trained."""
-    parts = divide(dataset, plan)
+def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: Parts | None = None) -> Bench:
+    """The plan's data divided (or as given), its client made and its server trained."""
+    parts = parts or divide(dataset, plan)
     client = make_client(plan, dataset, parts, context)
     system = make_system(plan, dataset, client)
     job = system.prepare(*parts.train, specs=[RejectorSpec()], held_out_rows=parts.held_out_rows)

@@ -50,7 +50,7 @@ class BinaryL2H(Learned):
     """Rejector and server in one exponential loss."""
 
     name, title = "binary-l2h", "Binary L2H (2024)"
-    reference = "Wu and Sarwate 2024"
+    reference = "Wu et al. 2024"
     equation = "c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r), LOCAL iff r > 0"
     change = (
         "as published r and e are trained together; here e is the shared server, its log-odds divided by beta, where "

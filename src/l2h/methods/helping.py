@@ -17,7 +17,7 @@ from l2h.training import Pool
 
 ALL = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=True)
 SEES_CLIENT = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
-PAPER = "Wu, Li and Sarwate 2025"
+PAPER = "Wu et al. 2025"
 
 
 class PaperL2H(Learned):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,7 @@ class Learned(Method):
         student: the trunk is taught the server's softmax.
         soft: it learns from the server's softmax and so from samples the server was fitted to as well.
         any_price: one rejector answers for every price.
+        options: of its net, over those of the bench.
     """
 
     family = "learned"
@@ -85,6 +86,7 @@ class Learned(Method):
     student: ClassVar[bool] = False
     soft: ClassVar[bool] = False
     any_price: ClassVar[bool] = False
+    options: ClassVar[dict[str, Any]] = {}
 
     @abstractmethod
     def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
@@ -107,7 +109,7 @@ class Learned(Method):
         pool = bench.soft if self.soft else bench.honest
         specs = [RejectorSpec()] * (1 if self.any_price else len(bench.costs))
         job, context = bench.job, bench.context
-        options = {"width": WIDTH, **bench.system.rejector_options}
+        options = {"width": WIDTH, **bench.system.rejector_options, **self.options}
         if self.net == "separate":
             options = {"width": options["width"]}
         make = rejector_builder(

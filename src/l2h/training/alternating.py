@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
+from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
 from l2h.training.rejectors import RejectorBatch, RejectorSpec, RejectorStep
+
+LOOK = 2048  # samples that a copy is asked of at once
 
 
 class AlternatingStage(Stage):
@@ -66,31 +70,50 @@ class AlternatingStage(Stage):
         self.group = torch.tensor([distinct.index(link) for link in links], device=context.device)
         total = self.settings.epochs * self.steps
         #: For each distinct link, at which steps it is up.
-        self.up = [link.schedule(total, self.steps) for link in distinct]
+        self.up = np.stack([link.schedule(total, self.steps) for link in distinct])
         self.copies = [None if up.all() else self._server_state(clone=True) for up in self.up]
+        self.step = RecordedStep(self._work, context.device, server_settings.batch, record=not self.rejector_step.draws)
+        self._at = 0
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         """One pass; nothing in it waits for the host."""
-        shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.name, epoch)
-        server_total = torch.zeros((), device=self.context.device)
-        rejector_total = torch.zeros(self.rejectors.size, device=self.context.device)
-        total_steps = self.settings.epochs * self.steps
-        for i, chosen in enumerate(shuffled.split(self.settings.batch)):
-            step = epoch * self.steps + i
-            set_learning_rate(self.optimizer, learning_rate(self.settings, step, total_steps))
-            x, y = self.x[chosen], self.y[chosen]
-            server_total += self._server_step(x, y)
-            right = self._server_correct(step, x, y)
-            rate = learning_rate(self.rejector_step.settings, step, total_steps)
-            rejector_total += self.rejector_step(
-                rate, x, self.view[chosen], self.client_correct[chosen], right, self.name, step
-            )
+        device, batch, first = self.context.device, self.settings.batch, epoch * self.steps
+        shuffled = order(self.samples, device, self.context.settings.seed, self.name, epoch)
+        # What the copy at the end of each link says of the samples, in the epoch's order. A copy stays as it is until
+        # the link is up again, so it is asked once for all the batches until then.
+        known = torch.zeros(len(self.up), self.samples, dtype=torch.bool, device=device)
+        live = torch.from_numpy(self.up[:, first : first + self.steps]).to(device)
+        self._at = first
+        for link in range(len(self.up)):
+            self._ask_copy(link, first, known, shuffled)
+        total = torch.zeros(1 + self.rejectors.size, device=device)
+        all_steps = self.settings.epochs * self.steps
+        for i, chosen in enumerate(shuffled.split(batch)):
+            self._at = first + i
+            set_learning_rate(self.optimizer, learning_rate(self.settings, self._at, all_steps))
+            self.rejector_step.set_rate(learning_rate(self.rejector_step.settings, self._at, all_steps))
+            total += self.step(chosen, known[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1])
+            self._keep_copies(known, shuffled)
             tick()
         return {
-            "train_loss": float(server_total) / self.samples,
+            "train_loss": float(total[0]) / self.samples,
             "held_out_loss": None,
-            **self.rejector_step.row(rejector_total, self.samples, epoch),
+            **self.rejector_step.row(total[1:], self.samples, epoch),
         }
+
+    def _work(self, chosen: Tensor, known: Tensor, live: Tensor) -> Tensor:
+        """A server step, then a rejector step; the server's loss and each rejector's, summed over the batch."""
+        x, y = self.x[chosen], self.y[chosen]
+        server_loss_ = self._server_step(x, y)
+        # On a GPU the step is recorded once for all steps, so it looks at the server whether a link is up or not.
+        if self.step.records or self.up[:, self._at].any():
+            self.server.eval()
+            with torch.no_grad(), self.context.autocast():
+                known = torch.where(live, self.server(x).argmax(-1) == y, known)
+        losses = self.rejector_step.update(
+            x, self.view[chosen], self.client_correct[chosen], known[self.group], self.name, self._at
+        )
+        return torch.cat([server_loss_.reshape(1), losses])
 
     def _server_step(self, x: Tensor, y: Tensor) -> Tensor:
         self.server.train()
@@ -102,29 +125,31 @@ class AlternatingStage(Stage):
         self.optimizer.step()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
-    def _server_correct(self, step: int, x: Tensor, y: Tensor) -> Tensor:
-        """Whether the server that each rejector knows at this step is right, (R, n)."""
-        self.server.eval()
-        labels: list[Tensor] = []
-        live: Tensor | None = None
-        with torch.no_grad(), self.context.autocast():
-            for up, copy in zip(self.up, self.copies, strict=True):
-                if up[step] or copy is None:
-                    live = self.server(x).argmax(-1) if live is None else live
-                    labels.append(live)
-                else:
-                    labels.append(functional_call(self.server, copy, (x,)).argmax(-1))
-        self._keep_copies(step)
-        return (torch.stack(labels) == y)[self.group]
-
-    def _keep_copies(self, step: int) -> None:
+    def _keep_copies(self, known: Tensor, shuffled: Tensor) -> None:
         """Where a link is up now and down at the next step, what arrived now is the copy to go on with."""
+        step = self._at
         state: dict[str, Tensor] | None = None
-        for up, copy in zip(self.up, self.copies, strict=True):
+        for link, (up, copy) in enumerate(zip(self.up, self.copies, strict=True)):
             if copy is not None and up[step] and (step + 1 == len(up) or not up[step + 1]):
                 state = self._server_state(clone=False) if state is None else state
                 for name, tensor in state.items():
                     copy[name].copy_(tensor)
+                self._ask_copy(link, step + 1, known, shuffled)
+
+    def _ask_copy(self, link: int, step: int, known: Tensor, shuffled: Tensor) -> None:
+        """What the copy of a link says of the batches from ``step`` until the link is up again, within the epoch."""
+        copy, first = self.copies[link], self._at // self.steps * self.steps
+        ahead = self.up[link, step : first + self.steps]
+        last = step + (int(ahead.argmax()) if ahead.any() else len(ahead))
+        if copy is None or last == step:
+            return
+        start, end = ((at - first) * self.settings.batch for at in (step, last))
+        self.server.eval()
+        with torch.no_grad(), self.context.autocast():
+            for at in range(start, min(end, self.samples), LOOK):
+                rows = slice(at, min(at + LOOK, end, self.samples))
+                x, y = self.x[shuffled[rows]], self.y[shuffled[rows]]
+                known[link, rows] = functional_call(self.server, copy, (x,)).argmax(-1) == y
 
     def _server_state(self, clone: bool) -> dict[str, Tensor]:
         state = {name: tensor.detach() for name, tensor in self.server.state_dict().items()}

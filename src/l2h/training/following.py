@@ -190,8 +190,10 @@ class FollowingStage(Stage):
             self.copy.refresh()
             x, y = self.x[chosen], self.y[chosen]
             right = self.copy.correct(chosen, x, y)
-            rate = learning_rate(self.settings, step, self.settings.epochs * self.steps)
-            total += self.rejector_step(rate, x, self.view[chosen], self.client_correct[chosen], right, self.name, step)
+            self.rejector_step.set_rate(learning_rate(self.settings, step, self.settings.epochs * self.steps))
+            total += self.rejector_step.update(
+                x, self.view[chosen], self.client_correct[chosen], right, self.name, step
+            )
             tick()
         row = self.rejector_step.row(total, self.samples, epoch)
         return {"train_loss": row["rejector_loss"], "held_out_loss": None, **row, **self.copy.columns()}

@@ -262,11 +262,12 @@ class RejectorStep:
         self.loss = BatchLoss(specs, context.device)
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
 
-    def __call__(
-        self, rate: float, x: Tensor, view: Tensor, client_correct: Tensor, server_correct: Tensor, *keys: Any
-    ) -> Tensor:
-        """Update; gives each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next updates."""
         set_learning_rate(self.optimizer, rate)
+
+    def update(self, x: Tensor, view: Tensor, client_correct: Tensor, server_correct: Tensor, *keys: Any) -> Tensor:
+        """Gives each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
         # What a rejector draws, such as for dropout, must not move anyone else's draws; ours draw nothing.
         own = (
             seeded(self.context.device, self.context.settings.seed, "rejector", *keys) if self.draws else nullcontext()
