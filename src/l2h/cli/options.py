@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from l2h.errors import SettingsError
-from l2h.settings import PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+from l2h.settings import CHOICES, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
 
 
 def make_settings(values: dict[str, Any], overrides: list[str], server: str) -> Settings:
@@ -26,7 +26,8 @@ def make_settings(values: dict[str, Any], overrides: list[str], server: str) -> 
         if name in ("augment", *stages):
             raise SettingsError(f"--set {override}: {name} has a flag of its own, --{name}")
         if not key:
-            plain[name] = value
+            # "none" is a choice of some settings, and no value of the others.
+            plain[name] = "none" if value is None and "none" in CHOICES.get(name, ()) else value
         elif stage in stages and key in StageSettings.__dataclass_fields__:
             stages[stage] = replace(stages[stage], **{key: value})
         else:

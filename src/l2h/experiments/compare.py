@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +91,7 @@ class SeedResult:
             for name in ("remote", "as_published"):
                 arrays[name] = np.unpackbits(arrays[name], axis=-1, count=n).astype(bool)
             return cls(**{**meta, "names": tuple(meta["names"])}, **arrays)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise RunError(f"{path} is damaged: {error}; remove it, and its seed is run again") from error
 
 

@@ -8,6 +8,7 @@ import multiprocessing
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
@@ -48,6 +49,10 @@ class Comparison:
         methods.get(self.methods)
         if not self.methods:
             raise SettingsError(f"no method to compare; known: {', '.join(methods.known())}")
+        if self.plan.settings.recipe != "default":
+            raise SettingsError(
+                "methods are compared around one finished server: recipe 'paper' has none, use l2h train"
+            )
 
     def plan_of(self, seed: int) -> Plan:
         """The plan with that seed."""
@@ -62,6 +67,7 @@ class Comparison:
         """What the results depend on, but for the seed, as JSON has it."""
         values = {"training": self.plan_of(0).as_dict(), "methods": self.methods, "classes": self.classes}
         plain: dict[str, Any] = json.loads(json.dumps(values))
+        del plain["training"]["settings"]["threads"]  # how many seeds run at once is of no account
         return plain
 
 
@@ -76,7 +82,10 @@ def prepare(folder: Path, comparison: Comparison, *, force: bool = False) -> lis
     if (folder / runs.CONFIG).exists():
         differing = runs.differences(_ours(folder)["comparison"], comparison.as_dict())
         if force:
-            shutil.rmtree(folder / SEEDS, ignore_errors=True)
+            for name in (SEEDS, runs.PLOTS):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            for name in ("comparison.json", "comparison.csv", "report.html"):
+                (folder / name).unlink(missing_ok=True)
         elif differing:
             raise RunError(f"{folder} holds another comparison ({'; '.join(differing)}): --force replaces it")
     elif folder.exists() and any(folder.iterdir()):
@@ -135,6 +144,11 @@ def run_seeds(
                 _pass_on(told, tell)
                 for one in finished:
                     one.result()
+        except BrokenProcessPool as error:
+            raise RunError(
+                "a process was killed, maybe for want of memory: give fewer --jobs; the same command goes on with the "
+                "seeds that are there"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def summarise(
         raise DataError("the seeds compared different methods: run them again with --force")
     prices = comparison.plan.costs
     chosen = methods.get(names)
-    default = methods.DEFAULT if methods.DEFAULT in names else names[-1]
+    default = methods.DEFAULT
     risks = _Risks([_losses(result, result.remote, prices) for result in results])
     published = [_losses(result, result.as_published, prices).mean(axis=-1) for result in results]
     cells = []
@@ -63,7 +64,6 @@ def summarise(
     drawn = risks.draw(draws, shared)
     means = np.mean(risks.by_seed, axis=0)
     over, drawn_over = means.mean(axis=1), drawn.mean(axis=2)
-    at = names.index(default)
     return {
         "schema": SCHEMA,
         "dataset": dataset,
@@ -89,6 +89,7 @@ def summarise(
         "against_default": [
             {"method": name, "c_1": costs.c_1, "c_e": costs.c_e}
             | interval(drawn[:, m, c] - drawn[:, at, c], means[m, c] - means[at, c], CONFIDENCE).as_dict()
+            for at in (i for i, name in enumerate(names) if name == default)
             for m, name in enumerate(names)
             for c, costs in enumerate(prices)
             if m != at
@@ -98,7 +99,7 @@ def summarise(
             "rate": RATES.tolist(),
             "methods": {name: _curve(results, m) for m, name in enumerate(names)},
         },
-        "settings": comparison.as_dict()["training"],
+        "settings": json.loads(json.dumps(comparison.plan_of(results[0].seed).as_dict())),
         "command": command,
         "skipped": list(skipped),
     }

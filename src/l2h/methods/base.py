@@ -136,7 +136,7 @@ class Threshold(Rule):
     """Send where a score is high enough: the threshold is chosen for each price on the calibration samples.
 
     It is the one of the lowest risk there. A method whose paper has a threshold of its own keeps that one unless the
-    other is better by more than its standard error: few calibration samples must not make a good rule worse.
+    other is better by more than its standard error, so that chance alone seldom moves it.
 
     Subclasses give the score, and the threshold of their paper if there is one.
     """

@@ -16,6 +16,7 @@ from l2h.costs import Costs, FloatArray
 from l2h.decision import expected_saving
 from l2h.methods.base import Traits
 from l2h.methods.learned import Learned, Prices, bounded_exp, client_scores, local_score
+from l2h.metrics import apply_platt
 from l2h.training import Pool
 
 
@@ -87,8 +88,9 @@ class SoftmaxL2D(Learned):
     reference = "Mozannar and Sontag 2020"
     equation = "-sum_i (max_j c_j - c_i) ln softmax(g_1..g_K, g_d)_i, REMOTE iff g_d >= max_i g_i"
     change = (
-        "g_1..g_K are the client's log-probabilities and stay; g_d alone is trained, so the rule is right where the "
-        "client's probabilities are"
+        "g_1..g_K are the client's log-probabilities and stay; g_d alone is trained. The rule is right where the "
+        "client's probabilities are and c_e + c_1 <= 1; above that the loss also pulls at the other classes, whose "
+        "scores cannot answer, and it keeps too much"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
     net = "attached"
@@ -125,8 +127,7 @@ class OvAL2D(Learned):
 
     def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
         """The saving that the stated probabilities promise."""
-        server_right = 1 / (1 + np.exp(-_defer(scores)))
-        return expected_saving(client.confidence, server_right, costs)
+        return expected_saving(client.confidence, apply_platt(_defer(scores), 1.0, 0.0), costs)
 
 
 class TwoStageConfidence(Learned):

@@ -1,7 +1,7 @@
 """Methods that train a rejector: same nets, same samples, same steps; they differ in the loss and in the rule.
 
-A rejector gives two numbers a sample. A method that has one score reads it as their difference, so that every learned
-method has the same net and the same number of parameters to train.
+A rejector gives two numbers a sample. A method that has one score reads it as their difference, so that all methods
+with one kind of net have the same number of parameters to train.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ WIDTH = 4.0
 class Prices:
     """The costs of R rejectors, each (R, 1), to be broadcast against samples.
 
+    In units in which a right local answer costs 0 and a wrong one 1, which changes no decision and is how the published
+    losses are written.
+
     Attributes:
-        local_right: c_cc.
-        local_wrong: c_ce.
-        remote_right: c_sc, the paper's c_e.
-        remote_wrong: c_se, the paper's c_e + c_1.
+        local_right: 0.
+        local_wrong: 1.
+        remote_right: c_e.
+        remote_wrong: c_e + c_1.
     """
 
     local_right: Tensor
@@ -53,8 +56,10 @@ class Prices:
     @classmethod
     def of(cls, costs: Sequence[Costs], device: torch.device) -> Prices:
         """On a device."""
-        four = torch.tensor([[c.c_cc, c.c_ce, c.c_sc, c.c_se] for c in costs], dtype=torch.float32, device=device)
-        return cls(*(four[:, k : k + 1] for k in range(4)))
+        four = np.array([[c.c_cc, c.c_ce, c.c_sc, c.c_se] for c in costs])
+        four = (four - four[:, :1]) / (four[:, 1:2] - four[:, :1])
+        tensor = torch.tensor(four, dtype=torch.float32, device=device)
+        return cls(*(tensor[:, k : k + 1] for k in range(4)))
 
     def local(self, correct: Tensor) -> Tensor:
         """(R, n), what a local answer costs."""
@@ -184,7 +189,7 @@ class LearnedRule(Threshold):
             "multiply_adds": float(multiply_adds(module, *args)),
             "steps": float(self.trained.steps),
         }
-        if self.method.student:
+        if getattr(module, "classes", 0):
             taught = rejector_scores(rejectors, inputs.X, inputs.client, context, student=True)[0]
             out["student"] = float((taught.argmax(axis=1) == y).mean())
         return out
