@@ -9,7 +9,7 @@ from typing import Any
 
 from l2h.errors import SettingsError
 
-_CHOICES = {
+CHOICES = {
     "recipe": ("default", "paper"),
     "loss": ("priced", "shifted", "swapped", "paper"),
     "precision": ("fp32", "bf16"),
@@ -35,6 +35,8 @@ class StageSettings:
         schedule: ``cosine`` (after a short warm-up, to nothing) or ``constant``.
         patience: stop after so many epochs without a better held-out loss, and keep the best; None: neither.
         reduction: of the loss over a batch.
+        smoothing: of the labels of a classifier, the share spread over all classes.
+        mix: how often, as a share of the batches of a classifier, two images are mixed (CutMix or MixUp).
     """
 
     epochs: int = 30
@@ -46,6 +48,8 @@ class StageSettings:
     schedule: str = "cosine"
     patience: int | None = 8
     reduction: str = "mean"
+    smoothing: float = 0.0
+    mix: float = 0.0
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -55,6 +59,8 @@ class StageSettings:
             _whole("patience", self.patience, 1)
         _number("lr", self.lr, 0, math.inf, open_low=True)
         _number("momentum", self.momentum, 0, 1)
+        _number("smoothing", self.smoothing, 0, 1, open_high=True)
+        _number("mix", self.mix, 0, 1)
         _number("weight_decay", self.weight_decay, 0, math.inf)
 
 
@@ -139,8 +145,8 @@ class Settings:
 def _check_choices(settings: Any) -> None:
     for f in fields(settings):
         value = getattr(settings, f.name)
-        if f.name in _CHOICES and value not in _CHOICES[f.name]:
-            raise SettingsError(f"{f.name}={value!r} is unknown; known: {', '.join(_CHOICES[f.name])}")
+        if f.name in CHOICES and value not in CHOICES[f.name]:
+            raise SettingsError(f"{f.name}={value!r} is unknown; known: {', '.join(CHOICES[f.name])}")
 
 
 def _whole(name: str, value: Any, low: int) -> None:

@@ -18,6 +18,7 @@ from l2h.cli.compare import compare
 from l2h.cli.console import console, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
+from l2h.cli.paper import paper
 from l2h.cli.train import train
 from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError
 from l2h.limits import LimitError
@@ -44,7 +45,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
         except L2HError as error:
             _fail(error, 1)
         except KeyboardInterrupt:
-            sys.stderr.write("\ninterrupted; a training that has a checkpoint goes on with --resume\n")
+            sys.stderr.write("\ninterrupted; a training goes on with --resume, a comparison with the same command\n")
             raise typer.Exit(130) from None
 
     return guarded
@@ -55,7 +56,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate, compare):
+for _command in (demo, train, calibrate, evaluate, compare, paper):
     app.command()(_guarded(_command))
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from l2h.report.figure import png
     from l2h.report.history import plot_sync
     from l2h.report.page import write_page
+    from l2h.report.paper import experiment_tables, write_experiment, write_overview
+    from l2h.report.paper_plots import plot_bounds, plot_losses, plot_risk_curves, plot_scaling, plot_tradeoff
     from l2h.report.plots import (
         plot_contrastive,
         plot_frontier,
@@ -35,19 +37,25 @@ __all__ = [
     "comparison_headline",
     "comparison_table",
     "contrastive_table",
+    "experiment_tables",
     "grid_tables",
     "headline",
+    "plot_bounds",
     "plot_contrastive",
     "plot_frontier",
     "plot_frontiers",
     "plot_history",
+    "plot_losses",
     "plot_pairs",
     "plot_per_class",
     "plot_reliability",
     "plot_risk",
+    "plot_risk_curves",
     "plot_risk_grid",
     "plot_samples",
+    "plot_scaling",
     "plot_sync",
+    "plot_tradeoff",
     "png",
     "property_table",
     "risk_table",
@@ -55,6 +63,8 @@ __all__ = [
     "spread_table",
     "verdict",
     "write_comparison",
+    "write_experiment",
+    "write_overview",
     "write_page",
 ]
 
@@ -76,6 +86,14 @@ _HOME = {
     "comparison_table": "comparison_tables",
     "grid_tables": "comparison_tables",
     "property_table": "comparison_tables",
+    "experiment_tables": "paper",
+    "write_experiment": "paper",
+    "write_overview": "paper",
+    "plot_bounds": "paper_plots",
+    "plot_losses": "paper_plots",
+    "plot_risk_curves": "paper_plots",
+    "plot_scaling": "paper_plots",
+    "plot_tradeoff": "paper_plots",
 }
 
 

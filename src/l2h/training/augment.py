@@ -26,6 +26,34 @@ def augment(x: Tensor, kind: str) -> Tensor:
     return x[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
+def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Each image of a batch mixed with the one before it, for a ``share`` of the batches: CutMix or MixUp, by a coin.
+
+    Everything is drawn on the device. Other inputs than images are never mixed.
+
+    Args:
+        x: float (n, C, H, W).
+        share: how often, in [0, 1].
+
+    Returns:
+        The batch, and how much of each image is its own: a scalar in [0, 1]; the label of the rest is the one before.
+    """
+    own = torch.ones((), device=x.device)
+    if not share or x.ndim != 4:
+        return x, own
+    height, width = x.shape[2:]
+    other = x.roll(1, dims=0)
+    drawn = torch.rand(5, device=x.device)
+    # CutMix: a rectangle of the other image whose area is uniform, cut at the border.
+    side = torch.sqrt(1 - drawn[0])
+    rows = (torch.arange(height, device=x.device) - drawn[1] * height).abs() < side * height / 2
+    columns = (torch.arange(width, device=x.device) - drawn[2] * width).abs() < side * width / 2
+    cut = (rows[:, None] & columns[None, :]).to(x.dtype)
+    blend = torch.where(drawn[3] < 0.5, cut, (1 - drawn[0]).to(x.dtype).expand_as(cut))
+    blend = torch.where(drawn[4] < share, blend, torch.zeros_like(blend))
+    return x * (1 - blend) + other * blend, 1 - blend.mean()
+
+
 def _shifted(n: int, size: int, device: torch.device) -> Tensor:
     """Row numbers of each sample after a shift, (n, size), clamped to the image."""
     reach = max(1, size // 8)

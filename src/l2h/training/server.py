@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from l2h.errors import ModelError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
-from l2h.training.augment import augment
+from l2h.training.augment import augment, mix
 from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, run_stage, set_learning_rate
@@ -66,10 +67,15 @@ class ServerStage(Stage):
         return {"train_loss": train_loss, "held_out_loss": held_out_loss}
 
     def _work(self, chosen: Tensor) -> Tensor:
-        x = augment(self.x[chosen], self.augmentation)
+        x, y, settings = augment(self.x[chosen], self.augmentation), self.y[chosen], self.settings
+        own = None
+        if settings.mix:
+            x, own = mix(x.float(), settings.mix)
         with self.context.autocast():
             scores = self.model(x)
-        loss = server_loss(scores.float(), self.y[chosen], reduction=self.settings.reduction)  # type: ignore[arg-type]
+        loss = classifier_loss(scores.float(), y, settings)
+        if own is not None:
+            loss = own * loss + (1 - own) * classifier_loss(scores.float(), y.roll(1), settings)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()
@@ -108,6 +114,11 @@ class ServerStage(Stage):
         """Put the best weights in place."""
         if self.best:
             self.model.load_state_dict(self.best)
+
+
+def classifier_loss(scores: Tensor, y: Tensor, settings: StageSettings) -> Tensor:
+    """L1, its labels smoothed where the settings say so."""
+    return F.cross_entropy(scores, y, reduction=settings.reduction, label_smoothing=settings.smoothing)
 
 
 def train_classifier(

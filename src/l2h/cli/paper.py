@@ -1,0 +1,142 @@
+"""``l2h paper``: the experiments of the paper, one command each."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from l2h.errors import SettingsError, UnknownNameError
+
+if TYPE_CHECKING:
+    from l2h.experiments.paper import Experiment, Study
+
+SETS = ("cifar10", "svhn")
+
+
+def paper(
+    name: Annotated[
+        str,
+        typer.Argument(help="tradeoff, contrastive, async, brr, gallery, missing-class, or all.", show_default=False),
+    ],
+    data: Annotated[
+        str,
+        typer.Option("--data", "-d", help="The folder with cifar10 and svhn; or digits, to try it out with --quick."),
+    ],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", help="Only this data set; repeat for several. (default: cifar10 and svhn)"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version: few images, small nets, few prices; minutes on a CPU.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder.")] = Path("runs/paper"),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Of our recipe: fp32 or bf16. The paper's runs in fp32.")] = "fp32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+) -> None:
+    """Repeat the paper's experiments: its figures, ours by its recipe, and ours by our recipe, side by side.
+
+    Trainings are kept under OUT/passes and shared by the experiments; after an interruption the same command goes on
+    with what is there.
+
+    Example: [bold]l2h paper contrastive --data data --out runs/paper[/]
+
+    Example: [bold]l2h paper all --data digits --quick[/]
+    """
+    from l2h.cli.console import log, telling
+    from l2h.cli.output import make_console, print_json
+    from l2h.experiments.paper import EXPERIMENTS, Study
+    from l2h.experiments.paper.grid import FULL, QUICK
+    from l2h.report import experiment_tables, write_overview
+
+    chosen = list(EXPERIMENTS) if name == "all" else [name]
+    if chosen[0] not in EXPERIMENTS:
+        raise UnknownNameError(f"unknown experiment {name!r}; known: {', '.join(EXPERIMENTS)}, all")
+    if seeds < 1:
+        raise SettingsError(f"--seeds {seeds}: at least 1")
+    if data == "digits" and not quick:
+        raise SettingsError("the digits stand in for the paper's data only with --quick")
+    sets = ("digits",) if data == "digits" else tuple(dataset or SETS)
+    unknown = [one for one in sets if one not in (*SETS, "digits")]
+    if unknown:
+        raise UnknownNameError(f"unknown data set {unknown[0]!r}; known: {', '.join(SETS)}")
+    results = []
+    with telling() as progress:
+        study = Study(data, sets, tuple(range(seeds)), QUICK if quick else FULL, out, device, precision, progress)
+        for sample in sets:
+            _ = study.lab(sample, 0).dataset  # a set that is not there is told before anything is trained
+        for one in chosen:
+            experiment = EXPERIMENTS[one](study)
+            results.append(_write(experiment, study, quick, out / one))
+            log.info("%s: %s", one, out / one / "report.html")
+    pages = write_overview(results, out)
+    if as_json:
+        print_json(results)
+        return
+    console = make_console()
+    for result in results:
+        for table in experiment_tables(result):
+            console.print(table)
+        for sentence in result["findings"]:
+            console.print(sentence, markup=False)
+    log.info("All of it: %s", ", ".join(map(str, pages)))
+
+
+def _write(experiment: Experiment, study: Study, quick: bool, folder: Path) -> dict[str, Any]:
+    """Plots, tables and page; gives the plain values."""
+    import shlex
+
+    from l2h.experiments.paper.study import SCHEMA
+    from l2h.files import write_atomically
+    from l2h.report import png, write_experiment
+
+    for file, drawing in experiment.drawings.items():
+        write_atomically(folder / file, png(_draw(drawing.plot, drawing.data)))
+    values = {
+        "schema": SCHEMA,
+        "name": experiment.name,
+        "title": experiment.title,
+        "question": experiment.question,
+        "datasets": list(study.sets),
+        "seeds": list(study.seeds),
+        "quick": quick,
+        "command": shlex.join(["l2h", *sys.argv[1:]]),
+        "hardware": _hardware(study.device),
+        "settings": {key: str(value) for key, value in vars(study.scale).items()},
+        "findings": experiment.findings,
+        "errata": experiment.errata,
+        "sections": experiment.sections,
+    }
+    write_experiment(values, folder)
+    return values
+
+
+def _draw(plot: str, data: Any) -> Any:
+    from l2h.report import paper_plots, plot_samples
+
+    if plot == "samples":
+        return plot_samples(data["report"], data["images"], seed=data["seed"])
+    drawn: dict[str, Callable[..., Any]] = {
+        "tradeoff": paper_plots.plot_tradeoff,
+        "risk": paper_plots.plot_risk_curves,
+        "losses": paper_plots.plot_losses,
+        "bounds": paper_plots.plot_bounds,
+        "per_class": paper_plots.plot_per_class,
+    }
+    return drawn[plot](**data)
+
+
+def _hardware(device: str) -> str:
+    import torch
+
+    from l2h.training import pick_device
+
+    where = pick_device(device)
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else f"{platform.machine()} CPU"
+    return f"{name}, torch {torch.__version__}"

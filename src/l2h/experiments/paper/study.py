@@ -1,0 +1,150 @@
+"""What every experiment of the paper is given, and what it gives back."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from l2h.experiments.paper.grid import Scale
+from l2h.experiments.paper.lab import Lab, Pass
+from l2h.training import Progress
+
+SCHEMA = 1
+#: What we call the three columns of every page.
+PUBLISHED, PAPER, BOUNDED, OURS = "paper's figure", "paper's recipe", "paper's recipe, bounded loss", "our recipe"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture to be drawn: by the plot of this name, from these data."""
+
+    plot: str
+    data: Any
+
+
+@dataclass
+class Experiment:
+    """One experiment's result.
+
+    Attributes:
+        name: of the command.
+        title: for people.
+        question: what it asks.
+        findings: sentences made from the numbers.
+        errata: what the paper or its code says otherwise.
+        sections: tables, texts and plots in their order.
+        drawings: the plots' files.
+    """
+
+    name: str
+    title: str
+    question: str
+    findings: list[str] = field(default_factory=list)
+    errata: list[str] = field(default_factory=list)
+    sections: list[dict[str, Any]] = field(default_factory=list)
+    drawings: dict[str, Drawing] = field(default_factory=dict)
+
+    def table(
+        self, name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str | None = None
+    ) -> None:
+        """Add a table."""
+        self.sections.append(
+            {
+                "kind": "table",
+                "name": name,
+                "title": title,
+                "columns": list(columns),
+                "rows": [list(row) for row in rows],
+                "note": note,
+                "best": None,
+            }
+        )
+
+    def plot(self, file: str, title: str, drawing: Drawing, note: str | None = None) -> None:
+        """Add a plot."""
+        self.sections.append({"kind": "plot", "title": title, "file": file, "alt": title, "note": note})
+        self.drawings[file] = drawing
+
+    def text(self, text: str) -> None:
+        """Add a paragraph."""
+        self.sections.append({"kind": "text", "text": text})
+
+
+@dataclass(frozen=True)
+class Study:
+    """Data, seeds and size.
+
+    Attributes:
+        data: folder of the data sets, or ``digits``.
+        sets: names of the data sets for the experiments on CIFAR-10 and SVHN.
+        seeds: numbers.
+        scale: full or quick.
+        folder: of all results.
+        device: as in :class:`l2h.Settings`.
+        precision: of our recipe.
+        progress: who is told.
+        vit_weights: a safetensors file for the ViT; None trains it from scratch.
+    """
+
+    data: str
+    sets: tuple[str, ...]
+    seeds: tuple[int, ...]
+    scale: Scale
+    folder: Path
+    device: str = "auto"
+    precision: str = "fp32"
+    progress: Progress | None = None
+    vit_weights: Path | None = None
+
+    def lab(self, name: str, seed: int) -> Lab:
+        """The laboratory of a data set and a seed."""
+        return Lab(
+            self.data,
+            name,
+            seed,
+            self.scale,
+            self.folder / "passes",
+            device=self.device,
+            precision=self.precision,
+            progress=self.progress,
+        )
+
+    def published(self, name: str, **options: Any) -> list[Pass]:
+        """The pass by the paper's recipe, of every seed."""
+        return [self.lab(name, seed).published(**options) for seed in self.seeds]
+
+    def ours(self, name: str, **options: Any) -> list[Pass]:
+        """The pass by our recipe, of every seed."""
+        return [self.lab(name, seed).ours(**options) for seed in self.seeds]
+
+
+Run = Callable[[Study], Experiment]
+
+
+def printed(table: str) -> list[dict[str, str]]:
+    """The rows of one of the paper's tables."""
+    text = (files(__package__) / "tables" / f"{table}.csv").read_text()
+    return list(csv.DictReader(text.splitlines()))
+
+
+def printed_share(text: str) -> dict[str, Any] | None:
+    """A percentage as the paper prints it, as a fraction; None where it prints none."""
+    return None if text == "" else {"mean": float(text) / 100, "sem": None, "percent": True}
+
+
+SIGN = (
+    "The authors' released code weighs the REMOTE term of L2 with 1 - c_e + c_1 1[e != y]: the sign of c_1 is reversed "
+    "against the paper, so that it rewards sending what the server gets wrong. Here L2 is as the paper prints it."
+)
+UNBOUNDED = (
+    "Where c_e + c_1 > 1 the paper's L2 has a negative weight on samples that the server gets wrong and no lower "
+    "bound: its rejector can run off to infinity. A cell that did is shown as n/a, beside the bounded form with the "
+    "same Bayes rule."
+)
+CALIBRATION = (
+    "The paper calibrates its reject rate on the test set. Here a tenth of the training samples is kept for it."
+)
