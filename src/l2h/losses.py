@@ -84,6 +84,9 @@ def priced_loss(scores: Tensor, client_target: Tensor, server_target: Tensor, re
         server_target: (n,) in [0, 1]: whether e is right, or a probability of it.
         reduction: over samples; the two heads of a sample are added.
     """
+    for name, target in (("client_target", client_target), ("server_target", server_target)):
+        if target.shape != scores.shape[:1]:
+            raise ValueError(f"{name} must be ({len(scores)},), one a sample; got {tuple(target.shape)}")
     return reduce(priced_losses(scores, client_target, server_target), reduction)
 
 

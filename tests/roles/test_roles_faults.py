@@ -130,7 +130,8 @@ def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pai
         assert int(row["copy_age_steps"]) >= 0
         assert float(row["copy_age_seconds"]) >= 0
         assert row["link"] == "ok"
-    assert link(unbroken.client)["failures"].keys() <= {"connect"}, "before the server was there"
+    # Nothing but tries before the server was there, and copies that a newer one replaced while they were fetched.
+    assert link(unbroken.client)["failures"].keys() <= {"connect", "gone"}
 
 
 def test_a_link_that_is_down_all_the_time_costs_neither_a_step(

@@ -20,7 +20,7 @@ from l2h.training.checkpoint import load_checkpoint
 
 STAGES = {
     "default": [
-        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=14", "--set", "rejector.patience=13",
+        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=50", "--set", "rejector.patience=49",
         "--set", "rejector.batch=64", "--set", "copies=1", "--option", "rejector.width=1",
     ],
     "paper": ["--set", "server.epochs=6", "--c-1", "0.5", "--c-e", "0.1", "--c-e", "0.3", "--rejector", "separate"],

@@ -78,10 +78,11 @@ class Bench:
         context: shared by all trainings.
         costs: the prices that rules must answer for.
         calibration: samples (X, y) that belong to nobody else.
+        served: a server that is there already.
 
-    The server is trained here, once. Every learned method gets the same number of samples and steps: those that learn
-    from the server's softmax also use changed copies of the samples the server was fitted to; the others, which need
-    honest outcomes, get as many more copies of the honest samples instead.
+    The server is trained here, once, unless it is there already. Every learned method gets the same number of samples
+    and steps: those that learn from the server's softmax also use changed copies of the samples the server was fitted
+    to; the others, which need honest outcomes, get as many more copies of the honest samples instead.
     """
 
     def __init__(
@@ -91,10 +92,11 @@ class Bench:
         context: Context,
         costs: Sequence[Costs],
         calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+        served: Served | None = None,
     ) -> None:
         self.system, self.job, self.context = system, job, context
         self.costs = tuple(costs)
-        self.served: Served = serve(job, context)
+        self.served: Served = served or serve(job, context)
         self.pools: Pools = make_pools(job, context, self.served)
         self.calibration = self.outcomes(*calibration)
 

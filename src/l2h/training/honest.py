@@ -92,9 +92,9 @@ def make_pools(job: Job, context: Context, served: Served) -> Pools:
     honest, held = [], []
     for k, (teacher, rows, held_rows) in enumerate(_shares(job, context, served)):
         with seeded(context.device, settings.seed, "pool", k):
-            honest.append(_outcomes(job, context, teacher, rows, settings.distill))
+            honest.append(outcomes(job, context, teacher, rows, settings.distill))
             honest += _copies(job, context, teacher, rows, settings.copies, settings.distill)
-        held.append((_outcomes(job, context, teacher, held_rows, distill=0.0), held_rows))
+        held.append((outcomes(job, context, teacher, held_rows, distill=0.0), held_rows))
     fitted = []
     if served.fitted is not None:
         # What the server was fitted to says too much good of it, but changed copies still rank: soft targets only.
@@ -138,7 +138,7 @@ def _shares(job: Job, context: Context, served: Served) -> list[tuple[Teacher, R
 def _copies(job: Job, context: Context, teacher: Teacher, rows: Rows, count: int, distill: float) -> list[Pool]:
     if context.settings.augment == "none" or teacher.model is None:
         return []
-    return [_outcomes(job, context, teacher, rows, distill, changed=True) for _ in range(count)]
+    return [outcomes(job, context, teacher, rows, distill, changed=True) for _ in range(count)]
 
 
 def serve(job: Job, context: Context) -> Served:
@@ -148,24 +148,24 @@ def serve(job: Job, context: Context) -> Served:
     if job.fixed_server is not None:
         answers = job.fixed_server.answers(job.X, job.num_classes)
         log_p = torch.from_numpy(answers.log_probability).to(context.device)
-        return Served(None, [_teacher(job, context, everything, None, log_p, calibrate=answers.has_scores)], None)
+        return Served(None, [teacher_of(job, context, everything, None, log_p, calibrate=answers.has_scores)], None)
     honest = settings.honest
     if honest == "auto":
         small = len(job.y) <= CROSSFIT_UP_TO and job.held_out_rows is None
         honest = "crossfit" if small else "holdout"
     if honest == "none":
         server = _train_server(job, context, "server", everything, None)[0]
-        return Served(server, [_teacher(job, context, everything, server)], None)
+        return Served(server, [teacher_of(job, context, everything, server)], None)
     if honest == "holdout":
         fit, held = _enough(_held_out(job, settings), job)
         server = _train_server(job, context, "server", fit, held)[0]
-        return Served(server, [_teacher(job, context, held, server)], fit)
+        return Served(server, [teacher_of(job, context, held, server)], fit)
     folds = _enough(split(job.y, (1 / settings.folds,) * settings.folds, derive(settings.seed, "folds")), job)
     teachers, epochs = [], []
     for k, fold in enumerate(folds):
         rest = np.setdiff1d(everything, fold)
         model, epoch = _train_server(job, context, f"server fold {k + 1}", rest, fold)
-        teachers.append(_teacher(job, context, fold, model))
+        teachers.append(teacher_of(job, context, fold, model))
         epochs.append(epoch)
     # All samples, for as long as the folds were at their best after.
     server = _train_server(job, context, "server", everything, None, max(1, round(float(np.mean(epochs)))))[0]
@@ -190,7 +190,7 @@ def _train_server(
     return model, train_classifier(name, model, job.X[index], job.y[index], settings, context, held_out)
 
 
-def _teacher(
+def teacher_of(
     job: Job,
     context: Context,
     index: Rows,
@@ -198,6 +198,7 @@ def _teacher(
     log_probability: Tensor | None = None,
     calibrate: bool = True,
 ) -> Teacher:
+    """A server, or its answers, as the one who speaks of the samples at ``index``."""
     if log_probability is None:
         assert model is not None
         log_probability = log_probabilities(model, torch.from_numpy(job.X[index]).to(context.device), context)
@@ -221,7 +222,7 @@ def fit_temperature(log_probability: Tensor, y: Tensor) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def _outcomes(
+def outcomes(
     job: Job,
     context: Context,
     teacher: Teacher,

@@ -192,7 +192,12 @@ class RejectorBatch:
         self.common = self._common()
 
     def _common(self) -> frozenset[str]:
-        """Buffers that all rejectors share, such as the input scaling: what needs them alone is computed once."""
+        """Buffers that all rejectors share, the scalings: what needs them alone is computed once.
+
+        Of a module of the user's none is taken for shared, since its training may change them.
+        """
+        if not isinstance(self.template, AttachedRejector | SeparateRejector):
+            return frozenset()
         return frozenset(name for name, buffer in self.buffers.items() if bool((buffer == buffer[:1]).all()))
 
     def module(self, i: int) -> nn.Module:
@@ -261,6 +266,7 @@ class RejectorStep:
         self.draws = not isinstance(rejectors.template, SeparateRejector | AttachedRejector)
         self.loss = BatchLoss(specs, context.device)
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
+        self.lost: set[int] = set()
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the next updates."""
@@ -287,7 +293,8 @@ class RejectorStep:
         """The columns of the history: the mean over rejectors and, where there are several, each one's loss."""
         losses = (total / samples).tolist()
         for i, (value, spec) in enumerate(zip(losses, self.specs, strict=True)):
-            if not math.isfinite(value):
+            if not math.isfinite(value) and i not in self.lost:
+                self.lost.add(i)
                 log.warning(
                     "rejector %d (%s, %s) is no longer finite in epoch %d: its loss has no lower bound where "
                     "c_e + c_1 > 1; 'shifted' and 'swapped' have one",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l2h.experiments.paper import asynchronous, bounded, contrastive, gallery, missing, tradeoff
+from l2h.experiments.paper import asynchronous, bounded, contrastive, gallery, missing, tradeoff, vit
 from l2h.experiments.paper.study import Drawing, Experiment, Run, Study
 
 __all__ = ["EXPERIMENTS", "Drawing", "Experiment", "Run", "Study"]
@@ -15,4 +15,5 @@ EXPERIMENTS: dict[str, Run] = {
     "brr": bounded.run,
     "gallery": gallery.run,
     "missing-class": missing.run,
+    "cifar100-vit": vit.run,
 }

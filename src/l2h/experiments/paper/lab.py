@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -192,13 +192,14 @@ class Lab:
         """By the paper's recipe; ``missing`` is a class that the client never saw."""
         chosen = tuple(specs or self.scale.specs())
         settings = self.scale.published_settings(self.seed, self.device)
-        return self._pass("published", missing, chosen, lambda: self._in_chunks(missing, chosen, settings))
+        return self.keep("published", missing, chosen, lambda: self._in_chunks(missing, chosen, settings))
 
     def ours(self, missing: int | None = None) -> Pass:
         """By our recipe: one priced rejector for all prices."""
-        return self._pass("ours", missing, (RejectorSpec(),), lambda: self._help(missing))
+        return self.keep("ours", missing, (RejectorSpec(),), lambda: self._help(missing))
 
-    def _pass(self, recipe: str, missing: int | None, specs: tuple[RejectorSpec, ...], make: Any) -> Pass:
+    def keep(self, recipe: str, missing: int | None, specs: tuple[RejectorSpec, ...], make: Callable[[], Pass]) -> Pass:
+        """The pass that is there, or the one that ``make`` gives, which is kept."""
         key = {
             "data": self.data,
             "seed": self.seed,
@@ -222,15 +223,10 @@ class Lab:
 
     def client(self, context: Context, missing: int | None) -> Client:
         """LeNet-5 by the authors' settings, without one class where ``missing`` names it."""
-        data = self.dataset
         rows = self.parts()[0]
         if missing is not None:
-            rows = rows[data.y_train[rows] != missing]
-        with seeded(context.device, self.seed, "client"):
-            net = build_scaled("lenet5", data.input_shape, data.num_classes)
-        settings = replace(PAPER_SERVER, epochs=self.scale.client_epochs, lr=self.scale.lr)
-        train_classifier("client", net, unit_range(data.X_train[rows]), data.y_train[rows], settings, context)
-        return as_client(net)
+            rows = rows[self.dataset.y_train[rows] != missing]
+        return train_client(self.dataset, rows, self.seed, self.scale, context)
 
     def _in_chunks(self, missing: int | None, specs: tuple[RejectorSpec, ...], settings: Settings) -> Pass:
         """All rejectors in one pass or, where the GPU's memory is too small for that, in halves.
@@ -324,6 +320,15 @@ class Lab:
         for row in history:
             seconds[row["stage"]] = round(seconds.get(row["stage"], 0.0) + float(row["seconds"]), 3)
         return {"seconds": seconds}
+
+
+def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Client:
+    """LeNet-5 by the authors' settings on some rows of the training set."""
+    with seeded(context.device, seed, "client"):
+        net = build_scaled("lenet5", dataset.input_shape, dataset.num_classes)
+    settings = replace(PAPER_SERVER, epochs=scale.client_epochs, lr=scale.lr)
+    train_classifier("client", net, unit_range(dataset.X_train[rows]), dataset.y_train[rows], settings, context)
+    return as_client(net)
 
 
 def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:

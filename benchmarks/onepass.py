@@ -1,0 +1,152 @@
+"""One pass over all cells of the paper's trade-off figure and cost table, against a plain loop for each cell.
+
+    python benchmarks/onepass.py --out results/paper/onepass
+
+By recipe `paper`: batch 16, AlexNet server, LeNet-5 rejectors, momentum SGD. Times are measured in one run, after a
+warm-up, over some hundred steps. Writes onepass.csv (a row a number of rejectors: milliseconds a step, peak memory),
+onepass.png, and prints what a step of the 54 cells costs in one pass and cell by cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from l2h.experiments.paper.grid import ASYNC, FULL
+from l2h.files import write_atomically
+from l2h.models import build_scaled
+from l2h.models.rejectors import SeparateRejector, client_view
+from l2h.models.scaling import InputScale
+from l2h.report import png
+from l2h.report.paper_plots import plot_scaling
+from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
+from l2h.training import Context, RejectorBatch, RejectorSpec, pick_device
+from l2h.training.alternating import AlternatingStage
+
+SHAPE, CLASSES, BATCH = (3, 32, 32), 10, 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rejectors", type=int, nargs="+", default=[1, 2, 5, 10, 20, 54, 108, 200])
+    parser.add_argument("--hidden", type=int, default=4096, help="of AlexNet; smaller to try the script out")
+    arguments = parser.parse_args()
+    device = pick_device(arguments.device)
+    cells = [RejectorSpec("paper", costs) for costs in FULL.tradeoff]
+    cells += [RejectorSpec("paper", costs, sync=sync) for costs in ASYNC for sync in FULL.syncs]
+    eager = eager_step(device, arguments.steps, arguments.hidden)
+    print(f"plain eager loop, one cell: {eager:.3f} ms a step; {len(cells)} cells: {eager * len(cells):.1f} ms")
+    points = []
+    for count in arguments.rejectors:
+        # The cells over and over, with other weights: what a batch costs does not depend on the prices.
+        specs = [RejectorSpec(c.loss, c.costs, seed=k, sync=c.sync) for k, c in enumerate((cells * 4)[:count])]
+        ms, memory = pass_step(specs, device, arguments.steps, arguments.hidden)
+        points.append({"rejectors": count, "ms": round(ms, 4), "memory_gib": round(memory, 3)})
+        print(points[-1], flush=True)
+    at = next((p for p in points if p["rejectors"] == len(cells)), None)
+    if at is not None:
+        whole = 15 * 50_000 / BATCH * at["ms"] / 1e3
+        ratio = eager * len(cells) / at["ms"]
+        print(f"one pass for {len(cells)} cells: {at['ms']:.3f} ms a step, {ratio:.0f} times less;")
+        print(f"15 epochs of 50,000 samples: {whole:.0f} s")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with (arguments.out / "onepass.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(points[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(points)
+    write_atomically(arguments.out / "onepass.png", png(plot_scaling(points, reference={"eager_ms_per_cell": eager})))
+
+
+def data(device: torch.device, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8, generator=generator)
+    y = torch.randint(0, CLASSES, (n,), generator=generator)
+    return x.to(device), y.to(device)
+
+
+def pass_step(specs: list[RejectorSpec], device: torch.device, steps: int, hidden: int) -> tuple[float, float]:
+    """Milliseconds a step of server and all rejectors together, and peak memory in GiB."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    x, y = data(device, steps * BATCH)
+    view = client_view(torch.log_softmax(torch.randn(len(x), CLASSES, device=device), dim=-1))
+    settings = FULL.published_settings(0, str(device))
+    stage = AlternatingStage(
+        "both",
+        server(hidden).to(device),
+        RejectorBatch([rejector() for _ in specs], device),
+        specs,
+        x,
+        y,
+        view,
+        torch.rand(len(x), device=device) < 0.6,
+        PAPER_SERVER,
+        PAPER_REJECTOR,
+        Context(settings, device),
+    )
+    stage.train_epoch(0, lambda: None)
+    begun = clock(device)
+    stage.train_epoch(1, lambda: None)
+    ms = 1e3 * (clock(device) - begun) / steps
+    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else 0.0
+    return ms, memory
+
+
+def eager_step(device: torch.device, steps: int, hidden: int) -> float:
+    """Milliseconds a step of Algorithm 1 for one cell, written plainly: no recording, no batch of rejectors."""
+    x, y = data(device, steps * BATCH)
+    client_right = torch.rand(len(x), device=device) < 0.6
+    e, r = server(hidden).to(device), rejector().to(device)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9) for net, lr in ((e, 1e-3), (r, 1e-4))]
+
+    def step(rows: torch.Tensor) -> None:
+        e.train()
+        loss = F.cross_entropy(e(x[rows]), y[rows])
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        e.eval()
+        with torch.no_grad():
+            right = e(x[rows]).argmax(1) == y[rows]
+        log_p = F.log_softmax(r(x[rows]), dim=1)
+        weight = 1 - 0.25 - 1.25 + 1.25 * right.float()
+        loss = -(weight * log_p[:, 1] + client_right[rows].float() * log_p[:, 0]).sum()
+        optimizers[1].zero_grad()
+        loss.backward()
+        optimizers[1].step()
+
+    batches = torch.arange(len(x), device=device).split(BATCH)
+    for rows in batches[: max(5, steps // 10)]:
+        step(rows)
+    begun = clock(device)
+    for rows in batches:
+        step(rows)
+    return 1e3 * (clock(device) - begun) / len(batches)
+
+
+def server(hidden: int) -> nn.Module:
+    return build_scaled("alexnet", SHAPE, CLASSES, InputScale.to_unit_range(SHAPE), hidden=hidden)
+
+
+def rejector() -> nn.Module:
+    return SeparateRejector(SHAPE, scale=InputScale.to_unit_range(SHAPE))
+
+
+def clock(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()

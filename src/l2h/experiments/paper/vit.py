@@ -1,0 +1,271 @@
+"""CIFAR-100 with a ViT as the server, over the paper's grid of 28 prices.
+
+The paper fine-tunes a pre-trained ViT-B/16. Where no weights are given a smaller ViT is trained from scratch and stands
+in. It is trained once and shared by all seeds, which draw the client, the rejectors and the order of samples: its loss
+knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from l2h.costs import Costs
+from l2h.data import Dataset, split
+from l2h.experiments.paper.lab import Lab, Pass, Side, load_named, train_client
+from l2h.experiments.paper.measure import column, over_seeds
+from l2h.experiments.paper.study import BOUNDED, OURS, PAPER, SIGN, UNBOUNDED, Experiment, Study, printed, printed_share
+from l2h.files import write_atomically
+from l2h.methods.bench import Bench
+from l2h.methods.helping import PricedAttached, PricedRule
+from l2h.models import ViT, build_scaled, load_pretrained
+from l2h.models.rejectors import SeparateRejector
+from l2h.settings import PAPER_REJECTOR, Settings
+from l2h.system import HelpSystem
+from l2h.training import Context, Job, Progress, RejectorSpec, RejectorStage, Silent, pick_device, train_classifier
+from l2h.training.building import input_scale
+from l2h.training.honest import Served, outcomes, teacher_of
+from l2h.training.inference import rejector_scores, server_log_probabilities
+from l2h.training.loop import derive, repeatable, run_stage, seeded
+from l2h.training.recipes import make_rejectors
+from l2h.training.rejectors import BatchLoss
+
+log = logging.getLogger("l2h")
+#: Shares of the training set: to fit client and server to, for the rejector to learn from honestly, to calibrate on.
+SHARES = (0.8, 0.12, 0.08)
+Labels = npt.NDArray[np.int64]
+
+
+def run(study: Study) -> Experiment:
+    """The ViT, then a client and the rejectors for every seed."""
+    out = Experiment(
+        "cifar100-vit",
+        "CIFAR-100 with a ViT server",
+        "At which prices does a weak client gain from asking a strong server, and does the rejector know?",
+        errata=[
+            SIGN,
+            UNBOUNDED,
+            "At c_1 = 4, c_e = 0.2 the paper prints a joint accuracy of 60.4 where 87.9 follows from its own columns.",
+        ],
+    )
+    name = "digits" if study.data == "digits" else "cifar100"
+    hall = Hall(study, name)
+    prices = printed_prices()
+    published, ours = hall.passes(prices)
+    recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
+    rows, worse = [], 0
+    for costs in prices:
+        cells = {label: over_seeds(passes, loss, costs) for label, (passes, loss) in recipes.items()}
+        theirs = printed_cell(costs)
+        risk, best = column(cells[OURS], "risk"), [min(r["all_local"], r["all_remote"]) for r in cells[OURS]]
+        assert risk is not None
+        bad = risk["mean"] > float(np.mean(best)) + (risk["sem"] or 0.0)
+        worse += bad
+        rows.append(
+            [f"{costs.c_1:g}", f"{costs.c_e:g}", printed_share(theirs["sent"]), printed_share(theirs["joint"])]
+            + [theirs["risk"], theirs["trivial"]]
+            + [column(cells[BOUNDED], key, percent=key != "risk") for key in ("rate", "accuracy", "risk")]
+            + [column(cells[OURS], key, percent=True) for key in ("rate", "accuracy")]
+            + [risk | ({"mark": "bad"} if bad else {})]
+            + [column(cells[OURS], key) for key in ("all_local", "all_remote")]
+        )
+    out.table(
+        "cifar100-vit",
+        "Every price",
+        ["c_1", "c_e", "sent, paper", "joint, paper", "risk, paper", "better trivial, paper"]
+        + [f"{what}, {BOUNDED}" for what in ("sent", "joint", "risk")]
+        + [f"{what}, {OURS}" for what in ("sent", "joint", "risk")]
+        + ["never ask", "always ask"],
+        rows,
+        "The paper's risks follow from its own columns and its loss. Marked: above the better of never and always "
+        "asking by more than the standard error.",
+    )
+    server = float(np.mean([one.test.server_correct.mean() for one in ours]))
+    client = float(np.mean([one.test.client_correct.mean() for one in ours]))
+    theirs_worse = sum(printed_cell(costs)["risk"] > printed_cell(costs)["trivial"] for costs in prices)
+    out.text(
+        f"The server: {hall.description}; right on {100 * server:.1f}% of the test set, the client on "
+        f"{100 * client:.1f}% (the paper: 88.1% and 27.6%)."
+    )
+    out.findings.append(
+        f"By our recipe {worse} of {len(prices)} prices have a risk above the better of never and always asking by "
+        f"more than the standard error; by the paper's own numbers {theirs_worse} of {len(prices)} are above it."
+    )
+    return out
+
+
+def printed_prices() -> list[Costs]:
+    """The grid of the paper's table, in its order."""
+    seen = dict.fromkeys((float(row["c1"]), float(row["ce"])) for row in printed("cifar100-vit"))
+    return [Costs(c_e=c_e, c_1=c_1) for c_1, c_e in seen]
+
+
+def printed_cell(costs: Costs) -> dict[str, Any]:
+    """What the paper prints for a price, and the risk that follows from it."""
+    rows = [row for row in printed("cifar100-vit") if float(row["c1"]) == costs.c_1 and float(row["ce"]) == costs.c_e]
+    local, remote = (next(row for row in rows if row["decision"] == side) for side in ("local", "remote"))
+    keep, send = float(local["ratio"]) / 100, float(remote["ratio"]) / 100
+    m, e = float(local["m"] or 0) / 100, float(remote["e"] or 0) / 100
+    right_m = keep * m + send * float(remote["m"] or 0) / 100
+    right_e = keep * float(local["e"] or 0) / 100 + send * e
+    return {
+        "sent": remote["ratio"],
+        "joint": local["joint_accuracy"],
+        "risk": round(keep * (1 - m) + send * (costs.c_e + costs.c_1 * (1 - e)), 4),
+        "trivial": round(min(1 - right_m, costs.c_e + costs.c_1 * (1 - right_e)), 4),
+    }
+
+
+class Hall:
+    """The ViT and what all seeds share."""
+
+    def __init__(self, study: Study, name: str) -> None:
+        self.study, self.name = study, name
+        scale = study.scale
+        self.dataset: Dataset = load_named(study.data, name, 0, scale.limit)
+        y = self.dataset.y_train
+        self.fit, self.honest, self.calibration = split(y, SHARES, derive(0, "vit parts"))
+        self.settings = Settings(
+            seed=0,
+            device=study.device,
+            precision=study.precision,
+            augment=self.dataset.augment,
+            honest="holdout",
+            server=scale.vit_stage,
+            rejector=scale.rejector_stage,
+        )
+        self.progress: Progress = study.progress or Silent()
+        self.device = pick_device(study.device)
+        self._server: nn.Module | None = None
+
+    @property
+    def description(self) -> str:
+        """Of the ViT."""
+        options = ", ".join(f"{k} {v}" for k, v in self.study.scale.vit_options.items())
+        start = "from scratch" if self.study.vit_weights is None else "from the given weights"
+        return f"a ViT ({options}) trained {start} for {self.study.scale.vit_stage.epochs} epochs"
+
+    def server(self) -> nn.Module:
+        """Trained once, then kept beside the passes."""
+        if self._server is not None:
+            return self._server
+        from safetensors.torch import load_file, save
+
+        X, y = self.dataset.X_train, self.dataset.y_train
+        options = self.study.scale.vit_options
+        context = Context(self.settings, self.device, progress=self.progress)
+        with seeded(self.device, 0, "server"):
+            scale = input_scale(X[self.fit], self.settings)
+            net = build_scaled("vit", self.dataset.input_shape, self.dataset.num_classes, scale, **options)
+        path = self.study.folder / "passes" / f"{self.name}-vit.safetensors"
+        if path.exists():
+            net.load_state_dict(load_file(path))
+            log.info("%s: the ViT is there already", self.name)
+        else:
+            if self.study.vit_weights is not None:
+                inner = net.net
+                assert isinstance(inner, ViT)
+                load_pretrained(inner, self.study.vit_weights)
+            with repeatable(self.settings, self.device):
+                train_classifier("server", net, X[self.fit], y[self.fit], self.study.scale.vit_stage, context)
+            state = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
+            write_atomically(path, save(state))
+        self._server = net.to(self.device).eval()
+        return self._server
+
+    def passes(self, prices: Sequence[Costs]) -> tuple[list[Pass], list[Pass]]:
+        """By the paper's recipe and by ours, of every seed."""
+        specs = tuple(RejectorSpec(loss, costs) for loss in ("paper", "shifted") for costs in prices)
+        both: tuple[list[Pass], list[Pass]] = ([], [])
+        for seed in self.study.seeds:
+            lab = Lab(
+                self.study.data,
+                f"{self.name}-vit",
+                seed,
+                self.study.scale,
+                self.study.folder / "passes",
+                device=self.study.device,
+                precision=self.study.precision,
+                progress=self.progress,
+            )
+            both[0].append(lab.keep("published", None, specs, partial(self._published, seed, specs)))
+            both[1].append(lab.keep("ours", None, (RejectorSpec(),), partial(self._ours, seed, prices)))
+        return both
+
+    def _published(self, seed: int, specs: tuple[RejectorSpec, ...]) -> Pass:
+        """Rejectors by L2 on the server's own training samples, by the authors' settings."""
+        scale = self.study.scale
+        settings = replace(self.settings, seed=seed, augment="none", precision="fp32")
+        context = Context(settings, self.device, progress=self.progress)
+        with repeatable(settings, self.device):
+            job = self._job(seed, context, specs)
+            shape = self.dataset.input_shape
+            job = replace(job, make_rejector=lambda: SeparateRejector(shape, scale=input_scale(job.X, settings)))
+            teacher = teacher_of(job, context, self.fit, self.server())
+            pool = outcomes(job, context, teacher, self.fit, distill=0.0)
+            rejectors = make_rejectors(job, context, pool.view)
+            stage = RejectorStage(
+                "rejector",
+                rejectors,
+                BatchLoss(specs, self.device).on_pool,
+                pool,
+                replace(PAPER_REJECTOR, epochs=scale.epochs, lr=scale.lr / 10),
+                context,
+            )
+            run_stage(stage, context)
+
+        def side(X: Any, y: Labels) -> Side:
+            answers = job.client.answers(X, self.dataset.num_classes)
+            server = server_log_probabilities(self.server(), X, context).argmax(axis=1)
+            return Side(y, answers.label, server, rejector_scores(rejectors, X, answers, context))
+
+        return Pass(specs, *self._sides(side), np.zeros((0, len(specs))), {})
+
+    def _ours(self, seed: int, prices: Sequence[Costs]) -> Pass:
+        settings = replace(self.settings, seed=seed)
+        context = Context(settings, self.device, progress=self.progress)
+        with repeatable(settings, self.device):
+            system, job = self._system(seed, context, [RejectorSpec()])
+            served = Served(self.server(), [teacher_of(job, context, self.honest, self.server())], self.fit)
+            X, y = self.dataset.X_train, self.dataset.y_train
+            bench = Bench(system, job, context, prices, (X[self.calibration], y[self.calibration]), served)
+            rule = PricedAttached().fit(bench)
+        assert isinstance(rule, PricedRule)
+
+        def side(X: Any, y: Labels) -> Side:
+            found = bench.outcomes(X, y)
+            heads = np.stack(rule.heads(found.inputs), axis=-1)[None].astype(np.float32)
+            return Side(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
+
+        return Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), {})
+
+    def _system(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> tuple[HelpSystem, Job]:
+        X, y = self.dataset.X_train, self.dataset.y_train
+        plain = replace(context, settings=replace(context.settings, augment="none", precision="fp32"))
+        client = train_client(self.dataset, self.fit, seed, self.study.scale, plain)
+        system = HelpSystem(
+            client=client,
+            server="vit",
+            rejector="attached",
+            settings=context.settings,
+            class_names=self.dataset.class_names,
+            dataset=self.name,
+            server_options=self.study.scale.vit_options,
+            rejector_options=self.study.scale.rejector_options,
+        )
+        return system, system.prepare(X, y, specs=specs, held_out_rows=self.honest)
+
+    def _job(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> Job:
+        return self._system(seed, context, specs)[1]
+
+    def _sides(self, side: Any) -> tuple[Side, Side]:
+        data = self.dataset
+        held = self.calibration
+        return side(data.X_test, data.y_test), side(data.X_train[held], data.y_train[held])
