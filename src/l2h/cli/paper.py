@@ -21,11 +21,15 @@ SETS = ("cifar10", "svhn")
 def paper(
     name: Annotated[
         str,
-        typer.Argument(help="tradeoff, contrastive, async, brr, gallery, missing-class, or all.", show_default=False),
+        typer.Argument(
+            help="tradeoff, contrastive, async, brr, gallery, missing-class, cifar100-vit, or all.", show_default=False
+        ),
     ],
     data: Annotated[
         str,
-        typer.Option("--data", "-d", help="The folder with cifar10 and svhn; or digits, to try it out with --quick."),
+        typer.Option(
+            "--data", "-d", help="The folder with cifar10, svhn and cifar100; or digits, to try it out with --quick."
+        ),
     ],
     dataset: Annotated[
         list[str] | None,
@@ -36,6 +40,10 @@ def paper(
     ] = False,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder.")] = Path("runs/paper"),
+    vit_weights: Annotated[
+        Path | None,
+        typer.Option(help="cifar100-vit: a .safetensors file to start the ViT from. (default: from scratch)"),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
     precision: Annotated[str, typer.Option(help="Of our recipe: fp32 or bf16. The paper's runs in fp32.")] = "fp32",
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
@@ -68,7 +76,17 @@ def paper(
         raise UnknownNameError(f"unknown data set {unknown[0]!r}; known: {', '.join(SETS)}")
     results = []
     with telling() as progress:
-        study = Study(data, sets, tuple(range(seeds)), QUICK if quick else FULL, out, device, precision, progress)
+        study = Study(
+            data,
+            sets,
+            tuple(range(seeds)),
+            QUICK if quick else FULL,
+            out,
+            device,
+            precision,
+            progress,
+            vit_weights,
+        )
         for sample in sets:
             _ = study.lab(sample, 0).dataset  # a set that is not there is told before anything is trained
         for one in chosen:

@@ -37,7 +37,7 @@ class AlternatingStage(Stage):
         x: inputs on the device.
         y: labels.
         view: the client's view of each sample.
-        client_correct: bool (n,), whether the client is right.
+        client_correct: bool (n,), whether the client is right; (R, n) where each rejector has a client of its own.
         server_settings: epochs, batch and optimizer of the server.
         rejector_settings: optimizer of the rejectors; epochs and batch are the server's.
         context: shared.
@@ -111,7 +111,7 @@ class AlternatingStage(Stage):
             with torch.no_grad(), self.context.autocast():
                 known = torch.where(live, self.server(x).argmax(-1) == y, known)
         losses = self.rejector_step.update(
-            x, self.view[chosen], self.client_correct[chosen], known[self.group], self.name, self._at
+            x, self.view[chosen], self.client_correct[..., chosen], known[self.group], self.name, self._at
         )
         return torch.cat([server_loss_.reshape(1), losses])
 

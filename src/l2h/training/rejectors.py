@@ -229,11 +229,15 @@ class BatchLoss:
         client_target: Tensor,
         server_target: Tensor,
     ) -> Tensor:
-        """Per-rejector, per-sample losses; ``server_correct`` is (n,), or (R, n) where copies of the server differ."""
+        """Per-rejector, per-sample losses.
+
+        ``server_correct`` is (n,), or (R, n) where copies of the server differ; ``client_correct`` likewise, where the
+        rejectors stand beside different clients.
+        """
         if self.all_priced:
             return priced_losses(scores, client_target, server_target)
         server = server_correct.expand(scores.shape[:2]).long()
-        weights = self.tables[self.index, client_correct.long()[None], server]
+        weights = self.tables[self.index, client_correct.expand(scores.shape[:2]).long(), server]
         weighted = weighted_log_loss(scores, weights)
         if self.none_priced:
             return weighted
