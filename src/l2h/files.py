@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -38,7 +39,8 @@ def write_atomically(path: Path, data: bytes) -> Path:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a parent that is a file
+            temporary.unlink(missing_ok=True)
         kept = "the previous one is kept" if path.exists() else "there was none before"
         raise CheckpointError(f"cannot write {path} ({error.strerror or error}); {kept}") from error
     except BaseException:

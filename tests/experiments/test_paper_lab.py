@@ -1,4 +1,4 @@
-"""The laboratory: which cells there are, what a pass keeps, that it may come in halves, and what nothing learns from."""
+"""The laboratory: its cells, what a pass keeps, that a pass may come in halves, and what nothing learns from."""
 
 from __future__ import annotations
 

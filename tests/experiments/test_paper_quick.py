@@ -475,6 +475,7 @@ def test_a_data_set_named_twice_is_told_before_anything_is_trained(tmp_path: Pat
         (["cifar10"], "svhn", ["svhn-train.parquet", "svhn-test.parquet", "train_32x32.mat", "svhn.npz"]),
         (["svhn"], "cifar10", ["cifar10-train.parquet", "cifar-10-batches-py", "cifar-10-python.tar.gz"]),
         ([], "cifar10", ["cifar10-test.parquet", "cifar10.npz", "--data digits"]),
+        (["cifar10", "svhn"], "cifar100", ["cifar100-train.parquet", "cifar-100-python", "cifar100.npz"]),
     ],
 )
 def test_a_folder_that_lacks_a_set_is_told_before_anything_is_trained(

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from l2h.cli.options import TRAINING, Device, Limit, Precision, TestPart
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
     from l2h.experiments.plan import Plan
     from l2h.experiments.seeds import Tell
 
-_COSTS, _TRAINING, _RUN = "Prices", "Training", "Run"
+_COSTS, _RUN = "Prices", "Run"
 GRID_1, GRID_E = (1.0, 1.25), (0.05, 0.1, 0.15, 0.25)
 
 
@@ -52,8 +53,8 @@ def compare(
             "--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)", rich_help_panel=_COSTS
         ),
     ] = None,
-    test: Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)] = None,
+    test: TestPart = None,
+    limit: Limit = None,
     classes: Annotated[
         str | None, typer.Option(help="Only these classes, by name, with commas: 3,8. Two make it a binary task.")
     ] = None,
@@ -70,22 +71,22 @@ def compare(
     ] = None,
     augment: Annotated[
         str | None,
-        typer.Option(help="none, shift or flip+shift. (default: what suits the data)", rich_help_panel=_TRAINING),
+        typer.Option(help="none, shift or flip+shift. (default: what suits the data)", rich_help_panel=TRAINING),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.", rich_help_panel=_TRAINING)] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=_TRAINING)] = "fp32",
+    device: Device = "auto",
+    precision: Precision = "fp32",
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             help="Any further setting, the same for every learned method: rejector.epochs=10, server.lr=1e-2, folds=3.",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option", help="A model's own option: server.width=2, rejector.width=2.", rich_help_panel=_TRAINING
+            "--option", help="A model's own option: server.width=2, rejector.width=2.", rich_help_panel=TRAINING
         ),
     ] = None,
     jobs: Annotated[

@@ -1,12 +1,20 @@
-"""``--set`` and ``--option``: what the commands that train have in common."""
+"""Flags that the commands that train have in common, and what ``--set`` and ``--option`` mean."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from l2h.errors import SettingsError
 from l2h.settings import CHOICES, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+
+TRAINING = "Training"  # the panel of --help
+TestPart = Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")]
+Limit = Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.", rich_help_panel=TRAINING)]
+Precision = Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)]
 
 
 def make_settings(values: dict[str, Any], overrides: list[str], server: str) -> Settings:

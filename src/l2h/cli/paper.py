@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from l2h.errors import SettingsError, UnknownNameError
+from l2h.errors import RunError, SettingsError, UnknownNameError
+from l2h.settings import Settings
 
 if TYPE_CHECKING:
     from l2h.experiments.paper import Experiment, Study
 
-SETS = ("cifar10", "svhn")
+SETS, VIT = ("cifar10", "svhn"), "cifar100-vit"
 
 
 def paper(
@@ -61,6 +62,7 @@ def paper(
     from l2h.cli.output import make_console, print_json
     from l2h.experiments.paper import EXPERIMENTS, Study
     from l2h.experiments.paper.grid import FULL, QUICK
+    from l2h.experiments.paper.lab import find_named
     from l2h.report import experiment_tables, write_overview
 
     chosen = list(EXPERIMENTS) if name == "all" else [name]
@@ -70,10 +72,15 @@ def paper(
         raise SettingsError(f"--seeds {seeds}: at least 1")
     if data == "digits" and not quick:
         raise SettingsError("the digits stand in for the paper's data only with --quick")
-    sets = ("digits",) if data == "digits" else tuple(dataset or SETS)
-    unknown = [one for one in sets if one not in (*SETS, "digits")]
-    if unknown:
-        raise UnknownNameError(f"unknown data set {unknown[0]!r}; known: {', '.join(SETS)}")
+    sets = _sets(data, dataset or [])
+    Settings(device=device, precision=precision)  # told before anything is trained, as all that follows
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out} is a file: choose a folder with --out")
+    if any(one != VIT for one in chosen):
+        for one in sets:
+            find_named(data, one)
+    if VIT in chosen:
+        find_named(data, "cifar100")
     results = []
     with telling() as progress:
         study = Study(
@@ -87,13 +94,11 @@ def paper(
             progress,
             vit_weights,
         )
-        for sample in sets:
-            _ = study.lab(sample, 0).dataset  # a set that is not there is told before anything is trained
         for one in chosen:
             experiment = EXPERIMENTS[one](study)
             results.append(_write(experiment, study, quick, out / one))
             log.info("%s: %s", one, out / one / "report.html")
-    pages = write_overview(results, out)
+    pages = write_overview(_gathered(out, results), out)
     if as_json:
         print_json(results)
         return
@@ -104,6 +109,37 @@ def paper(
         for sentence in result["findings"]:
             console.print(sentence, markup=False)
     log.info("All of it: %s", ", ".join(map(str, pages)))
+
+
+def _sets(data: str, named: list[str]) -> tuple[str, ...]:
+    """The data sets of the experiments on CIFAR-10 and SVHN."""
+    if data == "digits":
+        if named:
+            raise SettingsError(f"--dataset {named[0]} goes with a folder of data sets; --data digits is one by itself")
+        return ("digits",)
+    for one in named:
+        if one not in SETS:
+            raise UnknownNameError(f"unknown data set {one!r}; known: {', '.join(SETS)}")
+        if named.count(one) > 1:
+            raise SettingsError(f"--dataset {one} is given twice")
+    return tuple(named) or SETS
+
+
+def _gathered(out: Path, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was run now, and what lies in the folder from before."""
+    import json
+
+    from l2h.experiments.paper import EXPERIMENTS
+
+    now = {result["name"]: result for result in results}
+    gathered = []
+    for name in EXPERIMENTS:
+        path = out / name / "experiment.json"
+        if name in now:
+            gathered.append(now[name])
+        elif path.exists():
+            gathered.append(json.loads(path.read_text()))
+    return gathered
 
 
 def _write(experiment: Experiment, study: Study, quick: bool, folder: Path) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from l2h.cli.options import TRAINING, Device, Limit, Precision, TestPart
+
 if TYPE_CHECKING:
     from l2h.system import HelpSystem
 
-_TRAINING, _COSTS, _RUN, _TWO = "Training", "Prices", "Run", "Two programs over a network"
+_COSTS, _RUN, _TWO = "Prices", "Run", "Two programs over a network"
 
 
 def train(
@@ -25,8 +27,8 @@ def train(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.", rich_help_panel=_RUN)],
-    test: Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)] = None,
+    test: TestPart = None,
+    limit: Limit = None,
     client: Annotated[
         str,
         typer.Option(
@@ -64,42 +66,42 @@ def train(
             "--sync",
             help="With --recipe paper: when copies of the server reach the rejector: S in steps, epoch, "
             "trace:FILE.csv, onoff:10:40 (mean steps up and down); repeat for several beside each other. (default: 1)",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     recipe: Annotated[
-        str, typer.Option(help="default, or paper: Algorithm 1 step by step.", rich_help_panel=_TRAINING)
+        str, typer.Option(help="default, or paper: Algorithm 1 step by step.", rich_help_panel=TRAINING)
     ] = "default",
     loss: Annotated[
         str | None,
         typer.Option(
             help="priced (any price at run time), shifted, swapped or paper. (default: priced; recipe paper: paper)",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     honest: Annotated[
         str,
         typer.Option(
             help="Samples for the rejector that the server has not fitted: auto, holdout, crossfit, none.",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = "auto",
     augment: Annotated[
         str | None,
         typer.Option(
             help="none, shift or flip+shift. (default: what suits the data; recipe paper: none)",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=_TRAINING)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.", rich_help_panel=_TRAINING)] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=_TRAINING)] = "fp32",
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=TRAINING)] = 0,
+    device: Device = "auto",
+    precision: Precision = "fp32",
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             help="Any further setting: folds=3, distill=0.7, server.epochs=20, rejector.lr=3e-4, server.optimizer=sgd.",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     option: Annotated[
@@ -107,7 +109,7 @@ def train(
         typer.Option(
             "--option",
             help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4.",
-            rich_help_panel=_TRAINING,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     resume: Annotated[

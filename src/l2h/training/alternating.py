@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
 from l2h.training.capture import RecordedStep
@@ -43,7 +44,7 @@ class AlternatingStage(Stage):
         context: shared.
 
     Raises:
-        SettingsError: a rejector is to have priced heads, which this recipe does not train.
+        SettingsError: a rejector is to have priced heads, or the server smoothed or mixed labels: not in this recipe.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class AlternatingStage(Stage):
         rejector_settings: StageSettings,
         context: Context,
     ) -> None:
+        if server_settings.smoothing or server_settings.mix:
+            raise SettingsError("recipe 'paper' trains the server by L1 alone: smoothing and mix go with 'default'")
         super().__init__(name, server_settings, len(x))
         self.server, self.rejectors, self.context = server, rejectors, context
         self.x, self.y, self.view, self.client_correct = x, y, view, client_correct

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset, load_dataset, split
 from l2h.errors import DataError, RunError
 from l2h.experiments.paper.grid import Scale
-from l2h.files import write_atomically
+from l2h.files import digest, write_atomically
 from l2h.judgement import Judgement
 from l2h.models import build_scaled
 from l2h.settings import PAPER_SERVER, Settings
@@ -139,16 +141,16 @@ class Pass:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             meta = json.loads(str(arrays["meta"]))
-        except (OSError, ValueError, KeyError) as error:
+            if meta["key"] != json.loads(json.dumps(key)):
+                return None
+            sides = {
+                name: Side(*(arrays[f"{name}_{field}"] for field in Side.__dataclass_fields__))
+                for name in ("test", "calibration")
+            }
+            specs = tuple(RejectorSpec.from_dict(spec) for spec in meta["specs"])
+            return cls(specs, sides["test"], sides["calibration"], arrays["losses"], meta["facts"])
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise RunError(f"{path} is damaged: {error}; remove it, and it is made again") from error
-        if meta["key"] != json.loads(json.dumps(key)):
-            return None
-        sides = {
-            name: Side(*(arrays[f"{name}_{field}"] for field in Side.__dataclass_fields__))
-            for name in ("test", "calibration")
-        }
-        specs = tuple(RejectorSpec.from_dict(spec) for spec in meta["specs"])
-        return cls(specs, sides["test"], sides["calibration"], arrays["losses"], meta["facts"])
 
 
 class Lab:
@@ -200,8 +202,9 @@ class Lab:
 
     def keep(self, recipe: str, missing: int | None, specs: tuple[RejectorSpec, ...], make: Callable[[], Pass]) -> Pass:
         """The pass that is there, or the one that ``make`` gives, which is kept."""
+        data = self.dataset
         key = {
-            "data": self.data,
+            "data": digest(data.X_train, data.y_train, data.X_test, data.y_test),
             "seed": self.seed,
             "scale": {k: str(v) for k, v in vars(self.scale).items()},
             "specs": [spec.as_dict() for spec in specs],
@@ -332,17 +335,22 @@ def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, contex
 
 
 def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
-    """A data set of the experiments from a folder, or the bundled digits in its place.
+    """A data set of the experiments from a folder, or the bundled digits in its place; raises as :func:`find_named`."""
+    return load_dataset(find_named(data, name), seed=seed, limit=limit)
+
+
+def find_named(data: str, name: str) -> str:
+    """Where a folder has a data set, as :func:`l2h.load_dataset` takes it.
 
     Raises:
         DataError: the folder lacks it; the message says which and what may lie there.
     """
     if data == "digits":
-        return load_dataset("digits", seed=seed, limit=limit)
+        return data
     places = [Path(data) / name, *(Path(data) / other for other in PLACES[name])]
     for place in places:
         if place.exists() or place.with_name(f"{place.name}-train.parquet").exists():
-            return load_dataset(str(place), seed=seed, limit=limit)
+            return str(place)
     raise DataError(
         f"{data} has no {name}: put there {name}-train.parquet and {name}-test.parquet (Hugging Face's image layout), "
         f"or {' or '.join(PLACES[name])} as published; or run on the bundled digits with --data digits --quick"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from l2h import metrics
+from l2h.errors import DataError
 from l2h.experiments.paper.grid import MAIN
 from l2h.experiments.paper.lab import MISSING, Pass
 from l2h.experiments.paper.measure import cell, decisions
@@ -39,9 +40,13 @@ def run(study: Study) -> Experiment:
     specs = [RejectorSpec(loss, MAIN) for loss in ("paper", "shifted")]
     table = printed("imbalance")
     for name in study.sets:
+        names = study.lab(name, study.seeds[0]).dataset.class_names
+        if len(names) <= MISSING:
+            raise DataError(
+                f"{name} has {len(names)} classes: the experiment leaves class {MISSING} out, so it needs ten"
+            )
         published = study.published(name, missing=MISSING, specs=specs)
         ours = study.ours(name, missing=MISSING)
-        names = study.lab(name, study.seeds[0]).dataset.class_names
         recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
         rows: list[list[object]] = []
         for row in table:

@@ -22,7 +22,7 @@ from l2h.data import Dataset, split
 from l2h.experiments.paper.lab import Lab, Pass, Side, load_named, train_client
 from l2h.experiments.paper.measure import column, over_seeds
 from l2h.experiments.paper.study import BOUNDED, OURS, PAPER, SIGN, UNBOUNDED, Experiment, Study, printed, printed_share
-from l2h.files import write_atomically
+from l2h.files import digest
 from l2h.methods.bench import Bench
 from l2h.methods.helping import PricedAttached, PricedRule
 from l2h.models import ViT, build_scaled, load_pretrained
@@ -31,6 +31,7 @@ from l2h.settings import PAPER_REJECTOR, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Job, Progress, RejectorSpec, RejectorStage, Silent, pick_device, train_classifier
 from l2h.training.building import input_scale
+from l2h.training.checkpoint import load_checkpoint, save_checkpoint
 from l2h.training.honest import Served, outcomes, teacher_of
 from l2h.training.inference import rejector_scores, server_log_probabilities
 from l2h.training.loop import derive, repeatable, run_stage, seeded
@@ -156,8 +157,6 @@ class Hall:
         """Trained once, then kept beside the passes."""
         if self._server is not None:
             return self._server
-        from safetensors.torch import load_file, save
-
         X, y = self.dataset.X_train, self.dataset.y_train
         options = self.study.scale.vit_options
         context = Context(self.settings, self.device, progress=self.progress)
@@ -165,8 +164,15 @@ class Hall:
             scale = input_scale(X[self.fit], self.settings)
             net = build_scaled("vit", self.dataset.input_shape, self.dataset.num_classes, scale, **options)
         path = self.study.folder / "passes" / f"{self.name}-vit.safetensors"
-        if path.exists():
-            net.load_state_dict(load_file(path))
+        key = {
+            "data": digest(X[self.fit], y[self.fit]),
+            "options": {k: str(v) for k, v in options.items()},
+            "stage": {k: str(v) for k, v in vars(self.study.scale.vit_stage).items()},
+            "settings": [self.settings.precision, self.settings.augment, str(self.study.vit_weights)],
+        }
+        kept = load_checkpoint(path) if path.exists() else None
+        if kept is not None and kept.meta == key:
+            net.load_state_dict(kept.tensors)
             log.info("%s: the ViT is there already", self.name)
         else:
             if self.study.vit_weights is not None:
@@ -175,8 +181,7 @@ class Hall:
                 load_pretrained(inner, self.study.vit_weights)
             with repeatable(self.settings, self.device):
                 train_classifier("server", net, X[self.fit], y[self.fit], self.study.scale.vit_stage, context)
-            state = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
-            write_atomically(path, save(state))
+            save_checkpoint(path, net.state_dict(), key)
         self._server = net.to(self.device).eval()
         return self._server
 
