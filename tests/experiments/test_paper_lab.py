@@ -26,7 +26,7 @@ from l2h.experiments.paper import EXPERIMENTS, study
 from l2h.experiments.paper import lab as lab_module
 from l2h.experiments.paper.contrastive import PRINTED_RISK
 from l2h.experiments.paper.grid import ASYNC, FULL, LOSSES, MAIN, QUICK, Scale
-from l2h.experiments.paper.lab import MISSING, Lab, Pass, Side
+from l2h.experiments.paper.lab import MISSING, Lab, Pass, Side, Teams
 from l2h.settings import StageSettings
 from l2h.system import HelpSystem
 from l2h.training import RejectorSpec
@@ -248,10 +248,10 @@ def test_what_is_there_is_taken_and_what_differs_is_trained(tmp_path: Path, monk
     """By seed, size and cells; each training is counted, none is run."""
     trained: list[tuple[int, int | None]] = []
 
-    def counted(self: Lab, missing: int | None, specs: tuple[RejectorSpec, ...], settings: Any) -> Pass:
+    def counted(self: Lab, teams: Teams, settings: Any) -> dict[int | None, Pass]:
         del settings
-        trained.append((self.seed, missing))
-        return made(rejectors=len(specs))
+        trained.extend((self.seed, missing) for missing in teams)
+        return {missing: made(rejectors=len(specs)) for missing, specs in teams.items()}
 
     monkeypatch.setattr(Lab, "_publish", counted)
     digits(tmp_path).published(specs=SPECS)
@@ -283,11 +283,11 @@ def test_rejectors_trained_in_parts_are_those_of_one_pass(
     assert not caplog.records
     publish, sizes = Lab._publish, []
 
-    def small(self: Lab, missing: int | None, specs: tuple[RejectorSpec, ...], settings: Any) -> Pass:
-        sizes.append(len(specs))
-        if len(specs) > 2:
+    def small(self: Lab, teams: Teams, settings: Any) -> dict[int | None, Pass]:
+        sizes.append(sum(map(len, teams.values())))
+        if sizes[-1] > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return publish(self, missing, specs, settings)
+        return publish(self, teams, settings)
 
     monkeypatch.setattr(Lab, "_publish", small)
     with caplog.at_level(logging.WARNING, logger="l2h"):
@@ -338,15 +338,15 @@ def spy_on_client(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def spy_on_system(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What systems are fitted to."""
+    """What systems are to be fitted to."""
     seen: list[dict[str, Any]] = []
-    fit = HelpSystem.fit
+    prepare = HelpSystem.prepare
 
-    def spied(self: HelpSystem, X: Any, y: Any, **options: Any) -> Any:
+    def spied(self: HelpSystem, X: Any, y: Any, *more: Any, **options: Any) -> Any:
         seen.append({"X": X, "y": y})
-        return fit(self, X, y, **options)
+        return prepare(self, X, y, *more, **options)
 
-    monkeypatch.setattr(HelpSystem, "fit", spied)
+    monkeypatch.setattr(HelpSystem, "prepare", spied)
     return seen
 
 
@@ -382,16 +382,18 @@ def test_clients_and_servers_are_given_neither_calibration_nor_test_rows(
     else:
         unequal.ours(missing=missing)
     data, (train, calibration) = unequal.dataset, unequal.parts()
-    assert len(clients) == len(systems) == 1
+    # Our recipe makes both clients around one server; the cells named here are those of one.
+    teams = [missing] if recipe == "published" else [None, MISSING]
+    assert len(clients) == len(systems) == len(teams)
     held = images(data.X_train[calibration]) | images(data.X_test)
-    assert not images(systems[0]["X"]) & held
-    assert not images(clients[0]["X"]) & (
-        images(unit_range(data.X_train[calibration])) | images(unit_range(data.X_test))
-    )
-    assert images(systems[0]["X"]) == images(data.X_train[train]), "all the rest, every class of it"
-    assert set(systems[0]["y"]) == set(range(10))
-    assert set(clients[0]["y"]) == set(range(10)) - {missing}
-    assert len(clients[0]["y"]) == int((data.y_train[train] != missing).sum())
+    kept = np.delete(train, unequal.honest())
+    for team, client, system in zip(teams, clients, systems, strict=True):
+        assert not images(system["X"]) & held
+        assert images(system["X"]) == images(data.X_train[train]), "all the rest, every class of it"
+        assert set(system["y"]) == set(range(10))
+        own = kept[data.y_train[kept] != team]
+        assert images(client["X"]) == images(unit_range(data.X_train[own])), "but for what the rejector learns from"
+        assert sorted(client["y"]) == sorted(data.y_train[own])
 
 
 def test_calibration_and_test_images_change_nothing_but_their_own_side(unequal: Lab, tmp_path: Path) -> None:
@@ -428,6 +430,23 @@ def test_our_recipe_calibrates_on_calibration_rows_alone(unequal: Lab, tmp_path:
     assert np.array_equal(after.test.client_label, before.test.client_label)
     assert not np.array_equal(after.test.scores, before.test.scores)
     assert ((before.test.scores >= 0) & (before.test.scores <= 1)).all(), "probabilities"
+
+
+def test_both_clients_in_one_pass_get_what_they_get_alone(tmp_path: Path) -> None:
+    """Rejectors beside different clients share a server; 1e-4 for the roundings of batched products."""
+    scale = replace(TINY, limit=600, client_epochs=8)
+    one = digits(tmp_path / "together", scale)
+    together = {missing: one.published(missing=missing) for missing in (None, MISSING)}
+    assert len(list((tmp_path / "together").rglob("*.npz"))) == 2
+    for missing, both in together.items():
+        alone = digits(tmp_path / f"alone-{missing}", scale).published(missing=missing, specs=both.specs)
+        for name in ("y", "client_label", "server_label"):
+            assert np.array_equal(getattr(both.test, name), getattr(alone.test, name)), name
+        finite = np.isfinite(alone.test.scores).all(axis=(1, 2)) & np.isfinite(both.test.scores).all(axis=(1, 2))
+        assert finite.sum() >= len(both.specs) / 2
+        assert np.abs(both.test.scores[finite] - alone.test.scores[finite]).max() < 1e-3
+    different = together[None].test.client_label != together[MISSING].test.client_label
+    assert different.any(), "or the test would say little"
 
 
 def test_both_recipes_help_the_same_client(unequal: Lab) -> None:

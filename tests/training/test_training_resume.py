@@ -20,7 +20,7 @@ from l2h.training.checkpoint import load_checkpoint
 
 STAGES = {
     "default": [
-        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=50", "--set", "rejector.patience=49",
+        "--set", "folds=2", "--set", "server.epochs=5", "--set", "rejector.epochs=14", "--set", "rejector.patience=13",
         "--set", "rejector.batch=64", "--set", "copies=1", "--option", "rejector.width=1",
     ],
     "paper": ["--set", "server.epochs=6", "--c-1", "0.5", "--c-e", "0.1", "--c-e", "0.3", "--rejector", "separate"],
@@ -51,7 +51,13 @@ def start(recipe: str, out: Path, *more: str, file_size: int | None = None) -> s
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
+        preexec_fn=listen_to_interrupts,  # noqa: PLW1509 - no threads here
     )
+
+
+def listen_to_interrupts() -> None:
+    """A shell that runs the tests in the background has its children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def stop_when(process: subprocess.Popen[str], reached: Callable[[], bool], how: signal.Signals) -> int:

@@ -20,24 +20,34 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from l2h import metrics
 from l2h.clients import Client, as_client, unit_range
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset, load_dataset, split
 from l2h.errors import DataError, RunError
-from l2h.experiments.paper.grid import Scale
+from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
 from l2h.files import digest, write_atomically
 from l2h.judgement import Judgement
+from l2h.methods.bench import Bench
+from l2h.methods.helping import PricedAttached, PricedRule
+from l2h.methods.learned import LearnedRule
 from l2h.models import build_scaled
 from l2h.settings import PAPER_SERVER, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, RejectorSpec, Silent, pick_device, train_classifier
+from l2h.training.alternating import AlternatingStage
+from l2h.training.honest import Served
 from l2h.training.inference import rejector_scores, server_log_probabilities
-from l2h.training.loop import derive, repeatable, seeded
+from l2h.training.job import stage_settings, view_tensor
+from l2h.training.loop import derive, repeatable, run_stage, seeded
+from l2h.training.recipes import make_rejectors
 
 log = logging.getLogger("l2h")
-CALIBRATION = 0.1
+CALIBRATION, HONEST = 0.1, 0.2
 MISSING = 9
+PRICED = (RejectorSpec(),)
+MISSING_CELLS = tuple(RejectorSpec(loss, MAIN) for loss in LOSSES)
+#: The rejectors that stand beside each client: the one with all classes, and the one that misses one.
+Teams = dict[int | None, tuple[RejectorSpec, ...]]
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
 
@@ -191,81 +201,145 @@ class Lab:
         return self._dataset
 
     def published(self, missing: int | None = None, specs: Sequence[RejectorSpec] | None = None) -> Pass:
-        """By the paper's recipe; ``missing`` is a class that the client never saw."""
-        chosen = tuple(specs or self.scale.specs())
+        """By the paper's recipe; ``missing`` is a class that the client never saw.
+
+        Without ``specs`` the rejectors of both clients, with and without that class, train in one pass.
+        """
+        teams: Teams = {None: tuple(self.scale.specs()), MISSING: MISSING_CELLS}
+        if specs is not None:
+            teams = {missing: tuple(specs)}
         settings = self.scale.published_settings(self.seed, self.device)
-        return self.keep("published", missing, chosen, lambda: self._in_chunks(missing, chosen, settings))
+        return self.keep("published", missing, teams[missing], lambda: self._in_chunks(teams, settings), teams)
 
     def ours(self, missing: int | None = None) -> Pass:
-        """By our recipe: one priced rejector for all prices."""
-        return self.keep("ours", missing, (RejectorSpec(),), lambda: self._help(missing))
+        """By our recipe: one priced rejector for all prices; likewise for both clients around one server."""
+        teams: Teams = {None: PRICED, MISSING: PRICED}
+        return self.keep("ours", missing, PRICED, self._help, teams)
 
-    def keep(self, recipe: str, missing: int | None, specs: tuple[RejectorSpec, ...], make: Callable[[], Pass]) -> Pass:
-        """The pass that is there, or the one that ``make`` gives, which is kept."""
+    def keep(
+        self,
+        recipe: str,
+        missing: int | None,
+        specs: tuple[RejectorSpec, ...],
+        make: Callable[[], dict[int | None, Pass]],
+        teams: Teams | None = None,
+    ) -> Pass:
+        """The pass that is there, or the one that ``make`` gives; whatever it gives is kept."""
         data = self.dataset
-        key = {
-            "data": digest(data.X_train, data.y_train, data.X_test, data.y_test),
-            "seed": self.seed,
-            "scale": {k: str(v) for k, v in vars(self.scale).items()},
-            "specs": [spec.as_dict() for spec in specs],
-            "precision": self.precision,
-        }
-        path = self.folder / f"{self.name}-{recipe}{'' if missing is None else '-missing'}-{self.seed}.npz"
-        kept = Pass.load(path, key)
-        if kept is None:
-            kept = make()
-            kept.save(path, key)
-        else:
+
+        def key(of: tuple[RejectorSpec, ...]) -> dict[str, Any]:
+            return {
+                "data": digest(data.X_train, data.y_train, data.X_test, data.y_test),
+                "seed": self.seed,
+                "scale": {k: str(v) for k, v in vars(self.scale).items()},
+                "specs": [spec.as_dict() for spec in of],
+                "precision": self.precision,
+            }
+
+        def path(of: int | None) -> Path:
+            return self.folder / f"{self.name}-{recipe}{'' if of is None else '-missing'}-{self.seed}.npz"
+
+        kept = Pass.load(path(missing), key(specs))
+        if kept is not None:
             log.info("%s: seed %d by recipe %s is there already", self.name, self.seed, recipe)
-        return kept
+            return kept
+        made = make()
+        for team, one in made.items():
+            its = key((teams or {missing: specs})[team])
+            if team == missing or Pass.load(path(team), its) is None:
+                one.save(path(team), its)
+        return made[missing]
 
     def parts(self) -> tuple[Labels, Labels]:
         """Rows to train on, and rows for calibration alone: the paper calibrates on the test set, we do not."""
         train, calibration = split(self.dataset.y_train, (1 - CALIBRATION, CALIBRATION), derive(self.seed, "parts"))
         return train, calibration
 
+    def honest(self) -> Labels:
+        """Which of the rows to train on, by their place among them, the client is not fitted to, nor our server."""
+        train = self.parts()[0]
+        return split(self.dataset.y_train[train], (1 - HONEST, HONEST), derive(self.seed, "honest"))[1]
+
     def client(self, context: Context, missing: int | None) -> Client:
-        """LeNet-5 by the authors' settings, without one class where ``missing`` names it."""
-        rows = self.parts()[0]
+        """LeNet-5 by the authors' settings, without one class where ``missing`` names it; the same for both recipes."""
+        rows = np.delete(self.parts()[0], self.honest())
         if missing is not None:
             rows = rows[self.dataset.y_train[rows] != missing]
         return train_client(self.dataset, rows, self.seed, self.scale, context)
 
-    def _in_chunks(self, missing: int | None, specs: tuple[RejectorSpec, ...], settings: Settings) -> Pass:
+    def _in_chunks(self, teams: Teams, settings: Settings) -> dict[int | None, Pass]:
         """All rejectors in one pass or, where the GPU's memory is too small for that, in halves.
 
         Nothing changes but the time: the server's training does not depend on the rejectors beside it.
         """
         try:
-            return self._publish(missing, specs, settings)
+            return self._publish(teams, settings)
         except torch.OutOfMemoryError:
-            if len(specs) == 1:
+            if sum(map(len, teams.values())) == 1:
                 raise
         torch.cuda.empty_cache()
-        half = (len(specs) + 1) // 2
-        log.warning("%d rejectors do not fit into the GPU's memory: %d and then the rest", len(specs), half)
-        first, second = (self._in_chunks(missing, part, settings) for part in (specs[:half], specs[half:]))
-        return first.joined(second)
+        everyone = [(team, spec) for team, specs in teams.items() for spec in specs]
+        half = (len(everyone) + 1) // 2
+        log.warning("%d rejectors do not fit into the GPU's memory: %d and then the rest", len(everyone), half)
+        out: dict[int | None, Pass] = {}
+        for part in (everyone[:half], everyone[half:]):
+            chunk = {team: tuple(s for t, s in part if t == team) for team in dict.fromkeys(t for t, _ in part)}
+            for team, one in self._in_chunks(chunk, settings).items():
+                out[team] = out[team].joined(one) if team in out else one
+        return out
 
-    def _publish(self, missing: int | None, specs: tuple[RejectorSpec, ...], settings: Settings) -> Pass:
+    def _publish(self, teams: Teams, settings: Settings) -> dict[int | None, Pass]:
+        """Algorithms 1 and 2, the rejectors of all teams beside one server."""
         context = self._context(settings)
-        with repeatable(settings, context.device):
-            client = self.client(context, missing)
-        system = self._system(client, "separate", settings, {})
         train, calibration = self.parts()
-        X, y = self.dataset.X_train, self.dataset.y_train
-        system.fit(X[train], y[train], specs=specs, progress=self.progress)
-        rows = [row for row in system.history if row.get("rejector_loss") is not None]
+        X, y = self.dataset.X_train[train], self.dataset.y_train[train]
+        specs = [spec for team in teams.values() for spec in team]
+        with repeatable(settings, context.device):
+            clients = {team: self.client(context, team) for team in teams}
+            # A separate rejector sees nothing of its client, so any client's job tells how the nets are made.
+            job = self._system(next(iter(clients.values())), "separate", settings, {}).prepare(X, y, specs=specs)
+            assert job.make_server is not None
+            with seeded(context.device, self.seed, "server"):
+                server = job.make_server().to(context.device)
+            view = view_tensor(job.answers, context.device)
+            rejectors = make_rejectors(job, context, view)
+            right = [clients[team].answers(X, job.num_classes).label == y for team, own in teams.items() for _ in own]
+            stage = AlternatingStage(
+                "server and rejector",
+                server,
+                rejectors,
+                specs,
+                torch.from_numpy(X).to(context.device),
+                torch.from_numpy(y).to(context.device),
+                view,
+                torch.from_numpy(np.stack(right)).to(context.device),
+                *stage_settings(job, context),
+                context,
+            )
+            run_stage(stage, context)
+            server.eval()
+        rows = [row for row in context.history if row.get("rejector_loss") is not None]
         columns = [f"rejector_loss_{i}" for i in range(len(specs))] if len(specs) > 1 else ["rejector_loss"]
-        return Pass(
-            specs,
-            self._side(system, self.dataset.X_test, self.dataset.y_test),
-            self._side(system, X[calibration], y[calibration]),
-            np.array([[float(row[column]) for column in columns] for row in rows]),
-            self._facts(context.history + system.history),
-        )
+        losses = np.array([[float(row[column]) for column in columns] for row in rows])
+        data, facts = self.dataset, self._facts(context.history)
 
-    def _help(self, missing: int | None) -> Pass:
+        def side(client: Client, chosen: slice, X: Array, y: Labels) -> Side:
+            answers = client.answers(X, job.num_classes)
+            labels = server_log_probabilities(server, X, context).argmax(axis=1)
+            return Side(y, answers.label, labels, rejector_scores(rejectors, X, answers, context)[chosen])
+
+        out: dict[int | None, Pass] = {}
+        start = 0
+        for team, own in teams.items():
+            chosen = slice(start, start + len(own))
+            test = side(clients[team], chosen, data.X_test, data.y_test)
+            held = side(clients[team], chosen, data.X_train[calibration], data.y_train[calibration])
+            out[team] = Pass(own, test, held, losses[:, chosen], facts)
+            start = chosen.stop
+        return out
+
+    def _help(self) -> dict[int | None, Pass]:
+        """Our recipe around one server, for the client with all classes and the one without."""
         settings = Settings(
             seed=self.seed,
             device=self.device,
@@ -275,21 +349,31 @@ class Lab:
             server=self.scale.server_stage,
             rejector=self.scale.rejector_stage,
         )
-        context = self._context(replace(settings, augment="none"))
-        with repeatable(settings, context.device):
-            client = self.client(context, missing)
-        system = self._system(client, "attached", settings, self.scale.rejector_options)
+        context = self._context(settings)
+        data = self.dataset
         train, calibration = self.parts()
-        X, y = self.dataset.X_train, self.dataset.y_train
-        system.fit(X[train], y[train], progress=self.progress)
-        system.calibrate(X[calibration], y[calibration])
-        return Pass(
-            system.specs,
-            self._side(system, self.dataset.X_test, self.dataset.y_test),
-            self._side(system, X[calibration], y[calibration]),
-            np.zeros((0, 1)),
-            self._facts(context.history + system.history) | {"multiply_adds": system.multiply_adds()},
-        )
+        X, y = data.X_train[train], data.y_train[train]
+        held = (data.X_train[calibration], data.y_train[calibration])
+        out: dict[int | None, Pass] = {}
+        served: Served | None = None
+        with repeatable(settings, context.device):
+            for team in (None, MISSING) if data.num_classes > MISSING else (None,):
+                plain = replace(context, settings=replace(settings, augment="none", precision="fp32"))
+                system = self._system(self.client(plain, team), "attached", settings, self.scale.rejector_options)
+                job = system.prepare(X, y, specs=PRICED, held_out_rows=self.honest())
+                bench = Bench(system, job, context, (MAIN,), held, served)
+                served = bench.served
+                rule = PricedAttached().fit(bench)
+                test = priced_side(bench, rule, data.X_test, data.y_test)
+                facts = rule.facts(bench.outcomes(data.X_test[:1], data.y_test[:1]).inputs, data.y_test[:1])
+                out[team] = Pass(
+                    PRICED,
+                    test,
+                    priced_side(bench, rule, *held),
+                    np.zeros((0, 1)),
+                    self._facts(context.history) | facts,
+                )
+        return out
 
     def _system(self, client: Client, rejector: str, settings: Settings, options: dict[str, Any]) -> HelpSystem:
         return HelpSystem(
@@ -303,18 +387,6 @@ class Lab:
             rejector_options=options,
         )
 
-    def _side(self, system: HelpSystem, X: Array, y: Labels) -> Side:
-        assert system.server is not None
-        assert system.rejectors is not None
-        context = self._context(system.settings)
-        answers = system.client.answers(X, system.num_classes)
-        server = server_log_probabilities(system.server, X, context).argmax(axis=1)
-        scores = rejector_scores(system.rejectors, X, answers, context)
-        if system.platt is not None and system.specs[0].loss == "priced":
-            heads = [metrics.apply_platt(scores[0, :, k], *system.platt[0, k]) for k in (0, 1)]
-            scores = np.stack(heads, axis=-1)[None].astype(np.float32)
-        return Side(y, answers.label, server, scores)
-
     def _context(self, settings: Settings) -> Context:
         return Context(settings, pick_device(settings.device), progress=self.progress)
 
@@ -323,6 +395,14 @@ class Lab:
         for row in history:
             seconds[row["stage"]] = round(seconds.get(row["stage"], 0.0) + float(row["seconds"]), 3)
         return {"seconds": seconds}
+
+
+def priced_side(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> Side:
+    """What a bench's client and server and a priced rule make of samples."""
+    assert isinstance(rule, PricedRule)
+    found = bench.outcomes(X, y)
+    heads = np.stack(rule.heads(found.inputs), axis=-1)[None].astype(np.float32)
+    return Side(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
 
 
 def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Client:

@@ -22,7 +22,6 @@ from l2h.experiments.paper.study import (
     printed,
     printed_share,
 )
-from l2h.training import RejectorSpec
 
 
 def run(study: Study) -> Experiment:
@@ -37,7 +36,6 @@ def run(study: Study) -> Experiment:
             "The paper's overall reject rate on CIFAR-10, 72.7%, does not follow from its columns, which give 66.4%.",
         ],
     )
-    specs = [RejectorSpec(loss, MAIN) for loss in ("paper", "shifted")]
     table = printed("imbalance")
     for name in study.sets:
         names = study.lab(name, study.seeds[0]).dataset.class_names
@@ -45,7 +43,7 @@ def run(study: Study) -> Experiment:
             raise DataError(
                 f"{name} has {len(names)} classes: the experiment leaves class {MISSING} out, so it needs ten"
             )
-        published = study.published(name, missing=MISSING, specs=specs)
+        published = study.published(name, missing=MISSING)
         ours = study.ours(name, missing=MISSING)
         recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
         rows: list[list[object]] = []

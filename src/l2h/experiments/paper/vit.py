@@ -19,12 +19,12 @@ from torch import nn
 
 from l2h.costs import Costs
 from l2h.data import Dataset, split
-from l2h.experiments.paper.lab import Lab, Pass, Side, load_named, train_client
+from l2h.experiments.paper.lab import Lab, Pass, Side, load_named, priced_side, train_client
 from l2h.experiments.paper.measure import column, over_seeds
 from l2h.experiments.paper.study import BOUNDED, OURS, PAPER, SIGN, UNBOUNDED, Experiment, Study, printed, printed_share
 from l2h.files import digest
 from l2h.methods.bench import Bench
-from l2h.methods.helping import PricedAttached, PricedRule
+from l2h.methods.helping import PricedAttached
 from l2h.models import ViT, build_scaled, load_pretrained
 from l2h.models.rejectors import SeparateRejector
 from l2h.settings import PAPER_REJECTOR, Settings
@@ -204,7 +204,7 @@ class Hall:
             both[1].append(lab.keep("ours", None, (RejectorSpec(),), partial(self._ours, seed, prices)))
         return both
 
-    def _published(self, seed: int, specs: tuple[RejectorSpec, ...]) -> Pass:
+    def _published(self, seed: int, specs: tuple[RejectorSpec, ...]) -> dict[int | None, Pass]:
         """Rejectors by L2 on the server's own training samples, by the authors' settings."""
         scale = self.study.scale
         settings = replace(self.settings, seed=seed, augment="none", precision="fp32")
@@ -231,9 +231,9 @@ class Hall:
             server = server_log_probabilities(self.server(), X, context).argmax(axis=1)
             return Side(y, answers.label, server, rejector_scores(rejectors, X, answers, context))
 
-        return Pass(specs, *self._sides(side), np.zeros((0, len(specs))), {})
+        return {None: Pass(specs, *self._sides(side), np.zeros((0, len(specs))), {})}
 
-    def _ours(self, seed: int, prices: Sequence[Costs]) -> Pass:
+    def _ours(self, seed: int, prices: Sequence[Costs]) -> dict[int | None, Pass]:
         settings = replace(self.settings, seed=seed)
         context = Context(settings, self.device, progress=self.progress)
         with repeatable(settings, self.device):
@@ -242,14 +242,11 @@ class Hall:
             X, y = self.dataset.X_train, self.dataset.y_train
             bench = Bench(system, job, context, prices, (X[self.calibration], y[self.calibration]), served)
             rule = PricedAttached().fit(bench)
-        assert isinstance(rule, PricedRule)
 
         def side(X: Any, y: Labels) -> Side:
-            found = bench.outcomes(X, y)
-            heads = np.stack(rule.heads(found.inputs), axis=-1)[None].astype(np.float32)
-            return Side(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
+            return priced_side(bench, rule, X, y)
 
-        return Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), {})
+        return {None: Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), {})}
 
     def _system(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> tuple[HelpSystem, Job]:
         X, y = self.dataset.X_train, self.dataset.y_train
