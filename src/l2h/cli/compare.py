@@ -150,7 +150,7 @@ def compare(
     left = [seed for seed in comparison.seeds if seed not in there]
     with _telling(len(left) * (1 + len(kept)), workers > 1) as (tell, progress):
         run_seeds(out, comparison, left, jobs=workers, tell=tell, progress=progress)
-    from l2h.report import comparison_headline, comparison_table, property_table, write_comparison
+    from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
 
     summary = summarise(
         comparison,
@@ -167,6 +167,8 @@ def compare(
         return
     console = make_console()
     console.print(comparison_table(summary))
+    for table in grid_tables(summary):
+        console.print(table)
     console.print(property_table(summary["methods"]))
     for sentence in comparison_headline(summary):
         console.print(sentence, markup=False)
