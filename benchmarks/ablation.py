@@ -4,6 +4,7 @@
     python benchmarks/ablation.py --dataset DATA/cifar10 --limit 10000 --server lenet5 --option server.width=4 \
         --option rejector.width=1 --set honest=holdout --set server.epochs=15 --set rejector.epochs=6 --set threads=1 \
         --seeds 3 --out results/ablation-cifar10.csv
+    (and once more with --client-knows, for a client that was fitted to the rejector's samples)
 
 A row a variant and seed: mean risk over the grid of prices, frontier gain, accuracy of the student where there is one,
 multiply-adds. Rows are written as they are measured.

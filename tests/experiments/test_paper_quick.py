@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from paper_runner import (
     Array,
     Kept,
@@ -27,9 +28,11 @@ from paper_runner import (
     write_images,
     written,
 )
+from safetensors.torch import save_file
 
 from l2h.experiments.paper import EXPERIMENTS
 from l2h.experiments.paper.grid import ASYNC, QUICK
+from l2h.models import ViT
 
 DEADLINE = 120.0
 DIGITS = ["--data", "digits", "--quick", "--seeds", "1", "--out", "all"]
@@ -435,6 +438,26 @@ def test_a_folder_of_images_stands_for_both_data_sets(tmp_path: Path) -> None:
     one, other = (Kept.read(out / "passes" / f"{name}-ours-missing-0.npz") for name in ("cifar10", "svhn"))
     assert len(one.y) == len(other.y) == 200
     assert not np.array_equal(one.arrays["test_scores"], other.arrays["test_scores"])
+
+
+@pytest.mark.slow
+def test_the_vit_starts_from_a_file_and_needs_cifar100_alone(tmp_path: Path) -> None:
+    """Other weights to start from are another training; a file that does not fit is told in one line."""
+    write_images(tmp_path / "data" / "cifar100.npz", 0)
+    where = ("cifar100-vit", "--data", tmp_path / "data", "--quick", "--seeds", "1", "--out", tmp_path / "out")
+    result = call(*where)
+    assert result.status == 0, result.err
+    scratch = Kept.read(tmp_path / "out" / "passes" / "cifar100-vit-ours-0.npz").arrays["test_server_label"]
+    torch.manual_seed(1)
+    weights = tmp_path / "vit.safetensors"
+    save_file(ViT((3, 32, 32), 10, **QUICK.vit_options).state_dict(), weights)
+    result = call(*where, "--vit-weights", weights)
+    assert result.status == 0, result.err
+    assert "vit.safetensors" in (tmp_path / "out" / "cifar100-vit" / "report.html").read_text()
+    started = Kept.read(tmp_path / "out" / "passes" / "cifar100-vit-ours-0.npz").arrays["test_server_label"]
+    assert not np.array_equal(scratch, started)
+    save_file({"foreign": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    assert_told(call(*where, "--vit-weights", tmp_path / "foreign.safetensors"), 1, "foreign.safetensors", "missing")
 
 
 # Refusals, before anything is trained.

@@ -97,7 +97,7 @@ def decides_by_price(method: Learned, world: World, numbers: npt.NDArray[np.floa
     return Given().decide(Inputs(np.zeros((len(world), 1)), world.client), costs)
 
 
-def check_bayes(name: str, world: World, prices: Sequence[Costs]) -> None:
+def assert_decides_as_bayes(name: str, world: World, prices: Sequence[Costs]) -> None:
     method = learned(name)
     scores = least(method, world, prices_of(prices), len(prices))
     for at, costs in zip(scores, prices, strict=True):
@@ -141,13 +141,13 @@ def test_what_is_found_has_the_least_loss(name: str) -> None:
 @fixed
 @given(law=laws)
 def test_least_loss_decides_as_the_bayes_rule(name: str, law: tuple[int, int]) -> None:
-    check_bayes(name, make_world(law[0], num_classes=law[1]), PRICES)
+    assert_decides_as_bayes(name, make_world(law[0], num_classes=law[1]), PRICES)
 
 
 @fixed
 @given(laws)
 def test_the_papers_loss_decides_as_the_bayes_rule_where_asking_costs_1_at_most(law: tuple[int, int]) -> None:
-    check_bayes("l2h-paper", make_world(law[0], num_classes=law[1]), BOUNDED)
+    assert_decides_as_bayes("l2h-paper", make_world(law[0], num_classes=law[1]), BOUNDED)
 
 
 def test_the_papers_loss_runs_away_where_asking_is_dear_and_the_server_errs() -> None:
@@ -194,7 +194,7 @@ def test_for_a_single_sample_the_papers_loss_runs_away_whenever_the_server_is_wr
 @fixed
 @given(st.integers(0, 10_000))
 def test_the_binary_loss_decides_as_the_bayes_rule(seed: int) -> None:
-    check_bayes("binary-l2h", make_world(seed, num_classes=2), PRICES)
+    assert_decides_as_bayes("binary-l2h", make_world(seed, num_classes=2), PRICES)
 
 
 def test_the_server_term_of_the_binary_loss_has_its_least_value_at_the_log_odds_over_beta() -> None:
@@ -220,7 +220,7 @@ def test_with_one_beta_for_all_the_binary_loss_is_not_calibrated() -> None:
     local, dear = 1 - 0.2, costs.c_e + costs.c_1 * np.sqrt(0.2 * 0.8)
     assert bayes(posterior, [0], costs)[0]
     assert local < dear
-    check_bayes("binary-l2h", world, [costs])
+    assert_decides_as_bayes("binary-l2h", world, [costs])
 
 
 @pytest.mark.parametrize("name", BELIEVE)
@@ -228,7 +228,7 @@ def test_with_one_beta_for_all_the_binary_loss_is_not_calibrated() -> None:
 @given(law=laws)
 def test_a_client_that_states_the_posterior_makes_deferral_right(name: str, law: tuple[int, int]) -> None:
     # Client and server agree everywhere here: where asking costs nothing more all is one, and no x is checked.
-    check_bayes(name, make_world(law[0], num_classes=law[1], client="posterior"), PRICES)
+    assert_decides_as_bayes(name, make_world(law[0], num_classes=law[1], client="posterior"), PRICES)
 
 
 @pytest.mark.parametrize(("name", "prices"), [("softmax-l2d", BOUNDED), ("ova-l2d", PRICES)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from l2h.cli.options import TRAINING, Device, Limit, Precision, TestPart
+from l2h.cli.options import TRAINING, Device, Limit, ModelOption, Precision, Set, TestPart
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -75,20 +75,8 @@ def compare(
     ] = None,
     device: Device = "auto",
     precision: Precision = "fp32",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Any further setting, the same for every learned method: rejector.epochs=10, server.lr=1e-2, folds=3.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="A model's own option: server.width=2, rejector.width=2.", rich_help_panel=TRAINING
-        ),
-    ] = None,
+    set_: Set = None,
+    option: ModelOption = None,
     jobs: Annotated[
         int | None,
         typer.Option(help="Seeds at once. (default: one a CPU core; 1 on a GPU)", min=1, rich_help_panel=_RUN),

@@ -14,6 +14,22 @@ TRAINING = "Training"  # the panel of --help
 TestPart = Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")]
 Limit = Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.", rich_help_panel=TRAINING)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Any further setting: folds=3, distill=0.7, server.epochs=20, rejector.lr=3e-4, server.optimizer=sgd.",
+        rich_help_panel=TRAINING,
+    ),
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4.",
+        rich_help_panel=TRAINING,
+    ),
+]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from l2h.cli.options import TRAINING, Device, Limit, Precision, TestPart
+from l2h.cli.options import TRAINING, Device, Limit, ModelOption, Precision, Set, TestPart
 
 if TYPE_CHECKING:
     from l2h.system import HelpSystem
@@ -96,22 +96,8 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=TRAINING)] = 0,
     device: Device = "auto",
     precision: Precision = "fp32",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Any further setting: folds=3, distill=0.7, server.epochs=20, rejector.lr=3e-4, server.optimizer=sgd.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = None,
+    set_: Set = None,
+    option: ModelOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the interrupted run in the folder.", rich_help_panel=_RUN)
     ] = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ from l2h.methods import Bench, Knowing, Method, Outcomes, Rule
 from l2h.training import Context, Progress, RejectorSpec, Silent, pick_device
 from l2h.training.loop import repeatable
 
-log = logging.getLogger("l2h")
 RATES = np.linspace(0.0, 1.0, 201)
 
 

@@ -175,6 +175,8 @@ class Lab:
         device: as in :class:`l2h.Settings`.
         precision: of our recipe; the paper's runs in fp32.
         progress: who is told.
+        dataset: the data set, where it is loaded already.
+        about: what else the passes depend on.
     """
 
     def __init__(
@@ -188,10 +190,13 @@ class Lab:
         device: str = "auto",
         precision: str = "fp32",
         progress: Progress | None = None,
+        dataset: Dataset | None = None,
+        about: str = "",
     ) -> None:
+        self.about = about
         self.data, self.name, self.seed, self.scale, self.folder = data, name, seed, scale, folder
         self.device, self.precision, self.progress = device, precision, progress or Silent()
-        self._dataset: Dataset | None = None
+        self._dataset = dataset
 
     @property
     def dataset(self) -> Dataset:
@@ -234,6 +239,7 @@ class Lab:
                 "scale": {k: str(v) for k, v in vars(self.scale).items()},
                 "specs": [spec.as_dict() for spec in of],
                 "precision": self.precision,
+                "about": self.about,
             }
 
         def path(of: int | None) -> Path:

@@ -150,7 +150,7 @@ class Hall:
     def description(self) -> str:
         """Of the ViT."""
         options = ", ".join(f"{k} {v}" for k, v in self.study.scale.vit_options.items())
-        start = "from scratch" if self.study.vit_weights is None else "from the given weights"
+        start = "from scratch" if self.study.vit_weights is None else f"from {self.study.vit_weights.name}"
         return f"a ViT ({options}) trained {start} for {self.study.scale.vit_stage.epochs} epochs"
 
     def server(self) -> nn.Module:
@@ -199,6 +199,8 @@ class Hall:
                 device=self.study.device,
                 precision=self.study.precision,
                 progress=self.progress,
+                dataset=self.dataset,
+                about=self.description,
             )
             both[0].append(lab.keep("published", None, specs, partial(self._published, seed, specs)))
             both[1].append(lab.keep("ours", None, (RejectorSpec(),), partial(self._ours, seed, prices)))
@@ -210,7 +212,7 @@ class Hall:
         settings = replace(self.settings, seed=seed, augment="none", precision="fp32")
         context = Context(settings, self.device, progress=self.progress)
         with repeatable(settings, self.device):
-            job = self._job(seed, context, specs)
+            job = self._system(seed, context, specs)[1]
             shape = self.dataset.input_shape
             job = replace(job, make_rejector=lambda: SeparateRejector(shape, scale=input_scale(job.X, settings)))
             teacher = teacher_of(job, context, self.fit, self.server())
@@ -263,9 +265,6 @@ class Hall:
             rejector_options=self.study.scale.rejector_options,
         )
         return system, system.prepare(X, y, specs=specs, held_out_rows=self.honest)
-
-    def _job(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> Job:
-        return self._system(seed, context, specs)[1]
 
     def _sides(self, side: Any) -> tuple[Side, Side]:
         data = self.dataset
