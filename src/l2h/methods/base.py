@@ -20,6 +20,8 @@ from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
 from l2h.errors import SettingsError
 from l2h.methods.bench import Bench, Inputs
 
+FAMILIES = ("trivial", "confidence", "learned", "reference")
+
 
 @dataclass(frozen=True)
 class Traits:
