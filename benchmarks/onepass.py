@@ -28,6 +28,7 @@ from l2h.report.paper_plots import plot_scaling
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.training import Context, RejectorBatch, RejectorSpec, pick_device
 from l2h.training.alternating import AlternatingStage
+from l2h.training.loop import repeatable
 
 SHAPE, CLASSES, BATCH = (3, 32, 32), 10, 16
 
@@ -43,6 +44,12 @@ def main() -> None:
     device = pick_device(arguments.device)
     cells = [RejectorSpec("paper", costs) for costs in FULL.tradeoff]
     cells += [RejectorSpec("paper", costs, sync=sync) for costs in ASYNC for sync in FULL.syncs]
+    with repeatable(FULL.published_settings(0, str(device)), device):
+        measure(arguments, cells, device)
+
+
+def measure(arguments: argparse.Namespace, cells: list[RejectorSpec], device: torch.device) -> None:
+    """Both ways, one after the other, with the same precision and the same choice of kernels."""
     eager = eager_step(device, arguments.steps, arguments.hidden)
     print(f"plain eager loop, one cell: {eager:.3f} ms a step; {len(cells)} cells: {eager * len(cells):.1f} ms")
     points = []

@@ -12,7 +12,7 @@ from l2h.errors import SettingsError
 CHOICES = {
     "recipe": ("default", "paper"),
     "loss": ("priced", "shifted", "swapped", "paper"),
-    "precision": ("fp32", "bf16"),
+    "precision": ("fp32", "tf32", "bf16"),
     "honest": ("auto", "holdout", "crossfit", "none"),
     "augment": ("none", "shift", "flip+shift"),
     "optimizer": ("sgd", "adamw"),
@@ -37,6 +37,7 @@ class StageSettings:
         reduction: of the loss over a batch.
         smoothing: of the labels of a classifier, the share spread over all classes.
         mix: how often, as a share of the batches of a classifier, two images are mixed (CutMix or MixUp).
+        distort: how often, as a share of the images of a classifier, one is turned, sheared, scaled and recoloured.
     """
 
     epochs: int = 30
@@ -50,6 +51,7 @@ class StageSettings:
     reduction: str = "mean"
     smoothing: float = 0.0
     mix: float = 0.0
+    distort: float = 0.0
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -61,6 +63,7 @@ class StageSettings:
         _number("momentum", self.momentum, 0, 1)
         _number("smoothing", self.smoothing, 0, 1, open_high=True)
         _number("mix", self.mix, 0, 1)
+        _number("distort", self.distort, 0, 1)
         _number("weight_decay", self.weight_decay, 0, math.inf)
 
 
@@ -76,7 +79,8 @@ class Settings:
             for the given one.
         seed: of everything that is drawn. The same seed on the same machine gives the same result.
         device: ``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:1``.
-        precision: ``fp32``, or ``bf16`` for autocast.
+        precision: ``fp32``; ``tf32``, whose matrix products on a GPU keep 10 bits of each factor; or ``bf16`` for
+            autocast.
         honest: where the rejector gets samples that the server has not fitted: a ``holdout`` share, K-fold
             ``crossfit``, or ``none`` (the paper's way: the server's own training samples). ``auto``: crossfit up to
             20,000 samples, holdout above.

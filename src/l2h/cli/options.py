@@ -30,7 +30,7 @@ ModelOption = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-Precision = Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=TRAINING)]
+Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16.", rich_help_panel=TRAINING)]
 
 
 def make_settings(values: dict[str, Any], overrides: list[str], server: str) -> Settings:

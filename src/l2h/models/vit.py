@@ -28,6 +28,7 @@ class ViT(nn.Module):
         ratio: hidden width of a block's MLP over ``width``.
         dropout: inside the MLPs and after attention.
         norm_eps: of the layer norms; 1e-6 in the published pre-trained weights.
+        drop_path: in training, how often a sample leaves a half-block out, from 0 at the first to this at the last.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ViT(nn.Module):
         ratio: float = 4.0,
         dropout: float = 0.0,
         norm_eps: float = 1e-6,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         if len(input_shape) != 3:
@@ -57,7 +59,10 @@ class ViT(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(1, self.grid**2 + 1, width))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
-        self.blocks = nn.ModuleList(Block(width, heads, ratio, dropout, norm_eps) for _ in range(depth))
+        if not 0 <= drop_path < 1:
+            raise ModelError(f"vit: drop_path={drop_path} is not a share below 1")
+        left_out = [drop_path * k / max(1, depth - 1) for k in range(depth)]
+        self.blocks = nn.ModuleList(Block(width, heads, ratio, dropout, norm_eps, share) for share in left_out)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.head = nn.Linear(width, outputs)
 
@@ -80,9 +85,11 @@ class ViT(nn.Module):
 class Block(nn.Module):
     """Attention and an MLP, each behind a layer norm and beside a skip."""
 
-    def __init__(self, width: int, heads: int, ratio: float, dropout: float, norm_eps: float) -> None:
+    def __init__(
+        self, width: int, heads: int, ratio: float, dropout: float, norm_eps: float, drop_path: float = 0.0
+    ) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.drop_path = heads, drop_path
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
@@ -97,9 +104,16 @@ class Block(nn.Module):
         qkv = self.qkv(self.norm1(tokens)).reshape(n, t, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, width)
-        tokens = tokens + self.drop(self.proj(mixed))
-        out: Tensor = tokens + self.drop(self.mlp(self.norm2(tokens)))
+        tokens = tokens + self._kept(self.drop(self.proj(mixed)))
+        out: Tensor = tokens + self._kept(self.drop(self.mlp(self.norm2(tokens))))
         return out
+
+    def _kept(self, added: Tensor) -> Tensor:
+        """What a half-block adds; in training nothing for some samples, and the more for the others."""
+        if not self.training or not self.drop_path:
+            return added
+        kept = torch.rand(len(added), 1, 1, device=added.device) >= self.drop_path
+        return added * (kept / (1 - self.drop_path)).to(added.dtype)
 
 
 def load_pretrained(model: ViT, path: str | Path) -> list[str]:

@@ -61,8 +61,10 @@ class AlternatingStage(Stage):
         rejector_settings: StageSettings,
         context: Context,
     ) -> None:
-        if server_settings.smoothing or server_settings.mix:
-            raise SettingsError("recipe 'paper' trains the server by L1 alone: smoothing and mix go with 'default'")
+        if server_settings.smoothing or server_settings.mix or server_settings.distort:
+            raise SettingsError(
+                "recipe 'paper' trains the server by L1 alone: smoothing, mix and distort go with 'default'"
+            )
         super().__init__(name, server_settings, len(x))
         self.server, self.rejectors, self.context = server, rejectors, context
         self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
@@ -75,11 +77,16 @@ class AlternatingStage(Stage):
         #: For each distinct link, at which steps it is up.
         self.up = np.stack([link.schedule(total, self.steps) for link in distinct])
         self.copies = [None if up.all() else self._server_state(clone=True) for up in self.up]
-        self.step = RecordedStep(self._work, context.device, server_settings.batch, record=not self.rejector_step.draws)
+        self.step = RecordedStep(self._both, context.device, server_settings.batch, record=not self.rejector_step.draws)
+        self.aside = torch.cuda.Stream(context.device) if self.step.records else None
         self._at = 0
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        """One pass; nothing in it waits for the host."""
+        """One pass; nothing in it waits for the host.
+
+        The rejectors' step on a batch and the gradients of the server's next step depend on the same server and not on
+        each other, so they are one piece of work: on a GPU they run side by side.
+        """
         device, batch, first = self.context.device, self.settings.batch, epoch * self.steps
         shuffled = order(self.samples, device, self.context.settings.seed, self.name, epoch)
         # What the copy at the end of each link says of the samples, in the epoch's order. A copy stays as it is until
@@ -91,12 +98,21 @@ class AlternatingStage(Stage):
             self._ask_copy(link, first, known, shuffled)
         total = torch.zeros(1 + self.rejectors.size, device=device)
         all_steps = self.settings.epochs * self.steps
-        for i, chosen in enumerate(shuffled.split(batch)):
+        batches = shuffled.split(batch)
+        set_learning_rate(self.optimizer, learning_rate(self.settings, first, all_steps))
+        total[0] += self._server_gradients(batches[0])
+        self.optimizer.step()
+        for i, chosen in enumerate(batches):
             self._at = first + i
-            set_learning_rate(self.optimizer, learning_rate(self.settings, self._at, all_steps))
-            self.rejector_step.set_rate(learning_rate(self.rejector_step.settings, self._at, all_steps))
-            total += self.step(chosen, known[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1])
             self._keep_copies(known, shuffled)
+            self.rejector_step.set_rate(learning_rate(self.rejector_step.settings, self._at, all_steps))
+            told = known[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1]
+            if i + 1 < len(batches):
+                set_learning_rate(self.optimizer, learning_rate(self.settings, self._at + 1, all_steps))
+                whole = len(batches[i + 1]) == batch
+                total += (self.step if whole else self._both)(chosen, *told, batches[i + 1])
+            else:
+                total[1:] += self._teach(chosen, *told)
             tick()
         return {
             "train_loss": float(total[0]) / self.samples,
@@ -104,28 +120,42 @@ class AlternatingStage(Stage):
             **self.rejector_step.row(total[1:], self.samples, epoch),
         }
 
-    def _work(self, chosen: Tensor, known: Tensor, live: Tensor) -> Tensor:
-        """A server step, then a rejector step; the server's loss and each rejector's, summed over the batch."""
+    def _both(self, chosen: Tensor, known: Tensor, live: Tensor, ahead: Tensor) -> Tensor:
+        """The rejectors' step on a batch and the server's on the next; the server's loss, and each rejector's."""
+        if self.aside is None or not torch.cuda.is_current_stream_capturing():
+            losses = self._teach(chosen, known, live)
+            server_loss_ = self._server_gradients(ahead)
+        else:
+            here = torch.cuda.current_stream(self.context.device)
+            self.aside.wait_stream(here)
+            with torch.cuda.stream(self.aside):
+                losses = self._teach(chosen, known, live)
+            server_loss_ = self._server_gradients(ahead)
+            here.wait_stream(self.aside)
+        self.optimizer.step()
+        return torch.cat([server_loss_.reshape(1), losses])
+
+    def _teach(self, chosen: Tensor, known: Tensor, live: Tensor) -> Tensor:
+        """A rejector step by the server as it stands; each rejector's loss, summed over the batch."""
         x, y = self.x[chosen], self.y[chosen]
-        server_loss_ = self._server_step(x, y)
         # On a GPU the step is recorded once for all steps, so it looks at the server whether a link is up or not.
         if self.step.records or self.up[:, self._at].any():
             self.server.eval()
             with torch.no_grad(), self.context.autocast():
                 known = torch.where(live, self.server(x).argmax(-1) == y, known)
-        losses = self.rejector_step.update(
+        return self.rejector_step.update(
             x, self.view[chosen], self.client_correct[..., chosen], known[self.group], self.name, self._at
         )
-        return torch.cat([server_loss_.reshape(1), losses])
 
-    def _server_step(self, x: Tensor, y: Tensor) -> Tensor:
+    def _server_gradients(self, chosen: Tensor) -> Tensor:
+        """The gradients of L1 on a batch, left in the server; its loss, summed over the batch."""
+        x, y = self.x[chosen], self.y[chosen]
         self.server.train()
         with self.context.autocast():
             scores = self.server(x)
         loss = server_loss(scores.float(), y, reduction=self.settings.reduction)  # type: ignore[arg-type]
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        self.optimizer.step()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
     def _keep_copies(self, known: Tensor, shuffled: Tensor) -> None:

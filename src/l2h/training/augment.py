@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def augment(x: Tensor, kind: str) -> Tensor:
@@ -52,6 +55,44 @@ def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
     blend = torch.where(drawn[3] < 0.5, cut, (1 - drawn[0]).to(x.dtype).expand_as(cut))
     blend = torch.where(drawn[4] < share, blend, torch.zeros_like(blend))
     return x * (1 - blend) + other * blend, 1 - blend.mean()
+
+
+def distort(x: Tensor, share: float) -> Tensor:
+    """A ``share`` of the images turned, sheared and scaled a little, and as many, drawn apart, made of other colours.
+
+    Turned by up to 15 degrees, sheared and scaled by up to 0.15; brightness, contrast and saturation by up to 0.4. What
+    comes in from outside repeats the edge. Everything is drawn on the device. What is no image stays as it is.
+
+    Args:
+        x: float (n, C, H, W).
+        share: of the images, in [0, 1].
+    """
+    if not share or x.ndim != 4:
+        return x
+    n = len(x)
+
+    def drawn(size: int, reach: float) -> Tensor:
+        own = torch.rand(n, 1, device=x.device) < share
+        return torch.where(own, (2 * torch.rand(n, size, device=x.device) - 1) * reach, 0.0)
+
+    angle = drawn(1, math.pi / 12)[:, 0]
+    slant = drawn(2, 0.15)
+    size = 1 + drawn(1, 0.15)[:, 0]
+    cos, sin = torch.cos(angle) * size, torch.sin(angle) * size
+    zero = torch.zeros_like(cos)
+    moved = torch.stack(
+        [
+            torch.stack([cos, slant[:, 0] - sin, zero], dim=-1),
+            torch.stack([slant[:, 1] + sin, cos, zero], dim=-1),
+        ],
+        dim=1,
+    )
+    grid = F.affine_grid(moved, list(x.shape), align_corners=False)
+    x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    light, contrast, colour = (1 + drawn(3, 0.4)).T[:, :, None, None, None]
+    x = x * light
+    x = torch.lerp(x.mean(dim=(1, 2, 3), keepdim=True).expand_as(x), x, contrast)
+    return torch.lerp(x.mean(dim=1, keepdim=True).expand_as(x), x, colour)
 
 
 def _shifted(n: int, size: int, device: torch.device) -> Tensor:

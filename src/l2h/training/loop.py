@@ -152,18 +152,19 @@ def seeded(device: torch.device, *keys: Any) -> Iterator[None]:
 
 @contextmanager
 def repeatable(settings: Settings, device: torch.device) -> Iterator[None]:
-    """The settings' threads and, if they ask for them, repeatable GPU kernels inside; as it was afterwards."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.deterministic, cudnn.benchmark
+    """The settings' threads, precision of products and, if asked, repeatable GPU kernels; as it was afterwards."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.deterministic, cudnn.benchmark, products.allow_tf32
     threads = torch.get_num_threads()
     if device.type == "cuda":
         cudnn.deterministic, cudnn.benchmark = settings.deterministic, not settings.deterministic
+        products.allow_tf32 = settings.precision == "tf32" or products.allow_tf32
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     try:
         yield
     finally:
-        cudnn.deterministic, cudnn.benchmark = before
+        cudnn.deterministic, cudnn.benchmark, products.allow_tf32 = before
         torch.set_num_threads(threads)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from l2h.errors import ModelError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
-from l2h.training.augment import augment, mix
+from l2h.training.augment import augment, distort, mix
 from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, run_stage, set_learning_rate
@@ -69,6 +69,8 @@ class ServerStage(Stage):
     def _work(self, chosen: Tensor) -> Tensor:
         x, y, settings = augment(self.x[chosen], self.augmentation), self.y[chosen], self.settings
         own = None
+        if settings.distort:
+            x = distort(x.float(), settings.distort)
         if settings.mix:
             x, own = mix(x.float(), settings.mix)
         with self.context.autocast():

@@ -14,9 +14,17 @@ MAIN = Costs(c_e=0.25, c_1=1.25)
 ASYNC = (Costs(c_e=0.25, c_1=1.0), MAIN, Costs(c_e=0.0, c_1=1.25))
 #: Losses of the published recipe: the paper's L2, which has no lower bound where c_e + c_1 > 1, and the bounded form.
 LOSSES = ("paper", "shifted")
-#: A ViT from scratch on small images needs mixing and smoothing, or it learns the training set by heart.
+#: A ViT from scratch on small images needs mixing, distorting and smoothing, or it learns the training set by heart.
 VIT = StageSettings(
-    epochs=150, batch=512, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=None, smoothing=0.1, mix=0.8
+    epochs=150,
+    batch=256,
+    optimizer="adamw",
+    lr=1e-3,
+    weight_decay=5e-2,
+    patience=None,
+    smoothing=0.1,
+    mix=0.8,
+    distort=0.5,
 )
 
 
@@ -54,7 +62,9 @@ class Scale:
     rejector_options: dict[str, Any] = field(default_factory=dict)
     server_stage: StageSettings | None = None
     rejector_stage: StageSettings | None = None
-    vit_options: dict[str, Any] = field(default_factory=lambda: dict(patch=4, width=384, depth=8, heads=6))
+    vit_options: dict[str, Any] = field(
+        default_factory=lambda: dict(patch=4, width=384, depth=8, heads=6, drop_path=0.1)
+    )
     vit_stage: StageSettings = VIT
     bounds: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(21))
 
@@ -78,6 +88,7 @@ class Scale:
             loss="paper",
             seed=seed,
             device=device,
+            precision="tf32",
             server=replace(PAPER_SERVER, epochs=self.epochs, lr=self.lr),
             rejector=replace(PAPER_REJECTOR, epochs=self.epochs, lr=self.lr / 10),
         )

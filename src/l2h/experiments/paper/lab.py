@@ -236,7 +236,8 @@ class Lab:
             return {
                 "data": digest(data.X_train, data.y_train, data.X_test, data.y_test),
                 "seed": self.seed,
-                "scale": {k: str(v) for k, v in vars(self.scale).items()},
+                # What concerns the ViT alone is in ``about`` where there is one.
+                "scale": {k: str(v) for k, v in vars(self.scale).items() if not k.startswith("vit_")},
                 "specs": [spec.as_dict() for spec in of],
                 "precision": self.precision,
                 "about": self.about,
@@ -309,7 +310,8 @@ class Lab:
                 server = job.make_server().to(context.device)
             view = view_tensor(job.answers, context.device)
             rejectors = make_rejectors(job, context, view)
-            right = [clients[team].answers(X, job.num_classes).label == y for team, own in teams.items() for _ in own]
+            correct = {team: clients[team].answers(X, job.num_classes).label == y for team in teams}
+            right = [correct[team] for team, own in teams.items() for _ in own]
             stage = AlternatingStage(
                 "server and rejector",
                 server,

@@ -200,7 +200,7 @@ class Hall:
                 precision=self.study.precision,
                 progress=self.progress,
                 dataset=self.dataset,
-                about=self.description,
+                about=f"{self.description}; {self.study.scale.vit_stage}",
             )
             both[0].append(lab.keep("published", None, specs, partial(self._published, seed, specs)))
             both[1].append(lab.keep("ours", None, (RejectorSpec(),), partial(self._ours, seed, prices)))
@@ -209,7 +209,7 @@ class Hall:
     def _published(self, seed: int, specs: tuple[RejectorSpec, ...]) -> dict[int | None, Pass]:
         """Rejectors by L2 on the server's own training samples, by the authors' settings."""
         scale = self.study.scale
-        settings = replace(self.settings, seed=seed, augment="none", precision="fp32")
+        settings = replace(self.settings, seed=seed, augment="none", precision="tf32")
         context = Context(settings, self.device, progress=self.progress)
         with repeatable(settings, self.device):
             job = self._system(seed, context, specs)[1]
