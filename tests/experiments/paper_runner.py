@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import logging
 import os
 import subprocess
@@ -144,6 +145,13 @@ class Kept:
             return None
         first, second = scores.T
         return 1 - first >= c_e + c_1 * (1 - second) if loss == "priced" else ~(first > second)
+
+    def most(self, share: float) -> Array:
+        """What goes where at most a share may: the most to gain first, the line drawn on the calibration samples."""
+        q_m, q_e = self.arrays["calibration_scores"][0].astype(np.float64).T
+        line = np.sort(q_e - q_m)[::-1][math.ceil(share * len(q_m)) - 1]
+        q_m, q_e = self.arrays["test_scores"][0].astype(np.float64).T
+        return np.asarray(q_e - q_m > line)
 
     def figures(self, loss: str, c_e: float, c_1: float, sync: str = "1") -> dict[str, float | None]:
         """Share sent, joint accuracy and risk; nothing where the rejector diverged."""

@@ -106,14 +106,14 @@ def test_a_cell_is_found_again_by_the_prices_that_the_experiments_ask_for(scale:
 
 def test_the_published_settings_are_the_authors() -> None:
     settings = FULL.published_settings(seed=7, device="cpu")
-    assert (settings.recipe, settings.loss, settings.seed, settings.precision) == ("paper", "paper", 7, "fp32")
+    assert (settings.recipe, settings.loss, settings.seed, settings.precision) == ("paper", "paper", 7, "tf32")
     server, rejector = settings.server, settings.rejector
     assert server is not None
     assert rejector is not None
     for stage in (server, rejector):
         assert (stage.batch, stage.optimizer, stage.momentum, stage.schedule) == (16, "sgd", 0.9, "constant")
         assert (stage.epochs, stage.weight_decay, stage.patience) == (15, 0.0, None)
-        assert (stage.smoothing, stage.mix) == (0.0, 0.0)
+        assert (stage.smoothing, stage.mix, stage.distort) == (0.0, 0.0, 0.0)
     assert (server.lr, server.reduction) == (1e-3, "mean")
     assert (rejector.lr, rejector.reduction) == (pytest.approx(1e-4), "sum")
     assert FULL.client_epochs == 10

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from l2h.training.augment import augment
+from l2h.training.augment import augment, distort
 
 N, C, H, W = 400, 2, 16, 24
 
@@ -94,3 +94,36 @@ def test_small_images_move_by_one_pixel_at_most(side: int) -> None:
     out = augmented(x, "shift")
     assert out.shape == x.shape
     assert (out - x).abs().max() <= side + 1
+
+
+def test_nothing_is_distorted_by_a_share_of_nothing(batch: torch.Tensor) -> None:
+    before = torch.get_rng_state()
+    assert distort(batch, 0.0) is batch
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_no_image_is_not_distorted() -> None:
+    table = torch.rand(5, 7)
+    assert distort(table, 1.0) is table
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75])
+def test_the_share_is_how_many_images_are_turned_and_how_many_recoloured(share: float) -> None:
+    """A grey image with nothing in it shows its colours alone: it is left as it was by all but the change of light."""
+    torch.manual_seed(0)
+    grey = torch.full((2000, 3, 8, 8), 100.0)
+    changed = (distort(grey, share) - grey).abs().amax(dim=(1, 2, 3)) > 1e-3
+    assert abs(float(changed.float().mean()) - share) < 0.04
+
+
+def test_a_distorted_image_is_near_the_image_and_stays_in_its_place() -> None:
+    """A bright square in the middle is still there, brighter or darker by at most 0.4, and the corners are not lit."""
+    torch.manual_seed(0)
+    image = torch.zeros(500, 3, 32, 32)
+    image[:, :, 12:20, 12:20] = 100.0
+    out = distort(image, 1.0)
+    middle, corner = out[:, :, 14:18, 14:18].mean(dim=(1, 2, 3)), out[:, :, :4, :4].mean(dim=(1, 2, 3))
+    assert float(middle.min()) > 30
+    assert float(middle.max()) < 200
+    assert float((corner / middle).max()) < 0.1
+    assert float(out.std(dim=0).max()) > 1

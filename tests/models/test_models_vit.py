@@ -383,3 +383,23 @@ def test_a_pickle_under_the_name_of_safetensors_is_refused_and_not_run(writer: s
     with pytest.raises(ModelError, match=r"weights\.safetensors"):
         load_pretrained(make(), path)
     assert not sprung.exists()
+
+
+def test_blocks_are_left_out_in_training_alone_and_the_mean_stays() -> None:
+    torch.manual_seed(0)
+    plain = ViT((3, 8, 8), 4, patch=4, width=16, depth=2, heads=2)
+    dropping = ViT((3, 8, 8), 4, patch=4, width=16, depth=2, heads=2, drop_path=0.5)
+    dropping.load_state_dict(plain.state_dict())
+    x = torch.randn(1, 3, 8, 8).expand(4000, -1, -1, -1)
+    with torch.no_grad():
+        assert torch.equal(dropping.eval()(x[:2]), plain.eval()(x[:2]))
+        block, tokens = dropping.blocks[-1].train(), torch.randn(1, 5, 16).expand(4000, -1, -1)
+        added = block._kept(tokens)
+    kept = added.abs().sum(dim=(1, 2)) > 0
+    assert abs(float(kept.float().mean()) - 0.5) < 0.04
+    torch.testing.assert_close(added[kept], 2 * tokens[kept])
+
+
+def test_a_share_of_blocks_left_out_is_below_one() -> None:
+    with pytest.raises(ModelError, match="drop_path"):
+        ViT((3, 8, 8), 4, drop_path=1.0)

@@ -14,6 +14,7 @@ from l2h.models.rejectors import build_rejector, client_view, client_view_size
 from l2h.models.scaling import InputScale
 from l2h.settings import StageSettings
 from l2h.training.capture import RecordedStep
+from l2h.training.grouped import _convolve_windows
 from l2h.training.loop import run_stage
 from l2h.training.rejectors import BatchLoss, Pool, RejectorBatch, RejectorSpec, RejectorStage
 
@@ -83,6 +84,32 @@ def test_rejectors_run_as_groups_are_each_as_alone(kind: str, shape: tuple[int, 
     # A trunk of perceptrons, or none, has no convolutions to put side by side.
     assert rejectors.grouped == (len(shape) == 3 and kind != "attached without a trunk")
     assert_as_alone(rejectors, modules, x, view)
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "kernel", "bias"),
+    [(1, 0, 5, True), (1, 2, 5, True), (2, 1, 3, False), ((2, 1), (0, 3), 3, True)],
+)
+def test_a_convolution_over_windows_is_the_convolution_of_each_net(
+    stride: int | tuple[int, int], padding: int | tuple[int, int], kernel: int, bias: bool
+) -> None:
+    nets, layer = 5, nn.Conv2d(3, 4, kernel, stride=stride, padding=padding, bias=bias)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(2, nets * 3, 9, 11, generator=generator, requires_grad=True)
+    weight = torch.randn(nets, *layer.weight.shape, generator=generator, requires_grad=True)
+    offset = torch.randn(nets, 4, generator=generator, requires_grad=True) if bias else None
+    given = [x, weight] if offset is None else [x, weight, offset]
+    found = _convolve_windows(layer, x, weight, offset)
+    parts = [
+        nn.functional.conv2d(part, weight[k], None if offset is None else offset[k], stride=stride, padding=padding)
+        for k, part in enumerate(x.split(3, dim=1))
+    ]
+    expected = torch.cat(parts, dim=1)
+    assert_close(found, expected, "output")
+    direction = torch.randn(expected.shape, generator=generator)
+    gradients = [torch.autograd.grad((out * direction).sum(), given, retain_graph=True) for out in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        assert_close(one, other, "gradient")
 
 
 @pytest.mark.parametrize("kind", ["separate", "attached with a student"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -163,7 +162,7 @@ def _write(experiment: Experiment, study: Study, quick: bool, folder: Path) -> d
         "seeds": list(study.seeds),
         "quick": quick,
         "command": shlex.join(["l2h", *sys.argv[1:]]),
-        "hardware": _hardware(study.device),
+        "hardware": "; ".join(sorted(study.hardware)),
         "settings": {key: str(value) for key, value in vars(study.scale).items()},
         "findings": experiment.findings,
         "errata": experiment.errata,
@@ -186,13 +185,3 @@ def _draw(plot: str, data: Any) -> Any:
         "per_class": paper_plots.plot_per_class,
     }
     return drawn[plot](**data)
-
-
-def _hardware(device: str) -> str:
-    import torch
-
-    from l2h.training import pick_device
-
-    where = pick_device(device)
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else f"{platform.machine()} CPU"
-    return f"{name}, torch {torch.__version__}"

@@ -23,8 +23,8 @@ VIT = StageSettings(
     weight_decay=5e-2,
     patience=None,
     smoothing=0.1,
-    mix=0.8,
-    distort=0.5,
+    mix=1.0,
+    distort=0.8,
 )
 
 
@@ -63,7 +63,7 @@ class Scale:
     server_stage: StageSettings | None = None
     rejector_stage: StageSettings | None = None
     vit_options: dict[str, Any] = field(
-        default_factory=lambda: dict(patch=4, width=384, depth=8, heads=6, drop_path=0.1)
+        default_factory=lambda: dict(patch=4, width=384, depth=8, heads=6, drop_path=0.2)
     )
     vit_stage: StageSettings = VIT
     bounds: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(21))

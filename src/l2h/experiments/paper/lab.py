@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import platform
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -402,7 +403,14 @@ class Lab:
         seconds: dict[str, float] = {}
         for row in history:
             seconds[row["stage"]] = round(seconds.get(row["stage"], 0.0) + float(row["seconds"]), 3)
-        return {"seconds": seconds}
+        return {"seconds": seconds, "hardware": hardware(self.device)}
+
+
+def hardware(device: str) -> str:
+    """What a training runs on, in words."""
+    where = pick_device(device)
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else f"{platform.machine()} CPU"
+    return f"{name}, torch {torch.__version__}"
 
 
 def priced_side(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> Side:

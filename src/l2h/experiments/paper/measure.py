@@ -46,6 +46,11 @@ def over_seeds(passes: Sequence[Pass], loss: str, costs: Costs, sync: int | str 
     return out
 
 
+def alone(passes: Sequence[Pass], costs: Costs) -> list[dict[str, float]]:
+    """What needs no rejector, for every seed: the risk of never and of always asking, and the oracle's."""
+    return [figures(one.test, np.zeros(len(one.test.y), dtype=bool), costs) for one in passes]
+
+
 def cell(values: Sequence[float | None], *, percent: bool = False) -> Cell | None:
     """Mean and standard error over seeds; None where no seed has a value."""
     known = [float(v) for v in values if v is not None]

@@ -88,6 +88,7 @@ class Study:
         precision: of our recipe.
         progress: who is told.
         vit_weights: a safetensors file for the ViT; None trains it from scratch.
+        hardware: what the passes seen so far were trained on.
     """
 
     data: str
@@ -99,6 +100,7 @@ class Study:
     precision: str = "fp32"
     progress: Progress | None = None
     vit_weights: Path | None = None
+    hardware: set[str] = field(default_factory=set)
 
     def lab(self, name: str, seed: int) -> Lab:
         """The laboratory of a data set and a seed."""
@@ -115,11 +117,16 @@ class Study:
 
     def published(self, name: str, **options: Any) -> list[Pass]:
         """The pass by the paper's recipe, of every seed."""
-        return [self.lab(name, seed).published(**options) for seed in self.seeds]
+        return self.note([self.lab(name, seed).published(**options) for seed in self.seeds])
 
     def ours(self, name: str, **options: Any) -> list[Pass]:
         """The pass by our recipe, of every seed."""
-        return [self.lab(name, seed).ours(**options) for seed in self.seeds]
+        return self.note([self.lab(name, seed).ours(**options) for seed in self.seeds])
+
+    def note(self, passes: list[Pass]) -> list[Pass]:
+        """The same passes, what they were trained on noted."""
+        self.hardware.update(one.facts["hardware"] for one in passes if "hardware" in one.facts)
+        return passes
 
 
 Run = Callable[[Study], Experiment]

@@ -19,7 +19,7 @@ from torch import nn
 
 from l2h.costs import Costs
 from l2h.data import Dataset, split
-from l2h.experiments.paper.lab import Lab, Pass, Side, load_named, priced_side, train_client
+from l2h.experiments.paper.lab import Lab, Pass, Side, hardware, load_named, priced_side, train_client
 from l2h.experiments.paper.measure import column, over_seeds
 from l2h.experiments.paper.study import BOUNDED, OURS, PAPER, SIGN, UNBOUNDED, Experiment, Study, printed, printed_share
 from l2h.files import digest
@@ -40,7 +40,7 @@ from l2h.training.rejectors import BatchLoss
 
 log = logging.getLogger("l2h")
 #: Shares of the training set: to fit client and server to, for the rejector to learn from honestly, to calibrate on.
-SHARES = (0.8, 0.12, 0.08)
+SHARES = (0.85, 0.09, 0.06)
 Labels = npt.NDArray[np.int64]
 
 
@@ -204,6 +204,7 @@ class Hall:
             )
             both[0].append(lab.keep("published", None, specs, partial(self._published, seed, specs)))
             both[1].append(lab.keep("ours", None, (RejectorSpec(),), partial(self._ours, seed, prices)))
+        self.study.note([*both[0], *both[1]])
         return both
 
     def _published(self, seed: int, specs: tuple[RejectorSpec, ...]) -> dict[int | None, Pass]:
@@ -233,7 +234,7 @@ class Hall:
             server = server_log_probabilities(self.server(), X, context).argmax(axis=1)
             return Side(y, answers.label, server, rejector_scores(rejectors, X, answers, context))
 
-        return {None: Pass(specs, *self._sides(side), np.zeros((0, len(specs))), {})}
+        return {None: Pass(specs, *self._sides(side), np.zeros((0, len(specs))), self._facts)}
 
     def _ours(self, seed: int, prices: Sequence[Costs]) -> dict[int | None, Pass]:
         settings = replace(self.settings, seed=seed)
@@ -248,7 +249,11 @@ class Hall:
         def side(X: Any, y: Labels) -> Side:
             return priced_side(bench, rule, X, y)
 
-        return {None: Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), {})}
+        return {None: Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), self._facts)}
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        return {"hardware": hardware(self.study.device)}
 
     def _system(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> tuple[HelpSystem, Job]:
         X, y = self.dataset.X_train, self.dataset.y_train
