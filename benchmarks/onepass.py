@@ -57,7 +57,14 @@ def measure(arguments: argparse.Namespace, cells: list[RejectorSpec], device: to
         # The cells over and over, with other weights: what a batch costs does not depend on the prices.
         specs = [RejectorSpec(c.loss, c.costs, seed=k, sync=c.sync) for k, c in enumerate((cells * 4)[:count])]
         ms, memory = pass_step(specs, device, arguments.steps, arguments.hidden)
-        points.append({"rejectors": count, "ms": round(ms, 4), "memory_gib": round(memory, 3)})
+        points.append(
+            {
+                "rejectors": count,
+                "ms": round(ms, 4),
+                "memory_gib": round(memory, 3),
+                "eager_ms_per_cell": round(eager, 4),
+            }
+        )
         print(points[-1], flush=True)
     at = next((p for p in points if p["rejectors"] == len(cells)), None)
     if at is not None:

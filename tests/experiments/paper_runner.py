@@ -6,8 +6,8 @@ import contextlib
 import csv
 import io
 import json
-import math
 import logging
+import math
 import os
 import subprocess
 import sys
