@@ -124,5 +124,5 @@ def serve(
         print_json(config.as_dict())
         return
     sys.stdout.flush()
-    # The commands load torch, the server has no use for it: it takes this process's place.
+    # The server takes this process's place, without what the commands have loaded.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "l2h.serving", config.to_json()])
