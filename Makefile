@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+MLSERVER := .venv-mlserver/.ready
 
 .PHONY: help setup demo test test-fast lint types check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(READY)  ## everything into .venv
+setup: $(READY) $(MLSERVER)  ## everything into .venv; the server we compare with into .venv-mlserver
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "L2H needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
@@ -17,10 +18,16 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# MLServer needs older versions of what we use, so it has a place of its own.
+$(MLSERVER): Makefile
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check 'mlserver==1.7.1' onnxruntime
+	@touch $@
+
 demo: $(READY)  ## train and judge a small system on handwritten digits, in about half a minute
 	$(BIN)/l2h demo --out runs/demo --force
 
-test: $(READY)  ## the whole suite
+test: $(READY) $(MLSERVER)  ## the whole suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test-fast: $(READY)  ## the suite without its long tests
@@ -36,4 +43,4 @@ types: $(READY)  ## mypy, strict
 check: lint types test  ## what CI runs
 
 clean:  ## remove .venv and caches, keep runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-mlserver .pytest_cache .mypy_cache .ruff_cache .hypothesis

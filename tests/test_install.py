@@ -22,8 +22,8 @@ FLOORS = {
     **dict.fromkeys(
         ("answers", "costs", "decision", "errors", "files", "judgement", "limits", "metrics", "runs", "settings"), 0
     ),
-    **dict.fromkeys(("bundle", "clients", "edge", "exchange", "limiter"), 1),
-    **dict.fromkeys(("data", "losses", "models", "persistence", "serving", "system", "training"), 2),
+    **dict.fromkeys(("bundle", "clients", "edge", "exchange", "limiter", "loadtest", "wire"), 1),
+    **dict.fromkeys(("data", "export", "losses", "models", "persistence", "serving", "system", "training"), 2),
     **dict.fromkeys(("experiments", "methods"), 3),
     **dict.fromkeys(("__main__", "cli", "report"), 4),
 }
@@ -110,13 +110,31 @@ else:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("missing", [HEAVY, ("typer", "rich"), ("torch",)])
+@pytest.mark.parametrize("missing", [HEAVY, ("typer", "rich")])
 def test_the_commands_say_what_to_install(missing: tuple[str, ...]) -> None:
     done = python("sys.argv = ['l2h', '--version']\nfrom l2h.cli import main\nmain()", blocked=missing)
     assert done.returncode == 1
     assert done.stdout == ""
     assert "pip install 'l2h[train,report]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["demo", "train --data digits --out run", "export runs/mine --out bundle"])
+def test_a_command_that_needs_torch_says_what_to_install(command: str) -> None:
+    arguments = ["l2h", *command.split()]
+    done = python(f"sys.argv = {arguments!r}\nfrom l2h.cli import main\nmain()", blocked=("torch",))
+    assert done.returncode == 1, done.stderr
+    assert "torch" in done.stderr
+    assert "pip install 'l2h[train,report]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["--version", "serve --help", "ask --help", "keys --help", "bench edge --help"])
+def test_the_commands_of_the_field_need_no_torch(command: str) -> None:
+    blocked = ("torch", "sklearn", "matplotlib", "pyarrow", "onnx", "safetensors")
+    arguments = ["l2h", *command.split()]
+    done = python(f"sys.argv = {arguments!r}\nfrom l2h.cli import main\nmain()", blocked=blocked)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

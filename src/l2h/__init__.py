@@ -15,7 +15,9 @@ __version__ = "0.1.0"
 _HOME = {
     "Answer": "l2h.answers",
     "Answers": "l2h.answers",
+    "AsyncEdgeClient": "l2h.edge",
     "Costs": "l2h.costs",
+    "EdgeClient": "l2h.edge",
     "RateLimit": "l2h.limits",
     "Limiter": "l2h.limiter",
     "Dataset": "l2h.data",
@@ -29,10 +31,12 @@ _HOME = {
     "load_dataset": "l2h.data",
 }
 _MODULES = (
+    "bundle",
     "clients",
     "costs",
     "data",
     "decision",
+    "edge",
     "errors",
     "limits",
     "losses",
@@ -47,8 +51,10 @@ _MODULES = (
 __all__ = [
     "Answer",
     "Answers",
+    "AsyncEdgeClient",
     "Costs",
     "Dataset",
+    "EdgeClient",
     "HelpSystem",
     "Limiter",
     "RateLimit",
@@ -67,6 +73,7 @@ if TYPE_CHECKING:
     from l2h.clients import StochasticClient, as_client
     from l2h.costs import Costs
     from l2h.data import Dataset, load_dataset
+    from l2h.edge import AsyncEdgeClient, EdgeClient
     from l2h.limiter import Limiter
     from l2h.limits import RateLimit
     from l2h.metrics import Report

@@ -1,4 +1,4 @@
-"""``HelpSystem``: the verbs of the workflow in their order: fit, calibrate, predict, evaluate, save."""
+"""``HelpSystem``: the verbs of the workflow in their order: fit, calibrate, predict, evaluate, save, export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,9 @@ from l2h.training.checkpoint import Checkpoints
 from l2h.training.inference import rejector_scores, server_log_probabilities
 from l2h.training.loop import repeatable
 from l2h.training.recipes import HeldOut
+
+if TYPE_CHECKING:
+    from l2h.bundle import Manifest
 
 Array = npt.NDArray[Any]
 log = logging.getLogger("l2h")
@@ -410,6 +413,21 @@ class HelpSystem:
         from l2h.persistence import save_system
 
         return save_system(self, Path(folder))
+
+    def export(
+        self,
+        folder: str | Path,
+        *,
+        name: str | None = None,
+        costs: Costs | None = None,
+        which: int | None = None,
+        int8: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        force: bool = False,
+    ) -> Manifest:
+        """Write a bundle for devices and servers that need no torch; see :func:`l2h.export.export_system`."""
+        from l2h.export import export_system
+
+        return export_system(self, folder, name=name, costs=costs, which=which, int8=int8, force=force)
 
     def calibrated_rate(self, costs: Costs | None = None, *, which: int | None = None) -> float:
         """The reject rate ``q1`` at these prices on the samples of the last calibration (the paper's Algorithm 3)."""

@@ -164,3 +164,16 @@ def test_an_unknown_option_lists_the_known_ones(kind: str, known: list[str]) -> 
         build_rejector(kind, (5,), client_view_size(3), colour=1)
     assert "colour" in str(caught.value)
     assert all(option in str(caught.value) for option in known)
+
+
+def test_among_equal_probabilities_the_view_has_the_client_s_own_label() -> None:
+    """A tree gives equal probabilities often; its answer is the lowest of the classes."""
+    log_probability = torch.log(
+        torch.tensor([[0.3, 0.3, 0.1, 0.3], [0.1, 0.45, 0.45, 0.0], [0.25] * 4]).clamp(min=1e-6)
+    )
+    many = torch.full((1, 30), math.log(1 / 30))
+    for given in (log_probability, many):
+        classes = given.shape[1]
+        label = client_view(given)[:, -classes:]
+        assert label.argmax(1).tolist() == given.numpy().argmax(1).tolist()
+        assert label.sum(1).tolist() == [1.0] * len(given)

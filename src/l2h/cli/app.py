@@ -13,14 +13,19 @@ import typer
 from rich.text import Text
 
 import l2h
+from l2h.cli.ask import ask
+from l2h.cli.bench import COMMANDS as BENCH
 from l2h.cli.calibrate import calibrate
 from l2h.cli.compare import compare
 from l2h.cli.console import console, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
+from l2h.cli.export import export
+from l2h.cli.keys import COMMANDS as KEYS
 from l2h.cli.paper import paper
+from l2h.cli.serve import serve
 from l2h.cli.train import train
-from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError
+from l2h.errors import CostError, L2HError, MissingExtraError, SettingsError, UnknownNameError
 from l2h.limits import LimitError
 
 app = typer.Typer(
@@ -44,6 +49,10 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
             _fail(error, 2)
         except L2HError as error:
             _fail(error, 1)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.split(".")[0] == "l2h":
+                raise
+            _fail(MissingExtraError(f"this command needs {error.name}: pip install 'l2h[train,report]'"), 1)
         except KeyboardInterrupt:
             sys.stderr.write("\ninterrupted; a training goes on with --resume, a comparison with the same command\n")
             raise typer.Exit(130) from None
@@ -56,8 +65,16 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate, compare, paper):
+for _command in (demo, train, calibrate, evaluate, compare, paper, export, serve, ask):
     app.command()(_guarded(_command))
+_keys = typer.Typer(name="keys", help="Who may ask a server, and how much.", no_args_is_help=True)
+for _name, _each in KEYS.items():
+    _keys.command(_name)(_guarded(_each))
+app.add_typer(_keys)
+_bench = typer.Typer(name="bench", help="How fast the two sides are here.", no_args_is_help=True)
+for _name, _one in BENCH.items():
+    _bench.command(_name)(_guarded(_one))
+app.add_typer(_bench)
 
 
 def _version(show: bool) -> None:

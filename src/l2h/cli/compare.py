@@ -206,7 +206,8 @@ def _default_jobs(device: str, seeds: int) -> int:
 @contextmanager
 def _telling(total: int, apart: bool) -> Iterator[tuple[Tell, Any]]:
     """One bar over all seeds and methods on a terminal, lines elsewhere; each training's own where it runs here."""
-    from l2h.cli.console import console, log, telling
+    from l2h.cli.bars import telling
+    from l2h.cli.console import console, log
 
     finished = 0
 

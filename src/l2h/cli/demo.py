@@ -23,7 +23,8 @@ def demo(
 
     Example: [bold]l2h demo --seed 1 --out runs/demo-1[/]
     """
-    from l2h.cli.console import log, telling
+    from l2h.cli.bars import telling
+    from l2h.cli.console import log
     from l2h.cli.output import print_json, print_results
     from l2h.cli.workflow import report_run, train_run
     from l2h.experiments.plan import digits_plan, load_data

@@ -59,7 +59,8 @@ def paper(
 
     Example: [bold]l2h paper all --data digits --quick[/]
     """
-    from l2h.cli.console import log, telling
+    from l2h.cli.bars import telling
+    from l2h.cli.console import log
     from l2h.cli.output import make_console, print_json
     from l2h.experiments.paper import EXPERIMENTS, Study
     from l2h.experiments.paper.grid import FULL, QUICK

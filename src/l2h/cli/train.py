@@ -157,7 +157,8 @@ def train(
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
     runs/cifar10[/]
     """
-    from l2h.cli.console import log, telling
+    from l2h.cli.bars import telling
+    from l2h.cli.console import log
     from l2h.cli.options import make_settings, parse_options
     from l2h.cli.output import print_json, print_results
     from l2h.cli.workflow import report_run, train_run

@@ -39,7 +39,8 @@ def client_view(log_probability: Tensor, embedding: Tensor | None = None) -> Ten
     first, second = top.values[..., 0], top.values[..., min(1, p.shape[-1] - 1)]
     entropy = -(p * clipped).sum(-1)
     log_odds = torch.log(first.clamp(min=1e-6)) - torch.log((1 - first).clamp(min=1e-6))
-    label = torch.zeros_like(p).scatter(-1, top.indices[..., :1], 1.0)
+    # Not the first of top's indices: among equal ones they are in no order, and the client answers the lowest.
+    label = torch.zeros_like(p).scatter(-1, p.argmax(-1, keepdim=True), 1.0)
     parts = [top.values, torch.stack([entropy, first - second, log_odds], dim=-1), clipped, label]
     if embedding is not None:
         parts.append(embedding)

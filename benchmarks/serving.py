@@ -1,0 +1,174 @@
+"""Our server beside MLServer and beside the model alone, in one run on one machine.
+
+    python benchmarks/serving.py --out results/serving --mlserver .venv-mlserver/bin/python
+
+A LeNet-5 on 32x32 images behind both servers, 64 connections, one image a request; ours with a key, ledger, metrics and
+batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. Loads
+come in turn, several rounds of each, and the median round counts. The load is made by wrk where it is installed
+(`apt install wrk`), else by l2h.loadtest. Writes serving.csv and prints the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "field"))
+
+from mlserver_process import mlserver
+
+from l2h import HelpSystem, Settings, StageSettings
+from l2h.bundle import ServerBundle
+from l2h.loadtest import measure
+from l2h.models import build_scaled
+from l2h.models.scaling import InputScale
+from l2h.serving.bench import raw_throughput, running
+from l2h.serving.config import processors
+from l2h.wire import Tensor, encode_request
+
+SHAPE, CLASSES = (3, 32, 32), 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mlserver", type=Path, help="the Python that has mlserver; without it MLServer is left out")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        lenet, alexnet = bundle("lenet5", folder / "lenet"), bundle("alexnet", folder / "alexnet")
+        for number in range(arguments.rounds):
+            rows += round_of(number, lenet, alexnet, arguments, folder)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with (arguments.out / "serving.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    tell(rows)
+
+
+def bundle(server: str, folder: Path) -> Path:
+    """A bundle whose server is this net, untrained: how fast it is does not depend on what it knows."""
+    torch.manual_seed(0)
+    net = build_scaled(server, SHAPE, CLASSES, InputScale.to_unit_range(SHAPE)).eval()
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (80, *SHAPE), dtype=np.uint8), np.arange(80) % CLASSES
+    stage = StageSettings(epochs=1, batch=40)
+    settings = Settings(server=stage, rejector=stage, honest="holdout", device="cpu")
+    client = build_scaled("lenet5", SHAPE, CLASSES).eval()
+    system = HelpSystem(client, net, settings=settings, train_server=False, rejector_options={"width": 1})
+    system.fit(X, y).export(folder, name=server)
+    return folder
+
+
+def round_of(
+    number: int, lenet: Path, alexnet: Path, arguments: argparse.Namespace, folder: Path
+) -> list[dict[str, Any]]:
+    rows = []
+
+    def note(system: str, model: str, tensors: str, workers: int, rate: float, batch: int = 1) -> None:
+        rows.append(
+            {
+                "round": number,
+                "system": system,
+                "model": model,
+                "tensors": tensors,
+                "workers": workers,
+                "inputs_per_request": batch,
+                "inputs_per_second": round(rate, 1),
+            }
+        )
+        print(rows[-1], flush=True)
+
+    X = np.random.default_rng(1).integers(0, 256, (1, *SHAPE), dtype=np.uint8)
+    for workers in arguments.workers:
+        with running(lenet, workers=workers, log_requests=False) as (address, key, model):
+            for tensors in ("json", "binary"):
+                note("l2h", "lenet5", tensors, workers, load(address, model.name, X, tensors, key, arguments, folder))
+    if arguments.mlserver is not None:
+        with mlserver(
+            folder / f"mlserver-{number}", lenet / "server.onnx", "lenet5", SHAPE, "UINT8", CLASSES, arguments.mlserver
+        ) as address:
+            note("MLServer", "lenet5", "json", 1, load(address, "lenet5", X, "json", None, arguments, folder))
+    for workers in arguments.workers:
+        with running(alexnet, workers=workers, log_requests=False) as (address, key, model):
+            rate = load(address, model.name, X, "binary", key, arguments, folder)
+            note("l2h", "alexnet", "binary", workers, rate)
+    alone = raw_throughput(ServerBundle(alexnet, threads=processors()), seconds=3 * arguments.seconds)
+    note("onnxruntime alone", "alexnet", "none", 1, alone["inputs_per_second"], alone["batch"])
+    return rows
+
+
+def load(
+    address: str,
+    model: str,
+    X: np.ndarray[Any, Any],
+    tensors: str,
+    key: str | None,
+    arguments: argparse.Namespace,
+    folder: Path,
+) -> float:
+    """Requests a second that were answered with 200."""
+    if shutil.which("wrk") is None:
+        options = {"connections": arguments.connections, "seconds": arguments.seconds}
+        return measure(address, model, X, binary=tensors == "binary", key=key, **options).per_second
+    body, headers = encode_request([Tensor("x", X)], binary=tensors == "binary")
+    if key is not None:
+        headers |= {"Authorization": f"Bearer {key}"}
+    (folder / "body").write_bytes(body)
+    script = [
+        f'local f = io.open("{folder / "body"}", "rb"); wrk.body = f:read("*a"); f:close()',
+        'wrk.method = "POST"',
+    ]
+    script += [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
+    (folder / "load.lua").write_text("\n".join(script))
+    url = f"{address}/v2/models/{model}/infer"
+    command = ["wrk", "-t1", f"-c{arguments.connections}", "-s", str(folder / "load.lua"), url]
+    subprocess.run([*command[:3], "-d1s", *command[3:]], check=True, capture_output=True)
+    said = subprocess.run([*command[:3], f"-d{arguments.seconds:g}s", *command[3:]], check=True, capture_output=True)
+    text = said.stdout.decode()
+    if "Non-2xx" in text:
+        raise SystemExit(f"{address} did not answer every request with 200:\n{text}")
+    found = re.search(r"Requests/sec:\s+([\d.]+)", text)
+    assert found is not None, text
+    return float(found[1])
+
+
+def tell(rows: list[dict[str, Any]]) -> None:
+    """Medians over the rounds, and the ratios."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[k] for k in ("system", "model", "tensors", "workers")), []).append(
+            row["inputs_per_second"]
+        )
+    medians = {group: statistics.median(values) for group, values in groups.items()}
+    for group, value in medians.items():
+        print(*group, round(value), "(", *map(round, groups[group]), ")")
+    other = medians.get(("MLServer", "lenet5", "json", 1))
+    alone = next(value for group, value in medians.items() if group[0] == "onnxruntime alone")
+    for group, value in medians.items():
+        if group[0] == "l2h" and group[1] == "lenet5" and other is not None:
+            print(f"{group[2]}, {group[3]} worker(s): {value / other:.2f} times MLServer's JSON")
+        if group[0] == "l2h" and group[1] == "alexnet":
+            print(f"alexnet, {group[3]} worker(s): {100 * value / alone:.0f}% of onnxruntime alone")
+
+
+if __name__ == "__main__":
+    main()

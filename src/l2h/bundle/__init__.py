@@ -1,0 +1,38 @@
+"""The bundle: what a device needs to answer and to decide, and what a server needs to help.
+
+A folder of ONNX files and a manifest that says what they are and how they hash. The device's half and the server's can
+be copied apart: each is loaded, and verified, without the other. Nothing is pickled, so a bundle from a stranger runs
+no code. :func:`l2h.export.export_system` writes one.
+"""
+
+from __future__ import annotations
+
+from l2h.bundle.device import DeviceBundle
+from l2h.bundle.errors import BundleError
+from l2h.bundle.manifest import (
+    CalibrationPart,
+    ClientPart,
+    FilePart,
+    InputPart,
+    Manifest,
+    RejectorPart,
+    ServerPart,
+    Spec,
+)
+from l2h.bundle.server import ServerBundle
+from l2h.bundle.verifying import verify
+
+__all__ = [
+    "BundleError",
+    "CalibrationPart",
+    "ClientPart",
+    "DeviceBundle",
+    "FilePart",
+    "InputPart",
+    "Manifest",
+    "RejectorPart",
+    "ServerBundle",
+    "ServerPart",
+    "Spec",
+    "verify",
+]

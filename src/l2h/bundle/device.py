@@ -1,0 +1,230 @@
+"""The device's half of a bundle: the client's answer and what the rejector makes of it."""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.bundle.answering import Said, feed, of_given, of_session
+from l2h.bundle.errors import BundleError
+from l2h.bundle.manifest import Manifest
+from l2h.bundle.sessions import CHUNK, Array, all_finite, check_inputs, make_session, run
+from l2h.bundle.verifying import read_file, read_side
+from l2h.costs import Costs
+from l2h.errors import SettingsError
+from l2h.judgement import Judgement
+
+Labels = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
+
+
+class DeviceBundle:
+    """Client and rejector, verified and ready to run. Calls from several threads are safe.
+
+    Args:
+        folder: the bundle; ``server.onnx`` need not be there.
+        client: the classifier, where the bundle does not hold it: whatever :func:`l2h.as_client` takes.
+        threads: of one run of onnxruntime; one is best for small nets.
+
+    Raises:
+        BundleError: a file is missing or changed, a newer version wrote the bundle, or the client is not in it and not
+            given.
+
+    Example:
+        >>> bundle = DeviceBundle("bundles/digits")                       # doctest: +SKIP
+        >>> labels, judgement = bundle.judge(X)                           # doctest: +SKIP
+        >>> which, costs = bundle.which(l2h.Costs(c_e=0.1))               # doctest: +SKIP
+        >>> remote = judgement.remote(costs)                              # doctest: +SKIP
+    """
+
+    def __init__(self, folder: str | Path, *, client: Any = None, threads: int = 1) -> None:
+        self.folder = Path(folder)
+        self.manifest: Manifest
+        self.manifest, files = read_side(folder, "device")
+        part, rejector = self.manifest.client, self.manifest.rejector
+        self.input_shape: tuple[int, ...] = self.manifest.input.shape
+        self.input_dtype: str = self.manifest.input.dtype
+        self.classes: tuple[str, ...] = self.manifest.classes
+        self.costs: Costs = self.manifest.costs
+        self._dtype = np.dtype(self.input_dtype)
+        self._threads = threads
+        if part.file is None and client is None:
+            raise BundleError(
+                f"{folder} does not hold its client, which could not be exported: "
+                "give it with client=, any function that returns its scores or labels"
+            )
+        if part.file is not None and client is not None:
+            raise BundleError(f"{folder} holds its client ({part.file}): leave out client=")
+        self._lock = threading.Lock()
+        self._client_session: Any = None
+        self._client = None if client is None else of_given(client, self.manifest)
+        self._session = make_session(files[rejector.file], rejector.file, threads)
+        self._inputs = [entry.name for entry in self._session.get_inputs()]
+        self._fused, self._file = rejector.fused, rejector.file
+        self._check_graph()
+        if not self._fused and part.file is not None:
+            self._client_session = make_session(files[part.file], part.file, threads)
+            self._client = of_session(self._client_session, part, len(self.classes))
+        self._platt = rejector.platt
+        self._priced = [spec.loss == "priced" for spec in rejector.specs]
+        self._held_out = self._read_held_out(files)
+
+    def check(self, X: npt.ArrayLike) -> Array:
+        """Samples as the bundle takes them, (n, ...); one alone gets its axis.
+
+        Raises:
+            BundleError: another shape or type than the bundle's, with both; none at all; or a value that is not finite.
+        """
+        return check_inputs(X, self.manifest.input, self._dtype)
+
+    def local(self, X: npt.ArrayLike) -> Labels:
+        """The client's own answers, (n,): the rejector is not run."""
+        x = self.check(X)
+        answering = self._client or self._answering()
+        if len(x) <= CHUNK:
+            return answering(x)[0]
+        return np.concatenate([answering(x[i : i + CHUNK])[0] for i in range(0, len(x), CHUNK)])
+
+    def judge(self, X: npt.ArrayLike, which: int = 0) -> tuple[Labels, Judgement]:
+        """The client's answers, (n,), and what a rejector makes of them; each is run once.
+
+        Args:
+            X: (n, ...) or one sample.
+            which: number of the rejector, as :meth:`which` gives it.
+
+        Raises:
+            BundleError: inputs that do not fit, or scores that are not finite.
+        """
+        self._check_which(which)
+        x = self.check(X)
+        if len(x) <= CHUNK:
+            label, scores = self._run(x)
+        else:
+            parts = [self._run(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
+            label, scores = (np.concatenate(side) for side in zip(*parts, strict=True))
+        if scores.shape[1:] != (len(self._priced), 2) or not all_finite(scores):
+            raise BundleError(f"{self._file} gives scores {scores.shape} that are not finite or of another shape")
+        return label, self._judgement(scores[:, which], which)
+
+    def which(self, costs: Costs | None = None) -> tuple[int, Costs]:
+        """Number of the rejector that answers for these prices, and the prices in use: the bundle's where None.
+
+        Raises:
+            SettingsError: there is none, or several; the message lists what there is.
+        """
+        costs = self.costs if costs is None else costs
+        specs = self.manifest.rejector.specs
+        fitting = [i for i, spec in enumerate(specs) if spec.costs is None or spec.costs == costs]
+        if len(fitting) == 1:
+            return fitting[0], costs
+        there = "; ".join(f"{i}: {spec.loss}, {spec.costs or 'every price'}" for i, spec in enumerate(specs))
+        if fitting:
+            raise SettingsError(f"several rejectors answer for {costs}: export one of them; there are: {there}")
+        raise SettingsError(
+            f"no rejector was trained for {costs}; there are: {there}. The loss 'priced' answers for every price"
+        )
+
+    def held_out(self, which: int = 0) -> Judgement | None:
+        """What the rejector made of held-out samples, for bounds on asking; None where there are none."""
+        self._check_which(which)
+        return None if self._held_out is None else self._judgement(self._held_out[which], which)
+
+    def _check_which(self, which: int) -> None:
+        if not 0 <= which < len(self._priced):
+            raise SettingsError(f"which={which}: there are rejectors 0 to {len(self._priced) - 1}")
+
+    def _run(self, x: Array) -> tuple[Labels, Scores]:
+        if self._fused:
+            log_p, scores = run(self._session, ["log_probability", "scores"], {"x": x}, self._file)
+            if not all_finite(log_p):
+                raise BundleError(f"{self._file}: the client's output is not finite")
+            return log_p.argmax(axis=1), scores
+        assert self._client is not None
+        label, log_p, embedding = self._client(x)
+        said: dict[str, Any] = {"x": x, "log_probability": log_p, "embedding": embedding}
+        (scores,) = run(self._session, ["scores"], {name: said[name] for name in self._inputs}, self._file)
+        return label, scores
+
+    def model_calls(self, X: Array) -> Callable[[], None]:
+        """The calls of onnxruntime that :meth:`judge` makes on these inputs, and nothing else: what it is measured by.
+
+        Raises:
+            BundleError: the client is given, and its calls are not onnxruntime's.
+        """
+        session, part = self._session, self.manifest.client
+        if self._fused:
+            return lambda: session.run(["log_probability", "scores"], {"x": X})
+        if self._client_session is None:
+            raise BundleError("the client of this bundle is given from outside: its calls cannot be told apart")
+        client, outputs = self._client_session, [name for name in (part.output, part.features) if name is not None]
+        x = feed(part, X)
+        assert self._client is not None
+        _, log_p, embedding = self._client(X)
+        known: dict[str, Any] = {"x": X, "log_probability": log_p, "embedding": embedding}
+        feeds = {name: known[name] for name in self._inputs}
+
+        def both() -> None:
+            client.run(outputs, {part.input: x})
+            session.run(["scores"], feeds)
+
+        return both
+
+    def _judgement(self, scores: Scores, which: int) -> Judgement:
+        if not self._priced[which]:
+            return Judgement(scores, None, None)
+        (a, b), (c, d) = self._platt[which]
+        if len(scores) == 1:
+            # One sample is the common case on a device, and plain numbers are faster than arrays of one.
+            ((r_m, r_e),) = scores.tolist()
+            return Judgement(scores, np.array([_sigmoid(a * r_m + b)]), np.array([_sigmoid(c * r_e + d)]))
+        logit = scores * np.array([a, c]) + np.array([b, d])
+        q = np.exp(-np.logaddexp(0.0, -logit))
+        return Judgement(scores, q[:, 0], q[:, 1])
+
+    def _answering(self) -> Callable[[Array], Said]:
+        """The client by itself. Beside a fused rejector it is loaded when first asked for: it is in there already."""
+        with self._lock:
+            if self._client is None:
+                part = self.manifest.client
+                assert part.file is not None
+                session = make_session(read_file(self.folder, self.manifest, part.file), part.file, self._threads)
+                self._client = of_session(session, part, len(self.classes))
+            return self._client
+
+    def _check_graph(self) -> None:
+        """The rejector's inputs and outputs are those that the manifest promises."""
+        outputs = {entry.name for entry in self._session.get_outputs()}
+        known = {"x"}
+        if not self._fused and self.manifest.rejector.uses_client:
+            known |= {"log_probability"} | ({"embedding"} if self.manifest.client.features else set())
+        wanted = {"scores"} | ({"log_probability"} if self._fused else set())
+        if not set(self._inputs) <= known or not wanted <= outputs:
+            raise BundleError(
+                f"{self._file} takes {', '.join(self._inputs)} and gives {', '.join(sorted(outputs))}; "
+                f"expected {', '.join(sorted(known))} and {', '.join(sorted(wanted))}"
+            )
+
+    def _read_held_out(self, files: dict[str, bytes]) -> Scores | None:
+        part = self.manifest.calibration
+        if part is None:
+            return None
+        try:
+            with np.load(io.BytesIO(files[part.file]), allow_pickle=False) as arrays:
+                scores = arrays["scores"]
+        except Exception as error:  # numpy, zipfile and zlib each have their own for a damaged archive
+            raise BundleError(f"{part.file} cannot be read: {error}") from error
+        expected = (len(self._priced), part.n, 2)
+        if scores.shape != expected or scores.dtype != np.float32 or not np.isfinite(scores).all():
+            raise BundleError(f"{part.file} holds {scores.dtype} {scores.shape}, expected finite float32 {expected}")
+        return np.asarray(scores)
+
+
+def _sigmoid(z: float) -> float:
+    return math.exp(-math.log1p(math.exp(-z)) if z >= 0 else z - math.log1p(math.exp(z)))

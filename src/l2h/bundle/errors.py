@@ -1,0 +1,9 @@
+"""The error of this package."""
+
+from __future__ import annotations
+
+from l2h.errors import L2HError
+
+
+class BundleError(L2HError, ValueError):
+    """A bundle that is missing, damaged, of a newer version or lacks a part; or inputs that do not fit it."""

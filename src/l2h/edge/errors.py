@@ -1,0 +1,13 @@
+"""What is the caller's to mend. What the network does is never raised: it is answered locally."""
+
+from __future__ import annotations
+
+from l2h.errors import L2HError, SettingsError
+
+
+class EdgeError(L2HError, RuntimeError):
+    """A server that does not fit the bundle, or a client that is closed or belongs to another process."""
+
+
+class EdgeSettingsError(EdgeError, SettingsError):
+    """An option of the edge client out of its range, or an address that is none."""

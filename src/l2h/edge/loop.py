@@ -1,0 +1,132 @@
+"""A thread with an event loop, on which every request of an edge client runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Address = tuple[Any, ...]
+
+
+class LoopThread:
+    """Runs coroutines for callers of any thread; begins with the first of them.
+
+    Args:
+        ending: awaited on the loop before it ends.
+    """
+
+    def __init__(self, ending: Callable[[], Awaitable[None]]) -> None:
+        self._ending = ending
+        self._lock = threading.Lock()
+        self._loop: _Loop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._pid = os.getpid()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine.
+
+        Raises:
+            RuntimeError: the thread was stopped.
+        """
+        try:
+            with self._lock:
+                if self._stopped:
+                    raise RuntimeError("the loop is stopped")
+                if self._loop is None:
+                    self._loop = _Loop()
+                    self._thread = threading.Thread(target=self._run, args=(self._loop,), name="l2h-edge", daemon=True)
+                    self._thread.start()
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Do something on the loop, if it still runs."""
+        with self._lock:
+            if self._loop is not None and not self._stopped:
+                self._loop.call_soon_threadsafe(work)
+
+    def stop(self, patience: float = 2.0) -> None:
+        """Cancel what is under way and end the thread; in a forked child, which has no such thread, do nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            loop, thread = self._loop, self._thread
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(patience)
+
+    def _run(self, loop: _Loop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            with suppress(TimeoutError):
+                loop.run_until_complete(asyncio.wait_for(_gather(left), 1.0))
+                loop.run_until_complete(asyncio.wait_for(_gather([self._ending()]), 1.0))
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose look-ups of names can hang without holding anything up.
+
+    The usual loop looks names up in a pool of few threads that the interpreter waits for when it ends. Here every name
+    has at most one look-up under way, in a thread that nobody waits for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looking: dict[Address, asyncio.Future[list[Any]]] = {}
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        """As ``socket.getaddrinfo``."""
+        question = (host, port, family, type, proto, flags)
+        found = self._looking.get(question)
+        if found is None:
+            found = self._looking[question] = self.create_future()
+            found.add_done_callback(lambda done: done.cancelled() or done.exception())
+            threading.Thread(target=self._look, args=(question, found), name="l2h-dns", daemon=True).start()
+        return await asyncio.shield(found)
+
+    def _look(self, question: Address, found: asyncio.Future[list[Any]]) -> None:
+        answer: list[Any] | None = None
+        error: Exception | None = None
+        try:
+            answer = socket.getaddrinfo(*question)
+        except (OSError, UnicodeError) as problem:
+            error = problem
+
+        def tell() -> None:
+            self._looking.pop(question, None)
+            if found.done():
+                return
+            if error is not None:
+                found.set_exception(error)
+            else:
+                found.set_result(answer or [])
+
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            self.call_soon_threadsafe(tell)
+
+
+async def _gather(work: Any) -> None:
+    await asyncio.gather(*work, return_exceptions=True)

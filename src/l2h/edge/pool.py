@@ -1,0 +1,186 @@
+"""Kept connections to one server, and one exchange over them with every size bounded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
+
+import anyio
+import httpx
+
+from l2h.edge import faults, reasons
+from l2h.edge.faults import FaultError
+from l2h.edge.options import Options
+from l2h.edge.stats import Recorder
+
+#: Seconds that an idle connection is kept.
+KEEP_ALIVE = 30.0
+#: Bytes that are read of an answer that is an error.
+_ERROR_BYTES = 1 << 13
+#: Requests cut off after which the connections are replaced.
+_MOST_CUTS = 16
+
+
+class Attempt:
+    """One request on one connection, as far as it got."""
+
+    __slots__ = ("fault", "fresh", "silent")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Before it is sent."""
+        #: Whether it opened a connection of its own.
+        self.fresh = False
+        #: Whether it is under way and nothing has come back yet.
+        self.silent = False
+        #: What is known of it already, should the rest never come.
+        self.fault: FaultError | None = None
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """Told by httpcore what it does."""
+        del info
+        if event == "connection.connect_tcp.started":
+            self.fresh = True
+
+
+class _Lease:
+    """A set of connections and how many requests use it."""
+
+    __slots__ = ("client", "cuts", "retired", "users")
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client, self.users, self.cuts, self.retired = client, 0, 0, False
+
+
+class Pool:
+    """The connections to the server of ``options``. Everything here runs on one event loop, under a timeout."""
+
+    def __init__(self, options: Options, recorder: Recorder) -> None:
+        self._options, self._recorder = options, recorder
+        # Both would else be loaded within the first request's deadline.
+        self._lease: _Lease | None = _Lease(self._connect())
+        with suppress(ImportError):
+            importlib.import_module("anyio._backends._asyncio")
+
+    async def exchange(
+        self, method: str, path: str, *, most: int, body: bytes | None = None,
+        headers: Mapping[str, str] | None = None, attempt: Attempt | None = None,
+    ) -> tuple[httpx.Headers, bytes]:  # fmt: skip
+        """Send a request; headers and body of its answer, which has the status 200.
+
+        Args:
+            method: GET or POST.
+            path: below the server's address.
+            most: bytes that are read of the answer; a longer one is a fault.
+            body: of the request.
+            headers: beside those of every request.
+            attempt: is kept up to date.
+
+        Raises:
+            FaultError: no such answer came.
+        """
+        attempt = attempt or Attempt()
+        attempt.begin()
+        try:
+            async with self._leased() as client:
+                request = client.build_request(
+                    method,
+                    f"{self._options.server}{path}",
+                    content=body,
+                    headers=headers,
+                    extensions={"trace": attempt.trace},
+                )
+                attempt.silent = True
+                response = await client.send(request, stream=True)
+                attempt.silent = False
+                try:
+                    return response.headers, await self._body(response, most, attempt)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await response.aclose()
+        except httpx.RemoteProtocolError as error:
+            # What h11 and httpcore say of a connection that ends too early; anything else was no HTTP.
+            if "disconnected" in str(error) or "closed connection" in str(error):
+                raise faults.broken(error, stale=not attempt.fresh) from error
+            raise FaultError(reasons.BAD_ANSWER, f"the answer is no HTTP: {error}") from error
+        except (httpx.ReadError, httpx.WriteError) as error:
+            raise faults.broken(error, stale=not attempt.fresh) from error
+        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+            raise faults.broken(error) from error
+
+    async def cut_off(self, attempt: Attempt) -> None:
+        """Told of a request that was given up.
+
+        Where a kept connection fell silent, the others may have died with it. And one that is cut off at the wrong
+        moment can stay behind in httpcore's pool, so no pool lives for long after such things.
+        """
+        if self._lease is not None:
+            self._lease.cuts += 1
+            if (attempt.silent and not attempt.fresh) or self._lease.cuts >= _MOST_CUTS:
+                await self.renew()
+
+    async def renew(self) -> None:
+        """Use none of the present connections for another request; they close when the last of theirs is over."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.retired = True
+            if not lease.users:
+                await lease.client.aclose()
+
+    async def _body(self, response: httpx.Response, most: int, attempt: Attempt) -> bytes:
+        status, headers = response.status_code, response.headers
+        attempt.fault = faults.for_status(status, headers, f"status {status}")
+        if attempt.fault is not None:
+            text = faults.sentence(status, await self._read(response, _ERROR_BYTES), self._options.key)
+            raise faults.for_status(status, headers, text) or attempt.fault
+        if headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise FaultError(reasons.BAD_ANSWER, "the answer is compressed, which was not asked for")
+        body = await self._read(response, most)
+        if len(body) > most:
+            raise FaultError(reasons.BAD_ANSWER, f"the answer is longer than {most} bytes")
+        return body
+
+    async def _read(self, response: httpx.Response, most: int) -> bytes:
+        """The body as it came, a piece more than ``most`` bytes of it at the most."""
+        size, pieces = 0, []
+        async for piece in response.aiter_raw():
+            size += len(piece)
+            pieces.append(piece)
+            self._recorder.received(len(piece))
+            if size > most:
+                break
+        return b"".join(pieces)
+
+    @asynccontextmanager
+    async def _leased(self) -> AsyncIterator[httpx.AsyncClient]:
+        if self._lease is None:
+            self._lease = _Lease(self._connect())
+        lease = self._lease
+        lease.users += 1
+        try:
+            yield lease.client
+        finally:
+            lease.users -= 1
+            if lease.retired and not lease.users:
+                with anyio.CancelScope(shield=True):
+                    await lease.client.aclose()
+
+    def _connect(self) -> httpx.AsyncClient:
+        options = self._options
+        return httpx.AsyncClient(
+            headers=options.headers(),
+            verify=False if options.tls is None else options.tls,
+            timeout=None,  # the caller's timeout bounds the sum of all waits
+            follow_redirects=False,
+            trust_env=False,  # the link is between two hosts: no proxy from the environment
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            # The callers take a seat before they come here: a pool that queues can lose a cancelled one's place.
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=options.connections, keepalive_expiry=KEEP_ALIVE
+            ),
+        )

@@ -1,0 +1,126 @@
+"""What an answer on the device costs beside the model calls it makes, measured in turn on the same inputs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.bundle import BundleError, DeviceBundle
+from l2h.costs import Costs
+from l2h.edge.client import EdgeClient
+from l2h.errors import SettingsError
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class EdgeTiming:
+    """Milliseconds of one input, over so many repeats of each in turn.
+
+    Attributes:
+        repeats: of each.
+        model: ``p50``, ``p90``, ``p99`` of onnxruntime's calls alone.
+        local: of a whole local answer by the edge client.
+        remote: of a whole answer by the server; None where none was asked.
+        answered: how many of the remote repeats the server answered.
+    """
+
+    repeats: int
+    model: dict[str, float]
+    local: dict[str, float]
+    remote: dict[str, float] | None
+    answered: int
+
+    @property
+    def ratio(self) -> float:
+        """A local answer over the model calls it makes, at the median."""
+        return self.local["p50"] / self.model["p50"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "repeats": self.repeats,
+            "model_ms": self.model,
+            "local_ms": self.local,
+            "ratio_p50": round(self.ratio, 3),
+            "remote_ms": self.remote,
+            "remote_answered": self.answered,
+        }
+
+
+def measure(
+    bundle: DeviceBundle,
+    X: Array,
+    *,
+    repeats: int = 2000,
+    server: str | None = None,
+    key: str | None = None,
+    deadline: float = 1.0,
+) -> EdgeTiming:
+    """Time local answers, and the server's where one is given.
+
+    Args:
+        bundle: the device's half.
+        X: inputs to take one after the other.
+        repeats: of each kind.
+        server: to be asked as well.
+        key: for it.
+        deadline: of an answer by it.
+
+    Raises:
+        SettingsError: fewer than one repeat.
+        BundleError: no input is answered locally at the bundle's prices, so there is nothing to time.
+    """
+    if repeats < 1:
+        raise SettingsError(f"repeats={repeats}: at least 1")
+    X = bundle.check(X)
+    which, costs = bundle.which()
+    sent = bundle.judge(X, which)[1].remote(costs)
+    kept = X[~sent]
+    if not len(kept):
+        raise BundleError(f"at {costs} the rejector sends every input given: give others, or other prices")
+    model: list[float] = []
+    local: list[float] = []
+    with EdgeClient(bundle) as edge:
+        for i in range(-min(100, repeats), repeats):  # those below 0 warm up
+            x = kept[i % len(kept)][None]
+            calls = bundle.model_calls(x)
+            begun = time.perf_counter()
+            calls()
+            between = time.perf_counter()
+            edge.predict(x)
+            end = time.perf_counter()
+            if i >= 0:
+                model.append(between - begun)
+                local.append(end - between)
+    remote, answered = None, 0
+    if server is not None:
+        remote, answered = _remote(bundle, X, repeats, server, key, deadline)
+    return EdgeTiming(repeats, _percentiles(model), _percentiles(local), remote, answered)
+
+
+def _remote(
+    bundle: DeviceBundle, X: Array, repeats: int, server: str, key: str | None, deadline: float
+) -> tuple[dict[str, float], int]:
+    """Every input is sent: at no price, where the rejector answers for every price, or else what it wants sent."""
+    free = Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
+    times, answered = [], 0
+    with EdgeClient(bundle, server, key=key, costs=free, deadline=deadline) as edge:
+        edge.check()
+        for i in range(-min(20, repeats), repeats):
+            answers = edge.predict(X[i % len(X)][None])
+            if i >= 0 and answers.source[0] == "remote" and answers.latency is not None:
+                times.append(float(answers.latency[0]))
+                answered += 1
+    if not times:
+        raise BundleError(f"{server} answered none of {repeats} requests; the last trouble: {edge.stats().error}")
+    return _percentiles(times), answered
+
+
+def _percentiles(seconds: list[float]) -> dict[str, float]:
+    found = np.percentile(1e3 * np.array(seconds), [50, 90, 99])
+    return {name: round(float(value), 4) for name, value in zip(("p50", "p90", "p99"), found, strict=True)}

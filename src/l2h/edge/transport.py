@@ -1,0 +1,238 @@
+"""The way to the server and back: one answer to a set of inputs, with the repeats that are safe, by a given time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import numpy as np
+import numpy.typing as npt
+
+from l2h import wire
+from l2h.edge import protocol, reasons
+from l2h.edge.errors import EdgeError
+from l2h.edge.faults import FaultError
+from l2h.edge.options import Options
+from l2h.edge.pool import Attempt, Pool
+from l2h.edge.stats import Recorder
+
+Array = npt.NDArray[Any]
+Labels = npt.NDArray[np.int64]
+log = logging.getLogger("l2h.edge")
+#: Bytes of JSON from which on it is read and written beside the loop, not on it; the longest metadata that is read.
+_LARGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of asking about some inputs.
+
+    Attributes:
+        reason: why there are no labels; None where there are.
+        label: int64 (n,), the server's; None where there are none.
+        healthy: whether the server did its part, for the circuit breaker.
+    """
+
+    reason: str | None
+    label: Labels | None
+    healthy: bool
+
+
+class Patience:
+    """How long an answer is waited for: until a time on the clock ``time.monotonic``, or until its caller goes."""
+
+    __slots__ = ("_scope", "gone", "until")
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.gone = False
+        self._scope: anyio.CancelScope | None = None
+
+    def begin(self) -> anyio.CancelScope:
+        """The scope that ends with it; on the loop."""
+        # Not asyncio.timeout: that would cut httpcore's own tidying short, which only anyio's scopes respect.
+        self._scope = anyio.CancelScope(deadline=self.until)
+        if self.gone:
+            self._scope.cancel()
+        return self._scope
+
+    def end(self) -> None:
+        """The caller has gone; on the loop."""
+        self.gone = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+class Transport:
+    """Asks one server. Everything here runs on one event loop.
+
+    Args:
+        options: how it is asked; ``options.server`` is given.
+        shape: of one input, as the bundle takes it.
+        dtype: of the inputs.
+        classes: how many there are.
+        recorder: counts.
+    """
+
+    def __init__(self, options: Options, shape: tuple[int, ...], dtype: str, classes: int, recorder: Recorder) -> None:
+        self._options, self._recorder = options, recorder
+        self._shape, self._dtype, self._classes = shape, dtype, classes
+        self._pool = Pool(options, recorder)
+        self._seats = asyncio.Semaphore(options.connections)
+        self._names = (options.input_name, options.output_name)
+        self._naming = asyncio.Lock()
+
+    async def ask(self, X: Array, patience: Patience) -> Reply:
+        """The server's labels for these inputs, or why there are none; never an error.
+
+        Args:
+            X: (n, ...), as the bundle takes them.
+            patience: when it ends without them.
+        """
+        attempt = Attempt()
+        fault = FaultError(reasons.DEADLINE, "no answer within the deadline")
+        try:
+            with patience.begin():
+                return Reply(None, await self._ask(X, patience.until, attempt), healthy=True)
+            fault = attempt.fault or fault
+            await self._pool.cut_off(attempt)
+        except FaultError as raised:
+            fault = raised
+        except Exception as error:  # the caller has a local answer and gets it, whatever happened here
+            log.warning("asking the server failed in a way that was not foreseen", exc_info=error)
+            fault = FaultError(reasons.SERVER_UNREACHABLE, f"{type(error).__name__}: {error}")
+        if not patience.gone and self._recorder.failed(f"{fault.reason}: {fault}"):
+            log.info("%s: %s: %s", self._options.server, fault.reason, fault)
+        return Reply(fault.reason, None, fault.healthy)
+
+    async def check(self, until: float) -> None:
+        """See that the server is ready and its model is the bundle's.
+
+        Raises:
+            EdgeError: it is not; the message says what differs.
+        """
+        server = self._options.server
+        try:
+            with Patience(until).begin() as scope:
+                try:
+                    await self._pool.exchange("GET", protocol.ready_path(), most=_LARGE)
+                except FaultError as fault:
+                    if fault.reason in (reasons.REFUSED, reasons.BAD_ANSWER):
+                        raise EdgeError(f"{server} is no server of the Open Inference Protocol: {fault}") from fault
+                    raise EdgeError(f"{server} is not ready: {fault}") from fault
+                await self._learn()
+            if scope.cancelled_caught:
+                raise EdgeError(f"{server} gave no answer in time")
+        except FaultError as fault:
+            raise EdgeError(f"{server}: {fault}") from fault
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.renew()
+
+    async def _ask(self, X: Array, until: float, attempt: Attempt) -> Labels:
+        id = uuid4().hex
+        async with self._seats:
+            source, output = await self._named()
+            body, headers = await self._encode(X, source, output, id)
+            headers |= {"Idempotency-Key": id, "X-Request-Id": id}
+            left, stale, sent = self._options.retries, self._options.connections, 0
+            while True:
+                self._recorder.sent(len(body), repeat=sent > 0)
+                sent += 1
+                try:
+                    return await self._exchange(X, body, headers, output, id, attempt)
+                except FaultError as fault:
+                    # A kept connection that had ended says nothing of the server: it is replaced at once, and there
+                    # are no more of them than connections.
+                    if fault.stale and stale > 0:
+                        stale -= 1
+                        continue
+                    if fault.again is None or left == 0 or time.monotonic() + fault.again >= until:
+                        raise
+                    left -= 1
+                    await asyncio.sleep(fault.again)
+
+    async def _exchange(
+        self, X: Array, body: bytes, headers: dict[str, str], output: str, id: str, attempt: Attempt
+    ) -> Labels:
+        begun = time.monotonic()
+        said, answer = await self._pool.exchange(
+            "POST",
+            protocol.infer_path(self._options.model),
+            most=protocol.most_bytes(len(X), self._classes),
+            body=body,
+            headers=headers,
+            attempt=attempt,
+        )
+
+        def decode() -> tuple[Labels, str | None]:
+            return protocol.labels_of(
+                answer,
+                said,
+                rows=len(X),
+                classes=self._classes,
+                model=self._options.model,
+                output=output,
+                id=id,
+            )
+
+        try:
+            label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
+        except protocol.BadAnswerError as error:
+            raise FaultError(reasons.BAD_ANSWER, str(error)) from error
+        self._recorder.replied(time.monotonic() - begun, version, said.get("L2H-Charged"))
+        return label
+
+    async def _encode(self, X: Array, source: str, output: str, id: str) -> tuple[bytes, dict[str, str]]:
+        def encode() -> tuple[bytes, dict[str, str]]:
+            tensors = [wire.Tensor(source, X)]
+            return wire.encode_request(tensors, binary=self._options.binary, id=id, outputs=[output])
+
+        return encode() if self._options.binary or X.size < _LARGE else await asyncio.to_thread(encode)
+
+    async def _named(self) -> tuple[str, str]:
+        """The names of input and output, from the server's metadata where the options leave one open."""
+        source, output = self._names
+        if source is not None and output is not None:
+            return source, output
+        async with self._naming:
+            source, output = self._names
+            if source is not None and output is not None:
+                return source, output
+            try:
+                return await self._learn()
+            except EdgeError as error:
+                raise FaultError(reasons.BAD_ANSWER, str(error)) from error
+
+    async def _learn(self) -> tuple[str, str]:
+        path = protocol.model_path(self._options.model)
+        try:
+            _, body = await self._pool.exchange("GET", path, most=_LARGE)
+        except FaultError as fault:
+            if fault.reason != reasons.REFUSED:
+                raise
+            raise FaultError(fault.reason, f"it has no model {self._options.model!r}: {fault}") from fault
+        try:
+            metadata = json.loads(body)
+        except (ValueError, RecursionError):
+            metadata = None
+        try:
+            self._names = names = protocol.names_of(
+                metadata,
+                model=self._options.model,
+                shape=self._shape,
+                dtype=self._dtype,
+                classes=self._classes,
+                input=self._options.input_name,
+                output=self._options.output_name,
+            )
+        except EdgeError as error:
+            raise EdgeError(f"{self._options.server}: {error}") from error
+        return names

@@ -1,0 +1,67 @@
+"""Random samples, and the comparison of an exported file with its original on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.bundle.sessions import make_session
+from l2h.export.errors import ExportError
+from l2h.models import InputScale
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from l2h.system import HelpSystem
+
+Array = npt.NDArray[Any]
+BATCHES = (1, 3, 17)
+#: Largest difference of an output, in units of the largest output where that is above 1.
+TOLERANCE = 1e-5
+
+
+def probes(system: HelpSystem) -> list[Array]:
+    """Batches of random samples of several sizes, spread as the training samples were."""
+    assert system.input_shape is not None
+    assert system.rejectors is not None
+    rng = np.random.default_rng(0)
+    scale = getattr(system.rejectors.module(0), "input", None)
+    shift, spread = np.zeros(1), np.ones(1)
+    if isinstance(scale, InputScale):
+        shift, spread = scale.shift.cpu().numpy(), 1 / scale.scale.cpu().numpy()
+    out = []
+    for n in BATCHES:
+        shape = (n, *system.input_shape)
+        if system.input_dtype == "uint8":
+            out.append(rng.integers(0, 256, shape).astype(np.uint8))
+        else:
+            out.append((shift + spread * rng.standard_normal(shape)).astype(np.float32))
+    return out
+
+
+def run_model(model: ModelProto, name: str, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
+    """One run of a graph, fed with the inputs that it has."""
+    session = make_session(model.SerializeToString(), name, 1)
+    there = {entry.name for entry in session.get_inputs()}
+    found: list[Array] = session.run(outputs, {key: value for key, value in feeds.items() if key in there})
+    return found
+
+
+def compare(name: str, found: Array, original: Array, tolerance: float = TOLERANCE) -> float:
+    """The largest difference, in units of the largest output of the original where that is above 1.
+
+    Raises:
+        ExportError: it is above the tolerance, or the shapes differ.
+    """
+    if found.shape != original.shape:
+        raise ExportError(f"{name} gives {found.shape} where the original gives {original.shape}: it was not written")
+    largest = max(1.0, float(np.abs(original).max(initial=0.0)))
+    difference = float(np.abs(found.astype(np.float64) - original).max(initial=0.0)) / largest
+    if not difference <= tolerance:
+        raise ExportError(
+            f"{name} differs from the original by {difference:.2g} of its largest output; {tolerance:g} is allowed, "
+            "so it was not written"
+        )
+    return difference

@@ -1,0 +1,141 @@
+"""What the server is told at its start, in one object that travels to the workers as JSON."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from l2h.errors import SettingsError
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class ServingConfig:
+    """The settings of ``l2h serve``.
+
+    Attributes:
+        bundle: the bundle's folder.
+        host: the address to listen at.
+        port: 0 for any that is free.
+        workers: processes that share the port.
+        threads: of one model call; 0 for the processors divided among the workers.
+        max_batch: inputs of one call, and of one request.
+        batch_delay: seconds to wait for more requests to join.
+        max_wait: expected seconds in the queue beyond which a request is refused with 503.
+        max_body: bytes of a request's body; 0 for what ``max_batch`` inputs need.
+        max_connections: of one worker.
+        max_memory: bytes of bodies that one worker holds at a time.
+        body_timeout: seconds within which a body must have come.
+        idle_timeout: seconds after which an idle connection is closed.
+        drain: seconds to finish what is in flight at the end.
+        watch: seconds between looks at the bundle and the key file.
+        keys: the key file; None for an open server.
+        open: listen beyond this machine without keys.
+        ledger: the file of the charges.
+        price: units charged for an input.
+        tls_cert: file of the certificate, with its chain.
+        tls_key: file of its key.
+        log_requests: a line for every request.
+        log_level: one of :data:`LEVELS`.
+
+    Raises:
+        SettingsError: a value out of its range, or an open server for the world.
+    """
+
+    bundle: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    threads: int = 0
+    max_batch: int = 64
+    batch_delay: float = 0.001
+    max_wait: float = 0.5
+    max_body: int = 0
+    max_connections: int = 1024
+    max_memory: int = 256 * 2**20
+    body_timeout: float = 10.0
+    idle_timeout: float = 60.0
+    drain: float = 30.0
+    watch: float = 1.0
+    keys: str | None = None
+    open: bool = False
+    ledger: str = "ledger.db"
+    price: int = 1
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    log_requests: bool = True
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("port", 0, 65535),
+            ("workers", 1, 256),
+            ("threads", 0, 1024),
+            ("max_batch", 1, 65536),
+            ("batch_delay", 0.0, 1.0),
+            ("max_wait", 0.001, 600.0),
+            ("max_body", 0, 2**40),
+            ("max_connections", 1, 10**6),
+            ("max_memory", 2**20, 2**50),
+            ("body_timeout", 0.1, 3600.0),
+            ("idle_timeout", 0.1, 86400.0),
+            ("drain", 0.0, 3600.0),
+            ("watch", 0.05, 3600.0),
+            ("price", 0, 10**9),
+        ):
+            if not least <= getattr(self, name) <= most:
+                flag = name.replace("_", "-")
+                raise SettingsError(f"--{flag} {getattr(self, name)}: it lies between {least} and {most}")
+        if self.log_level not in LEVELS:
+            raise SettingsError(f"--log-level {self.log_level!r}: one of {', '.join(LEVELS)}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingsError("TLS needs both --tls-cert and --tls-key")
+        for name in ("keys", "tls_cert", "tls_key"):
+            file = getattr(self, name)
+            if file is not None and not Path(file).is_file():
+                raise SettingsError(f"--{name.replace('_', '-')} {file}: there is no such file")
+        if self.keys is None and not self.open and not is_loopback(self.host):
+            raise SettingsError(
+                f"--host {self.host} can be reached from other machines and there are no keys: give --keys FILE, or "
+                f"--open to let everybody in"
+            )
+
+    @property
+    def model_threads(self) -> int:
+        """Threads of one model call."""
+        return self.threads or max(1, processors() // self.workers)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """For :meth:`from_json`, in another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ServingConfig:
+        """The object that :meth:`to_json` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

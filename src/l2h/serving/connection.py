@@ -1,0 +1,114 @@
+"""Connections within bounds: uvicorn's, limited in number, in headers, and in the patience with a slow peer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+#: Bytes of a request line and its headers.
+_HEAD = 32 * 1024
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Beside what uvicorn does: a connection beyond the number is refused with 503; one whose headers do not come in time,
+    that sends too many of them, that goes on sending a body long answered, or that takes no answers is closed.
+    """
+
+    max_connections = 1024
+    patience = 60.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A peer has connected."""
+        super().connection_made(transport)
+        self._head: int | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._late = self.loop.time() + self.patience
+        if len(self.connections) > self.max_connections:
+            self._refuse(503, "too many connections: try again later", b"retry-after: 1\r\n")
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(self.patience, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for timer in (self._head_timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self.parser is None or self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._head is not None:
+            self._wait_for_head(len(data))
+        elif self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
+            self._discard()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Its headers have come."""
+        self._head = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """It was answered."""
+        self._late = self.loop.time() + self.patience
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The peer takes no answers."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.patience, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Bytes that are no HTTP."""
+        self._refuse(400, msg)
+
+    def _wait_for_head(self, size: int) -> None:
+        """Headers have begun and not ended."""
+        self._head = (self._head or 0) + size
+        if self._head > _HEAD:
+            self._refuse(431, f"the headers are larger than {_HEAD} bytes")
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.patience, self.timeout_keep_alive_handler)
+
+    def _discard(self) -> None:
+        """Bytes of no request: blank lines, or a body answered before its end, so that the peer gets to read that."""
+        left = self._late - self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(max(0.0, left), self.timeout_keep_alive_handler)
+
+    def _refuse(self, status: int, sentence: str, further: bytes = b"") -> None:
+        body = json.dumps({"error": sentence}).encode()
+        self.transport.write(
+            STATUS_LINE[status] + further + b"content-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+        self.transport.close()
+
+
+def bounded(max_connections: int, patience: float) -> Any:
+    """A protocol with these bounds."""
+    return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections, "patience": patience})

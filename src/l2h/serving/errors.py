@@ -1,0 +1,49 @@
+"""The errors of the server: at its start, and as answers to requests."""
+
+from __future__ import annotations
+
+from l2h.errors import L2HError, SettingsError
+
+
+class ServingError(L2HError, RuntimeError):
+    """The server cannot start or go on: a port in use, a ledger it cannot read, a worker that will not live."""
+
+
+class KeyFileError(L2HError, ValueError):
+    """A key file that cannot be read or written, or a key that it does not hold."""
+
+
+class LedgerError(ServingError):
+    """A ledger that cannot be used: of a newer version, no ledger at all, or not writable."""
+
+
+class AllowanceError(SettingsError):
+    """A quota or a rate that cannot be read."""
+
+
+class RefusalError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+        status: of HTTP.
+        sentence: what was wrong, with the value, and what to do.
+        reason: one word for the log and the metrics.
+        retry_after: seconds, for 429 and 503.
+        headers: further ones of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        sentence: str,
+        reason: str,
+        retry_after: float | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.reason = status, sentence, reason
+        self.retry_after, self.headers = retry_after, headers
+
+
+class GoneError(Exception):
+    """The peer hung up before the end of its request: nobody is left to answer."""

@@ -1,0 +1,77 @@
+"""Sockets at one port, one a worker. The kernel deals out the connections among them."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import select
+import socket
+import struct
+import sys
+from contextlib import suppress
+
+from l2h.serving.errors import ServingError
+
+#: Of Linux: a filter of packets for a socket, and its instruction "return", here with 0 bytes.
+_ATTACH_FILTER, _RETURN = 26, 0x06
+
+
+def bind(host: str, port: int, count: int) -> list[socket.socket]:
+    """Sockets bound to the port, not yet listening.
+
+    The first is bound alone, so that a port of somebody else is noticed even if that one shares it.
+
+    Raises:
+        ServingError: the port is in use, the address is not this machine's, or binding is not allowed.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ServingError(f"--host {host}: {error.strerror or error}") from error
+    sockets: list[socket.socket] = []
+    try:
+        with socket.socket(family, kind, protocol) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            address = alone.getsockname()
+            if count == 1:
+                sockets.append(alone.dup())
+                return sockets
+        for _ in range(count):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            one.bind(address)
+    except OSError as error:
+        for one in sockets:
+            one.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ServingError(f"port {port} of {host} is in use: stop what uses it, or give another --port") from error
+        raise ServingError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
+    return sockets
+
+
+async def close_listener(sock: socket.socket) -> None:
+    """Take no more connections, and lose none that has been made: those that wait are given to the event loop first.
+
+    Closing the descriptor would not do, since the supervisor holds the socket as well.
+    """
+    with suppress(OSError):
+        if sys.platform == "linux":  # from here on the kernel answers no new ones
+            nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+            sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(nothing)))
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if not select.select([sock], [], [], 0)[0]:
+                break
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def url(sock: socket.socket, tls: bool) -> str:
+    """The address as a client writes it."""
+    host, port = sock.getsockname()[:2]
+    return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,116 @@
+"""Logs as JSON lines on stderr: what the server does, and a line for every request. Never a key, never a payload."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any
+
+#: Bytes that one write to a pipe puts there in one piece, so that the lines of several workers do not mix.
+_PIECE = 4096
+#: Bytes of lines that wait for a slow reader of stderr; further ones are dropped and counted.
+_BACKLOG = 4 * 2**20
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line of JSON: the message is the event, ``extra={"fields": {...}}`` the rest."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": stamp(record.created),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "pid": record.process,
+        }
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_as_json(level: str) -> None:
+    """Send what ``l2h`` and uvicorn log to stderr, as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    quiet = ("uvicorn", "uvicorn.error", "asyncio")
+    for name, least in (("l2h", logging.DEBUG), *((name, logging.ERROR) for name in quiet)):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(max(least, logging.getLevelName(level.upper())))
+
+
+def stamp(seconds: float) -> str:
+    """A time as ISO, to the millisecond, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class RequestLog:
+    """Lines of requests, gathered in the event loop and written by a thread, so that a slow reader holds up nobody.
+
+    Args:
+        on: whether lines are written at all.
+        descriptor: where to.
+    """
+
+    def __init__(self, on: bool, descriptor: int = 2) -> None:
+        self.on = on
+        self._to = descriptor
+        self._lines: list[bytes] = []
+        self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
+        self._size = 0  # of the lines not yet written
+        self._dropped = 0
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        if on:
+            self._thread.start()
+
+    def add(self, time: float, fields: Mapping[str, Any]) -> None:
+        """Note a request; from the event loop's thread."""
+        if self._size > _BACKLOG:
+            self._dropped += 1
+            return
+        line = json.dumps({"time": stamp(time), "level": "info", "event": "request", "pid": self._pid, **fields})
+        data = line.encode() + b"\n"
+        self._size += len(data)
+        self._lines.append(data)
+
+    def flush(self) -> None:
+        """Hand what was gathered to the thread."""
+        if self._dropped:
+            fields = {"level": "warning", "event": "log_lines_dropped", "pid": self._pid, "lines": self._dropped}
+            self._lines.append(json.dumps(fields).encode() + b"\n")
+            self._dropped = 0
+        if self._lines:
+            self._queue.put(self._lines)
+            self._lines = []
+
+    def close(self) -> None:
+        """Write what is left; a reader that takes nothing is not waited for."""
+        if self.on:
+            self.flush()
+            self._queue.put(None)
+            self._thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while (lines := self._queue.get()) is not None:
+            piece = bytearray()
+            for line in lines:
+                if piece and len(piece) + len(line) > _PIECE:
+                    self._write(piece)
+                    piece = bytearray()
+                piece += line
+            self._write(piece)
+
+    def _write(self, piece: bytearray) -> None:
+        with suppress(OSError):  # nobody reads stderr any more
+            os.write(self._to, piece)
+        self._size -= len(piece)

@@ -1,0 +1,94 @@
+"""What Prometheus reads. Each worker writes its own files in a shared folder; whoever is asked adds them up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+#: Where the workers' files lie; read by prometheus_client when it makes its first metric.
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """The counters of one worker."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self.requests = Counter("l2h_requests", "Requests to infer, by status.", ["status"], registry=registry)
+        self.refused = Counter("l2h_refused", "Requests refused, by reason.", ["reason"], registry=registry)
+        self.inputs = Counter("l2h_inputs", "Inputs answered.", registry=registry)
+        self.units = Counter("l2h_charged_units", "Units charged.", registry=registry)
+        self.seconds = Histogram("l2h_request_seconds", "From headers to answer.", buckets=_SECONDS, registry=registry)
+        self.batch_inputs = Histogram("l2h_batch_inputs", "Inputs of a model call.", buckets=_INPUTS, registry=registry)
+        self.batch_seconds = Histogram("l2h_batch_seconds", "A model call.", buckets=_SECONDS, registry=registry)
+        self.commit_seconds = Histogram("l2h_ledger_seconds", "A transaction.", buckets=_SECONDS, registry=registry)
+        self.commit_rows = Counter("l2h_ledger_charges", "Charges tried in transactions.", registry=registry)
+        self.waiting = Gauge("l2h_queue_inputs", "Inputs that wait.", registry=registry, multiprocess_mode="livesum")
+        self.in_flight = Gauge("l2h_in_flight", "Requests at hand.", registry=registry, multiprocess_mode="livesum")
+        self.connections = Gauge("l2h_connections", "Open connections.", registry=registry, multiprocess_mode="livesum")
+        self.ledger_up = Gauge(
+            "l2h_ledger_up", "1 where the ledger can be written.", registry=registry, multiprocess_mode="livemin"
+        )
+        self.model = Gauge(
+            "l2h_model_info",
+            "Workers that serve a version.",
+            ["name", "version"],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.reloads = Counter("l2h_reloads", "Bundles taken over or refused.", ["result"], registry=registry)
+        self._ok = self.requests.labels("200")
+        self._registry = registry
+        self._seconds: list[float] = []
+        self._inputs = self._units = 0
+
+    def answered(self, seconds: float, inputs: int, units: int) -> None:
+        """A request was answered with scores; :meth:`flush` counts it."""
+        self._seconds.append(seconds)
+        self._inputs += inputs
+        self._units += units
+
+    def flush(self) -> None:
+        """Count what was answered since."""
+        if not self._seconds:
+            return
+        seconds, self._seconds = self._seconds, []
+        for one in seconds:
+            self.seconds.observe(one)
+        self._ok.inc(len(seconds))
+        self.inputs.inc(self._inputs)
+        self.units.inc(self._units)
+        self._inputs = self._units = 0
+
+    def refuse(self, status: int, reason: str) -> None:
+        """A request was refused."""
+        self.requests.labels(str(status)).inc()
+        self.refused.labels(reason).inc()
+
+    def called(self, inputs: int, seconds: float) -> None:
+        """The model was called."""
+        self.batch_inputs.observe(inputs)
+        self.batch_seconds.observe(seconds)
+
+    def committed(self, charges: int, seconds: float) -> None:
+        """The ledger was written."""
+        self.commit_rows.inc(charges)
+        self.commit_seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """All workers' numbers, in Prometheus's format."""
+        if FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+
+def forget_worker(folder: Path, pid: int) -> None:
+    """Drop the gauges of a worker that has ended; its counters stay."""
+    multiprocess.mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from edge_maker import CLASSES, FEATURES, make_system, scores_of
+from edge_server import Proxy, RoughServer
+
+from l2h import Costs, EdgeClient, HelpSystem
+from l2h.bundle import DeviceBundle
+from l2h.export import export_system
+
+
+@pytest.fixture(scope="session")
+def system() -> HelpSystem:
+    return make_system()
+
+
+@pytest.fixture(scope="session")
+def folder(system: HelpSystem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of the system."""
+    path = tmp_path_factory.mktemp("edge") / "clouds"
+    export_system(system, path, name="clouds", costs=Costs(c_e=0.1))
+    return path
+
+
+@pytest.fixture(scope="session")
+def bundle(folder: Path) -> DeviceBundle:
+    return DeviceBundle(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light(folder: Path) -> Iterator[None]:
+    """What training and other tests left behind is no part of a device: collecting it would stop every thread."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[RoughServer]:
+    with RoughServer(scores_of(folder), name="clouds", shape=(FEATURES,), datatype="FP32", classes=CLASSES) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(server: RoughServer) -> Iterator[Proxy]:
+    with Proxy(server.port) as between:
+        yield between
+
+
+@pytest.fixture
+def connect(bundle: DeviceBundle) -> Iterator[Callable[..., EdgeClient]]:
+    """Makes edge clients and closes them."""
+    with ExitStack() as stack:
+
+        def make(server: str | None = None, **options: Any) -> EdgeClient:
+            return stack.enter_context(EdgeClient(options.pop("bundle", bundle), server, **options))
+
+        yield make

@@ -1,0 +1,322 @@
+"""Repeats, kept connections, the circuit breaker, and storms over a link that comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from edge_maker import ALL, X_TEST
+from edge_server import Fault, wait_until
+
+from l2h import AsyncEdgeClient
+from l2h.edge import REASONS
+from l2h.edge.breaker import Breaker
+
+
+def reasons(edge, n):
+    return [edge.predict(x)[0].reason for x in X_TEST[:n]]
+
+
+# Repeats.
+
+
+@pytest.mark.parametrize("fault", ["reset", "close", "short", "status:503,0", "status:429,0.05"])
+def test_a_repeat_carries_the_same_key_and_brings_the_answer(connect, server, fault):
+    edge = connect(server.url, deadline=5.0, costs=ALL)
+    server.follow([fault])
+    assert reasons(edge, 2) == ["worth_asking", "worth_asking"]
+    first, again, other = (asked.headers["idempotency-key"] for asked in server.asked)
+    assert first == again != other
+    assert server.asked[0].headers["x-request-id"] == server.asked[1].headers["x-request-id"]
+    assert server.asked[0].body == server.asked[1].body
+    stats = edge.stats()
+    assert (stats.requests, stats.retries) == (3, 1)
+
+
+@pytest.mark.parametrize("fault", ["status:500", "status:400", "status:401", "wrong:nan", "text:{", "garbage",
+                                   "redirect", "status:503", "status:429,30"])  # fmt: skip
+def test_an_answer_is_never_asked_for_twice(connect, server, fault):
+    edge = connect(server.url, deadline=1.0, costs=ALL, retries=5)
+    server.mode = fault
+    reasons(edge, 1)
+    assert len(server.asked) == 1
+    assert edge.stats().retries == 0
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_there_are_no_more_repeats_than_allowed(connect, server, retries):
+    edge = connect(server.url, deadline=5.0, costs=ALL, retries=retries)
+    server.mode = "reset"
+    assert reasons(edge, 1) == ["server_unreachable"]
+    assert len(server.asked) == 1 + retries
+    server.mode = "status:503,0"
+    assert reasons(edge, 1) == ["server_busy"]
+    assert len(server.asked) == 2 * (1 + retries)
+
+
+def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(connect, server):
+    edge = connect(server.url, deadline=0.5, costs=ALL)
+    server.mode = "status:503,2"
+    begun = time.monotonic()
+    assert reasons(edge, 1) == ["server_busy"]
+    assert time.monotonic() - begun < 0.4
+
+
+# Kept connections.
+
+
+def test_a_connection_is_kept_and_used_again(connect, server):
+    edge = connect(server.url, deadline=5.0, costs=ALL)
+    assert set(reasons(edge, 20)) == {"worth_asking"}
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_connections_that_the_server_closed_while_idle_are_replaced_unseen(connect, server, retries):
+    edge = connect(server.url, deadline=5.0, costs=ALL, retries=retries, failures=1)
+    for _ in range(5):
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(edge.predict, X_TEST[:8]))
+        assert {a[0].reason for a in answers} == {"worth_asking"}
+        server.drop()
+    assert edge.stats().breaker == "closed"
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_kept_connection_that_breaks_under_the_request_is_replaced_at_once(connect, server, retries):
+    """The server closes just when the next request is under way, as it does when its patience for idle ones ends."""
+    edge = connect(server.url, deadline=5.0, costs=ALL, retries=retries, failures=1)
+    for fault in ("close", "reset", "close"):
+        server.follow(["answer", fault, "answer"])
+        server.drop()
+        assert reasons(edge, 2) == ["worth_asking", "worth_asking"]
+    keys = [asked.headers["idempotency-key"] for asked in server.asked]
+    assert keys[1] == keys[2] != keys[0]
+    assert edge.stats().breaker == "closed"
+
+
+def test_kept_connections_that_went_dead_cost_one_answer_not_one_each(connect, proxy, server):
+    """A network that forgets its connections: nothing comes back on them, and nobody says so."""
+    edge = connect(proxy.url, deadline=0.4, costs=ALL)
+    server.mode = "slow:0.05"
+    with ThreadPoolExecutor(4) as pool:
+        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:4])} == {"worth_asking"}
+    assert proxy.seen == 4
+    server.mode = "answer"
+    proxy.use(Fault("stall"), drop=False)
+    assert reasons(edge, 1) == ["deadline"]
+    proxy.use(Fault(), drop=False)
+    assert reasons(edge, 3) == ["worth_asking"] * 3
+    assert proxy.seen == 5
+
+
+def test_calls_that_gave_up_leave_no_connection_and_take_no_place(connect, server):
+    edge = connect(server.url, deadline=0.1, costs=ALL, failures=10**6, connections=3)
+    server.mode = "silent"
+    with ThreadPoolExecutor(12) as pool:
+        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:36])} == {"deadline"}
+    wait_until(lambda: server.at_once == 0)
+    server.mode = "answer"
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda x: edge.predict(x, deadline=5.0), X_TEST[:36]))
+    assert {a[0].reason for a in answers} == {"worth_asking"}
+
+
+def test_no_more_requests_at_a_time_than_connections(connect, server):
+    edge = connect(server.url, deadline=10.0, costs=ALL, connections=3)
+    server.mode = "slow:0.02"
+    with ThreadPoolExecutor(12) as pool:
+        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:36])} == {"worth_asking"}
+    assert server.most_at_once == 3
+
+
+# The circuit breaker.
+
+
+def test_it_opens_tries_once_and_closes(connect, server):
+    edge = connect(server.url, deadline=5.0, costs=ALL, failures=3, rest=0.3)
+    server.mode = "status:500"
+    assert reasons(edge, 6) == ["server_error"] * 3 + ["circuit_open"] * 3
+    assert len(server.asked) == 3
+    assert (edge.stats().breaker, edge.stats().breaker_opened) == ("open", 1)
+    time.sleep(0.3)
+    assert reasons(edge, 3) == ["server_error"] + ["circuit_open"] * 2
+    assert len(server.asked) == 4
+    time.sleep(0.3)
+    server.mode = "slow:0.2"
+    before = len(server.asked)
+    with ThreadPoolExecutor(10) as pool:
+        found = Counter(a[0].reason for a in pool.map(edge.predict, X_TEST[:10]))
+    assert found == {"worth_asking": 1, "circuit_open": 9}
+    assert len(server.asked) == before + 1
+    server.mode = "answer"
+    assert edge.stats().breaker == "closed"
+    assert set(reasons(edge, 5)) == {"worth_asking"}
+
+
+def test_while_it_is_open_the_answer_comes_at_once(connect, server):
+    edge = connect(server.url, deadline=0.2, costs=ALL, failures=1, rest=60.0)
+    server.mode = "silent"
+    assert reasons(edge, 1) == ["deadline"]
+    begun = time.monotonic()
+    assert set(reasons(edge, 50)) == {"circuit_open"}
+    assert time.monotonic() - begun < 0.2
+    assert edge.predict(X_TEST)[0].reason == "circuit_open"
+
+
+@pytest.mark.parametrize("mode", ["status:429", "status:401", "status:403", "status:400", "status:404"])
+def test_a_server_that_refuses_is_no_server_that_fails(connect, server, mode):
+    edge = connect(server.url, deadline=5.0, costs=ALL, failures=1)
+    server.mode = mode
+    assert "circuit_open" not in reasons(edge, 5)
+    assert edge.stats().breaker == "closed"
+
+
+@pytest.mark.parametrize("mode", ["status:500", "status:503", "silent", "reset", "wrong:nan", "garbage", "redirect"])
+def test_every_kind_of_failure_counts(connect, server, mode):
+    edge = connect(server.url, deadline=0.2, costs=ALL, failures=2, rest=60.0)
+    server.mode = mode
+    assert reasons(edge, 3)[2] == "circuit_open"
+
+
+def test_an_answer_between_failures_starts_the_count_again(connect, server):
+    edge = connect(server.url, deadline=5.0, costs=ALL, failures=3)
+    server.follow(["status:500", "status:500", "answer"] * 4)
+    assert "circuit_open" not in reasons(edge, 12)
+
+
+def test_a_probe_that_its_caller_gave_up_makes_room_for_another(server, bundle):
+    async def ask():
+        async with AsyncEdgeClient(bundle, server.url, deadline=30.0, costs=ALL, failures=1, rest=0.05) as edge:
+            server.mode = "status:500"
+            first = (await edge.predict(X_TEST[0]))[0].reason
+            await asyncio.sleep(0.06)
+            server.mode = "silent"
+            asked = len(server.asked)
+            probe = asyncio.create_task(edge.predict(X_TEST[0]))
+            while len(server.asked) == asked:
+                await asyncio.sleep(0.01)
+            meanwhile = (await edge.predict(X_TEST[0]))[0].reason
+            probe.cancel()
+            await asyncio.gather(probe, return_exceptions=True)
+            server.mode = "answer"
+            return first, meanwhile, (await edge.predict(X_TEST[0]))[0].reason, edge.stats().breaker
+
+    assert asyncio.run(ask()) == ("server_error", "circuit_open", "worth_asking", "closed")
+
+
+def test_verdicts_of_an_earlier_state_do_not_count():
+    now = 0.0
+    breaker = Breaker(failures=2, rest=1.0, clock=lambda: now)
+    early = [breaker.enter() for _ in range(6)]
+    early[0].settle(False)
+    early[1].settle(False)
+    assert breaker.state == "open"
+    early[2].settle(True)
+    assert breaker.state == "open"
+    now = 1.0
+    probe = breaker.enter()
+    early[3].settle(True)
+    early[4].settle(False)
+    assert breaker.state == "half-open"
+    assert breaker.blocked()
+    probe.settle(True)
+    probe.settle(False)
+    early[5].settle(False)
+    assert (breaker.state, breaker.opened) == ("closed", 1)
+    breaker.enter().settle(False)
+    assert breaker.state == "closed"
+
+
+def test_many_threads_get_one_probe_between_them():
+    breaker = Breaker(failures=1, rest=0.01)
+    granted = 0
+    for _ in range(20):
+        breaker.enter().settle(False)
+        time.sleep(0.011)
+        with ThreadPoolExecutor(8) as pool:
+            passes = [p for p in pool.map(lambda _: breaker.enter(), range(32)) if p is not None]
+        assert len(passes) == 1
+        granted += 1
+        passes[0].settle(True)
+    assert granted == 20
+
+
+# Storms.
+
+
+def test_a_storm_over_a_link_that_comes_and_goes(connect, proxy, server, bundle):
+    edge = connect(proxy.url, deadline=0.3, costs=ALL, failures=5, rest=0.05)
+    faults = [
+        Fault(),
+        Fault("refuse"),
+        Fault(),
+        Fault("half_open"),
+        Fault(),
+        Fault("cut", after=100),
+        Fault("drip", 0, 0.01),
+    ]
+    over = threading.Event()
+
+    def flap():
+        i = 0
+        while not over.is_set():
+            proxy.use(faults[i % len(faults)])
+            i += 1
+            over.wait(0.05)
+
+    def one(i):
+        begun = time.monotonic()
+        answers = edge.predict(X_TEST[i % 140 : i % 140 + 1 + i % 3])
+        return answers, i, time.monotonic() - begun
+
+    flapping = threading.Thread(target=flap)
+    flapping.start()
+    try:
+        with ThreadPoolExecutor(10) as pool:
+            results = list(pool.map(one, range(500)))
+    finally:
+        over.set()
+        flapping.join()
+    local, remote = bundle.local(X_TEST), server.scores(X_TEST).argmax(axis=1)
+    for answers, i, _ in results:
+        rows = slice(i % 140, i % 140 + 1 + i % 3)
+        assert np.array_equal(answers.label, np.where(answers.source == "remote", remote[rows], local[rows]))
+        assert set(answers.reason) <= set(REASONS)
+    found = Counter(reason for answers, _, _ in results for reason in answers.reason.tolist())
+    assert found["worth_asking"] > 0
+    assert len(found) > 1
+    assert max(seconds for _, _, seconds in results) < 0.3 + 0.25
+    stats = edge.stats()
+    assert stats.calls == 500
+    assert stats.reasons == found
+    proxy.use(Fault())
+    wait_until(lambda: edge.predict(X_TEST[0], deadline=5.0)[0].reason == "worth_asking")
+
+
+def test_a_long_trouble_leaves_no_connection_open(connect, proxy):
+    """Calls that give up just when something comes must not leave a connection that nobody closes."""
+    edge = connect(proxy.url, deadline=0.03, costs=ALL, failures=10**6)
+    for seconds in (0.02, 0.025, 0.03):
+        proxy.use(Fault("delay", 0, seconds))
+        with ThreadPoolExecutor(8) as pool:
+            found = {a[0].reason for a in pool.map(edge.predict, X_TEST)}
+        assert "deadline" in found
+    proxy.use(Fault(), drop=False)
+    assert edge.predict(X_TEST[0], deadline=5.0)[0].reason == "worth_asking"
+    wait_until(lambda: proxy.open <= 1)
+
+
+def test_a_server_that_restarts_is_found_again(connect, proxy):
+    edge = connect(proxy.url, deadline=1.0, costs=ALL, failures=2, rest=0.05)
+    assert reasons(edge, 1) == ["worth_asking"]
+    proxy.use(Fault("refuse"))
+    assert "worth_asking" not in reasons(edge, 5)
+    proxy.use(Fault())
+    wait_until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking", 5.0)
+    assert edge.stats().breaker == "closed"

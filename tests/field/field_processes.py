@@ -1,0 +1,118 @@
+"""The server and the proxy before it, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+class Server:
+    """``l2h serve`` on a port of its own; it can be killed, stopped, started again, and denied its disk."""
+
+    def __init__(self, bundle: Path, folder: Path, *flags: str) -> None:
+        self.bundle, self.folder, self.flags = bundle, folder, flags
+        self.port = free_port()
+        self.ledger = folder / "ledger.db"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        command = [sys.executable, "-m", "l2h", "serve", str(self.bundle), "--port", str(self.port)]
+        command += ["--ledger", str(self.ledger), *self.flags]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            try:
+                if httpx.get(f"{self.address}/v2/health/ready", timeout=1).status_code == 200:
+                    return self
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        raise AssertionError((self.folder / "server.log").read_text()[-2000:])
+
+    def signal(self, number: int) -> None:
+        """To every process of the server."""
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+    def allow_files(self, size: int) -> None:
+        """No file that the server writes may grow beyond this: what a full disk is to it. -1: as before."""
+        assert self.process is not None
+        for pid in members(self.process.pid):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def members(group: int) -> list[int]:
+    """The processes of a session, by ``/proc``."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            try:
+                fields = (path / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group:
+                found.append(int(path.name))
+    return found
+
+
+class Proxy:
+    """:mod:`field_proxy` as a process."""
+
+    def __init__(self, port: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "field_proxy.py"), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = f"http://127.0.0.1:{self._heard()['port']}"
+
+    def mode(self, name: str) -> None:
+        self._say(f"mode {name}")
+        assert self._heard() == {"mode": name}
+
+    def report(self) -> dict[str, Any]:
+        self._say("report")
+        return self._heard()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def _heard(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found

@@ -1,0 +1,71 @@
+"""Requests of many connections in one call of the model, each with its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+from serving_maker import linear, write_bundle
+from serving_process import Client, Server, until
+
+from l2h import wire
+from l2h.bundle import ServerBundle
+
+
+def test_joined_requests_get_their_own_answers(tmp_path):
+    write_bundle(tmp_path / "b", linear(hidden=1000, layers=2))
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(0, 255, (int(rng.integers(1, 4)), 1, 4, 4)).astype(np.uint8) for _ in range(200)]
+    reference = ServerBundle(tmp_path / "b")
+    wanted = [reference.run(x) for x in inputs]
+
+    async def ask_all(url: str):
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=200), timeout=30) as client:
+
+            async def ask(i: int):
+                body, headers = wire.encode_request([wire.Tensor("x", inputs[i])], binary=i % 2 == 0, id=str(i))
+                reply = await client.post(url, content=body, headers=headers)
+                assert reply.status_code == 200, reply.text
+                return wire.decode_response(reply.content, wire.header_length(reply.headers.get(wire.LENGTH_HEADER)))
+
+            return await asyncio.gather(*(ask(i) for i in range(200)))
+
+    with Server(tmp_path / "b", tmp_path / "s", max_wait=30.0) as server:
+        replies = asyncio.run(ask_all(f"{server.url}/v2/models/digits/infer"))
+        server.stop()
+        batches = [line["batch"] for line in server.events("request")]
+    for i, (reply, scores) in enumerate(zip(replies, wanted, strict=True)):
+        assert reply.id == str(i)
+        np.testing.assert_allclose(reply.outputs[0].data, scores, rtol=1e-3, atol=1e-3)
+    assert len(batches) == 200
+    assert max(batches) <= 64
+    assert np.mean(batches) > 4, "requests that wait together run together"
+
+
+def test_a_lone_request_does_not_wait_for_others(bundle, tmp_path, x):
+    with Server(bundle, tmp_path, batch_delay=1.0) as server:
+        client = Client(server)
+        client.ask(x)
+        start = time.perf_counter()
+        for _ in range(5):
+            assert client.ask(x[:1]).status == 200
+        assert time.perf_counter() - start < 1.0
+
+
+def test_under_load_the_delay_is_an_upper_bound(bundle, tmp_path, x):
+    """Two clients make the server wait for a second request; when one goes away the other waits the delay at most."""
+    with Server(bundle, tmp_path, batch_delay=0.2) as server, ThreadPoolExecutor(8) as pool:
+        clients = [Client(server) for _ in range(8)]
+        for _ in range(10):
+            assert all(reply.status == 200 for reply in pool.map(lambda client: client.ask(x), clients))
+        seconds = []
+        for _ in range(8):
+            start = time.perf_counter()
+            clients[0].ask(x)
+            seconds.append(time.perf_counter() - start)
+        assert max(seconds) < 0.2 + 0.5
+        assert seconds[-1] < 0.15, "and soon no longer waits at all"
+        until(lambda: max(line["batch"] for line in server.events("request")) > 3)

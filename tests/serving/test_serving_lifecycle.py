@@ -1,0 +1,190 @@
+"""Starting, reloading, stopping, and what goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from serving_maker import linear, write_bundle
+from serving_process import Client, Load, Server, until
+
+from l2h.bundle import ServerBundle
+
+
+def test_the_command_serves(bundle, tmp_path, x):
+    """As a person calls it: the first line says all, Ctrl-C ends it."""
+    command = [sys.executable, "-m", "l2h", "serve", str(bundle), "--port", "0", "--workers", "2", "--threads", "1"]
+    with Server(bundle, tmp_path, command=[*command, "--ledger", str(tmp_path / "ledger.db")]) as server:
+        assert server.line == (
+            f"serving digits {server.version} at http://127.0.0.1:{server.port}, 2 workers of 1 thread, open to "
+            f"everybody on this machine (no --keys), ledger {tmp_path}/ledger.db\n"
+        )
+        assert Client(server).ask(x).status == 200
+        torch = subprocess.run(["grep", "-c", "libtorch", f"/proc/{server.process.pid}/maps"], check=False)
+        assert torch.returncode == 1, "the server holds no torch"
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert server.process.wait(20) == 0
+
+
+def test_help_and_settings(bundle, capsys):
+    from l2h.cli.app import run
+
+    assert run(["serve", "--help"]) == 0
+    assert "Example: l2h serve bundles/digits" in capsys.readouterr().out
+    assert run(["serve", str(bundle), "--print-config", "--max-wait", "250"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_wait"] == 0.25
+    assert run(["serve", str(bundle), "--workers", "0"]) == 2
+    assert "between 1 and 256" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("host", "more", "status"), [("0.0.0.0", [], 2), ("::", [], 2), ("127.0.0.2", ["-x"], 0)])
+def test_an_open_server_is_for_this_machine(bundle, host, more, status, capsys):
+    from l2h.cli.app import run
+
+    assert run(["serve", str(bundle), "--host", host, "--print-config"]) == status
+    assert ("--open" in capsys.readouterr().err) == (status == 2)
+    assert run(["serve", str(bundle), "--host", host, "--print-config", "--open"]) == 0
+
+
+def test_a_port_in_use_is_said_in_one_line(bundle, server, tmp_path):
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        with Server(bundle, folder, port=server.port, workers=workers, wait=False) as second:
+            assert second.process.wait(30) == 1
+            (line,) = second.log.read_text().splitlines()
+            assert (
+                line == f"error: port {server.port} of 127.0.0.1 is in use: stop what uses it, or give another --port"
+            )
+            assert not second.ledger.exists()
+
+
+def test_a_bundle_that_is_none(tmp_path):
+    with Server(tmp_path / "nothing", tmp_path / "s", wait=False) as server:
+        assert server.process.wait(30) == 1
+        assert "manifest.json is missing" in server.log.read_text()
+
+
+def test_a_new_bundle_is_taken_over_without_dropping_a_request(tmp_path, x):
+    folder = tmp_path / "b"
+    versions = [write_bundle(folder, linear(seed=0)).version]
+    with Server(folder, tmp_path / "s", workers=2) as server, Load(server) as load:
+        for seed in (1, 2, 3):
+            before = load.statuses[200]
+            until(lambda before=before: load.statuses[200] > before + 50)
+            versions.append(write_bundle(folder, linear(seed=seed)).version)
+            newest = versions[-1]
+            until(lambda newest=newest: load.versions[newest] > 50)
+            until(lambda seed=seed: len(server.events("bundle_taken")) == 2 * seed)
+        assert set(load.statuses) == {200}
+        assert load.broken == []
+        assert Client(server).ask(x).scores.argmax(1).tolist() == ServerBundle(folder).run(x).argmax(1).tolist()
+        assert json.loads(server.get("/v2/models/digits")[1])["versions"] == [versions[-1]]
+    assert set(load.versions) == set(versions)
+    assert {version for (version,) in server.rows("version")} == set(versions)
+
+
+def test_a_broken_bundle_changes_nothing(tmp_path, x):
+    folder = tmp_path / "b"
+    old = write_bundle(folder, linear())
+    with Server(folder, tmp_path / "s", watch=0.05) as server:
+        wanted = Client(server).ask(x).scores.tolist()
+        good = (folder / "server.onnx").read_bytes()
+        (folder / "server.onnx").write_bytes(good[:-1])
+        assert "damaged" in until(lambda: server.events("bundle_refused"))[-1]["error"]
+        write_bundle(folder, b"no model at all")
+        until(lambda: "cannot be loaded" in server.events("bundle_refused")[-1]["error"])
+        write_bundle(folder, linear(seed=1), name="other")
+        until(lambda: "is named 'other'" in server.events("bundle_refused")[-1]["error"])
+        (folder / "manifest.json").write_text("{")
+        until(lambda: "damaged" in server.events("bundle_refused")[-1]["error"])
+        assert Client(server).ask(x).scores.tolist() == wanted
+        assert json.loads(server.get("/v2/models/digits")[1])["versions"] == [old.version]
+        write_bundle(folder, good)
+        until(lambda: server.events("bundle_unchanged"))
+        assert server.get("/v2/health/ready")[0] == 200
+
+
+def test_sighup_makes_it_look_at_once(tmp_path, x):
+    folder = tmp_path / "b"
+    write_bundle(folder, linear())
+    with Server(folder, tmp_path / "s", watch=3600.0) as server:
+        version = write_bundle(folder, linear(seed=1)).version
+        server.signal(signal.SIGHUP)
+        until(lambda: json.loads(server.get("/v2/models/digits")[1])["versions"] == [version])
+
+
+def test_sigterm_answers_all_that_came_and_exits_with_0(tmp_path):
+    write_bundle(tmp_path / "b", linear(hidden=600, layers=2))
+    with Server(tmp_path / "b", tmp_path / "s", workers=2, max_wait=5.0) as server:
+        ready: list[int] = []
+        with Load(server, threads=16) as load:
+            until(lambda: load.statuses[200] > 100)
+            server.signal(signal.SIGTERM)
+            while server.process.poll() is None:
+                try:
+                    ready.append(server.get("/v2/health/ready")[0])
+                except OSError:
+                    break
+            assert server.process.wait(30) == 0
+        refused = [error for error in load.broken if "ConnectionRefused" not in error]
+        assert refused == [], "a request that was taken is answered"
+        assert set(load.statuses) == {200}
+        assert 503 in ready
+        assert sorted(load.good) == sorted(key for (key,) in server.rows("idempotency_key"))
+
+
+def test_a_worker_that_dies_is_replaced(bundle, tmp_path, x):
+    with Server(bundle, tmp_path) as server:
+        (first,) = server.workers
+        os.kill(first, signal.SIGKILL)
+        assert Client(server).ask(x).status == 200, "the connection waits for the next worker"
+        assert server.workers != [first]
+        assert server.stop() == 0
+
+
+def test_workers_do_not_outlive_the_server(bundle, tmp_path, x):
+    with Server(bundle, tmp_path, workers=2) as server:
+        workers = server.workers
+        server.process.kill()
+        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", server.port))
+
+
+def test_tls(bundle, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    more = ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, *more, *names], check=True, capture_output=True)
+    with Server(bundle, tmp_path, tls_cert=str(cert), tls_key=str(key)) as server:
+        assert server.scheme == "https"
+        trusted = ssl.create_default_context(cafile=str(cert))
+        with urllib.request.urlopen(f"{server.url}/v2/health/ready", context=trusted, timeout=20) as answer:
+            assert answer.status == 200
+        with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=20)
+
+
+def test_logs_are_json_lines_with_what_one_needs(bundle, tmp_path, x):
+    with Server(bundle, tmp_path) as server:
+        Client(server).ask(x, X_Request_Id="seen")
+        Client(server).ask(x[:, 0], X_Request_Id="refused")
+        server.stop()
+        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    good, bad = (line for line in lines if line["event"] == "request")
+    assert good["request_id"] == "seen"
+    assert (good["key"], good["status"], good["n"], good["batch"], good["charged"]) == ("anonymous", 200, 3, 3, True)
+    assert 0 < good["ms"] < 30_000
+    assert (bad["request_id"], bad["status"], bad["reason"]) == ("refused", 400, "malformed")
+    with Server(bundle, tmp_path / "quiet", log_requests=False) as server:
+        Client(server).ask(x)
+        server.stop()
+        assert server.events("request") == []
