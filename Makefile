@@ -28,10 +28,10 @@ demo: $(READY)  ## train and judge a small system on handwritten digits, in abou
 	$(BIN)/l2h demo --out runs/demo --force
 
 test: $(READY) $(MLSERVER)  ## the whole suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(READY)  ## the suite without its long tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(READY)  ## ruff
 	$(BIN)/ruff check src tests benchmarks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import l2h
@@ -35,6 +37,22 @@ HEAVY = (
     *("skl2onnx", "onnxscript", "jinja2", "tensorboard", "starlette", "uvicorn", "granian"),
 )
 IMPORT_SECONDS = 0.3
+#: What a device does: it answers, and where it would ask there is nobody to.
+DEVICE = """
+import importlib.util, json, sys, time
+for heavy in ("torch", "sklearn", "typer", "starlette", "onnx"):
+    assert importlib.util.find_spec(heavy) is None, heavy
+begun = time.perf_counter()
+import numpy as np
+import l2h
+edge = l2h.EdgeClient(sys.argv[1], deadline=1.0)
+loaded = time.perf_counter() - begun
+X = np.load(sys.argv[2])
+answers = edge.predict(X)
+free = edge.predict(X, costs=l2h.Costs(c_e=0.0, c_1=0.0))
+print(json.dumps({"label": answers.label.tolist(), "reason": answers.reason.tolist(), "free": sorted(set(free.reason)),
+                  "torch": "torch" in sys.modules, "seconds": loaded}))
+"""
 BLOCK = """
 import sys
 
@@ -266,3 +284,27 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
     command = inside("sys.argv = ['l2h']\nfrom l2h.cli import main\nmain()")
     assert command.returncode == 1
     assert "pip install" in command.stderr
+    assert_answers(interpreter, tmp_path)
+
+
+def assert_answers(interpreter: str, folder: Path) -> None:
+    """The device's half of a bundle gives there what it gives here."""
+    sys.path.insert(0, str(Path(__file__).parent / "field"))
+    from field_maker import export_digits
+
+    export_digits(folder / "bundle")
+    (folder / "bundle" / "server.onnx").unlink()
+    with l2h.EdgeClient(folder / "bundle") as edge:
+        X = np.random.default_rng(2).integers(0, 17, (40, *edge.bundle.input_shape)).astype(edge.bundle.input_dtype)
+        expected = edge.predict(X)
+    np.save(folder / "X.npy", X)
+    command = [interpreter, "-c", DEVICE, folder / "bundle", folder / "X.npy"]
+    done = subprocess.run(
+        command, env=environment(None), cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["label"] == expected.label.tolist()
+    assert found["reason"] == expected.reason.tolist()
+    assert found["free"] == ["no_server"]
+    assert not found["torch"]

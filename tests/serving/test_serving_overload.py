@@ -74,10 +74,6 @@ def _check(folder: Path, seconds: float) -> None:
         assert len(server.rows()) >= len(good)
 
 
-def test_overload_for_seconds(tmp_path):
-    _check(tmp_path, 4.0)
-
-
 @pytest.mark.slow
 def test_overload_for_half_a_minute(tmp_path):
     _check(tmp_path, 30.0)
