@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MLSERVER := .venv-mlserver/.ready
 
-.PHONY: help setup demo test test-fast lint types check clean
+.PHONY: help setup demo test test-long test-fast lint types check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,11 +27,14 @@ $(MLSERVER): Makefile
 demo: $(READY)  ## train and judge a small system on handwritten digits, in about half a minute
 	$(BIN)/l2h demo --out runs/demo --force
 
-test: $(READY) $(MLSERVER)  ## the whole suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(READY) $(MLSERVER)  ## the suite, all but its five longest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not long"
+
+test-long: $(READY) $(MLSERVER)  ## those five: a storm of faults, half a minute of overload, long kills
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
 
 test-fast: $(READY)  ## the suite without its long tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long"
 
 lint: $(READY)  ## ruff
 	$(BIN)/ruff check src tests benchmarks
@@ -40,7 +43,7 @@ lint: $(READY)  ## ruff
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
 
-check: lint types test  ## what CI runs
+check: lint types test test-long  ## what CI runs
 
 clean:  ## remove .venv and caches, keep runs
 	rm -rf $(VENV) .venv-mlserver .pytest_cache .mypy_cache .ruff_cache .hypothesis

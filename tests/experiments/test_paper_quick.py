@@ -380,7 +380,7 @@ def same_but_the_command(one: Path, other: Path, name: str) -> bool:
     return first == second and files[0] == files[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_experiment_goes_on_and_ends_as_an_unbroken_one(finished: tuple[Path, Result], tmp_path: Path) -> None:
     folder = tmp_path / "all"
     process = start(tmp_path, "missing-class", *DIGITS)

@@ -158,7 +158,7 @@ def storm(edge: EdgeClient, X: np.ndarray, all_phases: list[Phase]) -> list[Base
     return raised
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_requests_through_every_fault(field_bundle: Path, server: Server, proxy: Proxy) -> None:
     device, model = DeviceBundle(field_bundle), ServerBundle(field_bundle)
     X = np.random.default_rng(0).integers(0, 17, (256, *device.input_shape)).astype(device.input_dtype)

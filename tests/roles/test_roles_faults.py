@@ -64,7 +64,7 @@ def suffer(proxy: FaultProxy, fault: Fault, client: Program, alive: Callable[[],
     until(lambda: proxy.down > enough and len(history(client.out)) > epochs, alive)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tmp_path: Path, unbroken: Pair) -> None:
     pair = Pair(tmp_path / "server", tmp_path / "client")
     proxy = FaultProxy(9)
@@ -156,7 +156,7 @@ def test_a_link_that_is_down_all_the_time_costs_neither_a_step(
     assert "system" not in config(client)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[..., Program], tmp_path: Path) -> None:
     """Stopped by a signal in the middle of its training, with connections open; then it goes on."""
     port, short = free_port(), ("--set", "server.epochs=10", "--set", "rejector.epochs=12")

@@ -74,6 +74,6 @@ def _check(folder: Path, seconds: float) -> None:
         assert len(server.rows()) >= len(good)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_overload_for_half_a_minute(tmp_path):
     _check(tmp_path, 30.0)
