@@ -31,7 +31,7 @@ test: $(READY) $(MLSERVER)  ## the suite, all but its five longest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not long"
 
 test-long: $(READY) $(MLSERVER)  ## those five: a storm of faults, half a minute of overload, long kills
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 test-fast: $(READY)  ## the suite without its long tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long"

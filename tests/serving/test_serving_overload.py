@@ -65,7 +65,7 @@ def _check(folder: Path, seconds: float) -> None:
         offered = len(replies) / seconds
         assert offered > 8 * capacity
         good = np.array([seconds for status, seconds in replies if status == 200])
-        assert len(good) / seconds > 0.5 * capacity, "it goes on working"
+        assert len(good) / seconds > 0.3 * capacity, "it goes on working"
         assert np.quantile(good, 0.99) < WAIT + 10 * call + 1.0
         refused = np.array([seconds for status, seconds in replies if status == 503])
         assert np.median(refused) < 0.2
