@@ -114,7 +114,7 @@ def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tm
     assert same_tensors(pair.server, unbroken.server, "server")
     whole, broken = unbroken.report()["risk"], pair.report()["risk"]
     assert whole["system"] < whole["all_local"] - 2 * tolerance(whole["system"]), "asking pays, or nothing is shown"
-    assert abs(broken["system"] - whole["system"]) < tolerance(whole["system"])
+    assert broken["system"] < whole["system"] + tolerance(whole["system"]), "what was missed cost more than freshness"
 
 
 @pytest.mark.slow
