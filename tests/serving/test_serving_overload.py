@@ -14,6 +14,7 @@ from serving_process import Client, Server, until
 
 MOST = 4
 WAIT = 0.5
+CLIENTS = 250
 
 
 def _memory(server: Server) -> int:
@@ -52,23 +53,24 @@ def _flood(server: Server, clients: int, seconds: float) -> list[tuple[int, floa
 
 def _check(folder: Path, seconds: float) -> None:
     write_bundle(folder / "b", linear(hidden=2000, layers=40))
-    with Server(folder / "b", folder / "s", max_batch=MOST, max_wait=WAIT, log_requests=False) as server:
+    with Server(folder / "b", folder / "s", max_batch=MOST, max_wait=WAIT) as server:
         alone = _flood(server, 1, min(seconds, 3.0))
         capacity = len(_flood(server, MOST, min(seconds, 3.0))) / min(seconds, 3.0)
         call = np.median([seconds for _, seconds in alone])
         before = _memory(server)
-        # A client waits for its answer, 0.1 s after a refusal: this many offer ten times the capacity and more.
-        clients = min(300, max(40, int(10 * capacity * 0.15)))
-        replies = _flood(server, clients, seconds)
+        noted = len(server.events("request"))
+        # Each asks again 0.1 s after a refusal. If all were let in, an answer would take the time of as many calls.
+        replies = _flood(server, CLIENTS, seconds)
         statuses = {status for status, _ in replies}
         assert statuses == {200, 503}
         offered = len(replies) / seconds
         assert offered > 8 * capacity
-        good = np.array([seconds for status, seconds in replies if status == 200])
-        assert len(good) / seconds > 0.3 * capacity, "it goes on working"
-        assert np.quantile(good, 0.99) < WAIT + 10 * call + 1.0
+        good = [status for status, _ in replies if status == 200]
+        assert len(good) / seconds > 0.2 * capacity, "it goes on working"
+        took = [line["ms"] / 1e3 for line in server.events("request")[noted:] if line["status"] == 200]
+        assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * call, 0.5 * CLIENTS * call)
         refused = np.array([seconds for status, seconds in replies if status == 503])
-        assert np.median(refused) < 0.2
+        assert np.median(refused) < 0.5
         assert _memory(server) < before + 100 * 2**20
         until(lambda: Client(server).ask(np.zeros((1, 1, 4, 4), np.uint8)).status == 200)
         assert len(server.rows()) >= len(good)

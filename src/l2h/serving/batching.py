@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -52,6 +53,8 @@ class Batcher:
         self._computed, self._failed, self._called = computed, failed, called
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._put = self._taken = 0  # each written by one thread alone
+        self._at_hand: deque[Job] = deque()
+        self._stopping = False
         self._until = 0.0
         self._usual = 1.0
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -82,50 +85,52 @@ class Batcher:
         self._thread.join()
 
     def _run(self) -> None:
-        held: Job | None = None
-        while True:
-            if held is None:
-                since = time.monotonic()
-                first = self._queue.get()
-                if time.monotonic() - since > _REST * self.delay:
-                    self._usual = 1.0
-            else:
-                first, held = held, None
-            if first is None:
-                return
-            jobs, held, stop = self._gather(first)
+        while self._gather():
+            jobs = self._choose()
             self._taken += sum(job.inputs for job in jobs)
             self._call(jobs)
-            if stop:
-                return
 
-    def _gather(self, first: Job) -> tuple[list[Job], Job | None, bool]:
-        """The first job and those that can join it; one that cannot and is the next first; whether to stop then."""
-        jobs, inputs = [first], first.inputs
+    def _gather(self) -> bool:
+        """Have something at hand, and whatever came with it; False at the end."""
+        if not self._at_hand and not self._stopping:
+            since = time.monotonic()
+            self._take(self._queue.get())
+            if time.monotonic() - since > _REST * self.delay:
+                self._usual = 1.0
         deadline: float | None = None
-        while inputs < self.most:
+        while not self._stopping:
             try:
-                job = self._queue.get_nowait()
+                self._take(self._queue.get_nowait())
+                continue
             except Empty:
-                if self._usual < _SEVERAL or len(jobs) >= self._usual or self.delay <= 0.0:
-                    break
-                now = time.monotonic()
-                if deadline is None:
-                    deadline = now + self.delay
-                try:
-                    job = self._queue.get(timeout=max(0.0, deadline - now))
-                except Empty:
-                    if len(jobs) == 1:
-                        self._usual /= 2  # waited for nobody
-                    break
-            if job is None:
-                return jobs, None, True
-            if job.model is not first.model or inputs + job.inputs > self.most:
-                return jobs, job, False
-            jobs.append(job)
-            inputs += job.inputs
-        self._usual += _NEW * (len(jobs) - self._usual)
-        return jobs, None, False
+                count = len(self._at_hand)
+            if self._usual < _SEVERAL or count >= self._usual or self.waiting >= self.most or self.delay <= 0.0:
+                break
+            now = time.monotonic()
+            deadline = deadline or now + self.delay
+            try:
+                self._take(self._queue.get(timeout=max(0.0, deadline - now)))
+            except Empty:
+                if count == 1:
+                    self._usual /= 2  # waited for nobody
+                break
+        self._usual += _NEW * (len(self._at_hand) - self._usual)
+        return bool(self._at_hand)
+
+    def _take(self, job: Job | None) -> None:
+        if job is None:
+            self._stopping = True
+        else:
+            self._at_hand.append(job)
+
+    def _choose(self) -> list[Job]:
+        """The jobs of the next call: the first, and those after it that fit and are for the same model."""
+        jobs = [self._at_hand.popleft()]
+        model, inputs = jobs[0].model, jobs[0].inputs
+        while self._at_hand and self._at_hand[0].model is model and inputs + self._at_hand[0].inputs <= self.most:
+            inputs += self._at_hand[0].inputs
+            jobs.append(self._at_hand.popleft())
+        return jobs
 
     def _call(self, jobs: list[Job]) -> None:
         left = [job for job in jobs if job.gone]

@@ -34,7 +34,8 @@ async def infer(service: Service, scope: Scope, receive: Receive, send: Send) ->
     try:
         job, request = await _compute(service, headers, receive, request_id, told)
         body, answer = job.model.answer(job, request)
-        answer += (echo, _CHARGED[job.outcome]) if job.outcome in _CHARGED else (echo,)
+        assert job.outcome is not None
+        answer += (echo, _CHARGED[job.outcome])
         if service.draining:
             answer.append(CLOSE)
         seconds = time.perf_counter() - start

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any
 
+import orjson
+
 #: Bytes that one write to a pipe puts there in one piece, so that the lines of several workers do not mix.
 _PIECE = 4096
 #: Bytes of lines that wait for a slow reader of stderr; further ones are dropped and counted.
@@ -78,8 +80,8 @@ class RequestLog:
         if self._size > _BACKLOG:
             self._dropped += 1
             return
-        line = json.dumps({"time": stamp(time), "level": "info", "event": "request", "pid": self._pid, **fields})
-        data = line.encode() + b"\n"
+        line = {"time": stamp(time), "level": "info", "event": "request", "pid": self._pid, **fields}
+        data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         self._size += len(data)
         self._lines.append(data)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
@@ -10,6 +15,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 #: Where the workers' files lie; read by prometheus_client when it makes its first metric.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_PREFIX = "l2h-metrics-"
+#: Seconds within which a folder may not be locked yet by the one that made it.
+_YOUNG = 60.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -87,6 +95,30 @@ class Metrics:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
+
+
+def make_folder() -> tuple[Path, int]:
+    """A folder for the workers' files, and a descriptor whose lock says that it is in use, as long as we live.
+
+    Folders of servers that were killed are removed.
+    """
+    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - old.stat().st_mtime > _YOUNG and old.stat().st_uid == os.getuid():
+                os.close(_lock(old))
+                shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    return folder, _lock(folder)
+
+
+def _lock(folder: Path) -> int:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def forget_worker(folder: Path, pid: int) -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from l2h.serving.errors import ServingError
 from l2h.serving.keys import read_keys, readable_by_all
 from l2h.serving.listeners import bind, url
 from l2h.serving.logs import log_as_json
-from l2h.serving.metrics import FOLDER, forget_worker
+from l2h.serving.metrics import FOLDER, forget_worker, make_folder
 from l2h.serving.rates import make_table
 from l2h.serving.worker import READY
 
@@ -79,7 +78,7 @@ class Supervisor:
         self._workers = [_Worker(one) for one in bind(config.host, config.port, config.workers)]
         ledger.prepare(Path(config.ledger))
         self._rates = make_table()
-        self._metrics = Path(tempfile.mkdtemp(prefix="l2h-metrics-"))
+        self._metrics, self._metrics_lock = make_folder()
         self._wake, wake = os.pipe()
         for end in (self._wake, wake):
             os.set_blocking(end, False)
