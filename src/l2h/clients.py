@@ -137,7 +137,7 @@ class Client(ABC):
             has_scores = False
         elif scores.ndim == 1 and scores.shape == (len(X),) and num_classes == 2:
             margin = _finite(scores)
-            log_p = _log_softmax(np.stack([np.zeros_like(margin), margin], axis=1))
+            log_p = log_softmax(np.stack([np.zeros_like(margin), margin], axis=1))
             has_scores = True
         elif scores.ndim == 2 and scores.shape[0] == len(X):
             if scores.shape[1] != num_classes:
@@ -167,7 +167,7 @@ class Client(ABC):
         """Scores that are probabilities already are taken as such; anything else is taken as logits."""
         if self.probabilities is None:
             self.probabilities = bool((scores >= 0).all() and np.allclose(scores.sum(axis=1), 1.0, atol=1e-3))
-        return np.log(np.maximum(scores, FLOOR)) if self.probabilities else _log_softmax(scores)
+        return np.log(np.maximum(scores, FLOOR)) if self.probabilities else log_softmax(scores)
 
 
 class TorchClient(Client):
@@ -499,6 +499,7 @@ def _one_hot(labels: Array, num_classes: int) -> Array:
     return out
 
 
-def _log_softmax(scores: Array) -> Array:
+def log_softmax(scores: Array) -> Array:
+    """Log-probabilities (n, K) of scores."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import ClientPart, Manifest
 from l2h.bundle.sessions import all_finite, run
-from l2h.clients import FLOOR, Client, as_client, unit_range
+from l2h.clients import FLOOR, Client, as_client, log_softmax, unit_range
 
 Array = npt.NDArray[Any]
 #: Labels (n,), log-probabilities (n, K), and features (n, E) or None.
@@ -81,7 +81,7 @@ def _read(output: Any, gives: str, n: int, classes: int) -> tuple[npt.NDArray[np
     if gives == "log_probability":
         return out.argmax(axis=1), out
     scores = out.astype(np.float64)
-    log_p = np.log(np.maximum(scores, FLOOR)) if gives == "probability" else _log_softmax(scores)
+    log_p = np.log(np.maximum(scores, FLOOR)) if gives == "probability" else log_softmax(scores)
     return log_p.argmax(axis=1), log_p.astype(np.float32)
 
 
@@ -92,8 +92,3 @@ def _labels(label: Array, n: int, classes: int) -> tuple[npt.NDArray[np.int64], 
     log_p = np.full((n, classes), _LOWEST, dtype=np.float32)
     log_p[np.arange(n), label] = 0.0
     return label, log_p
-
-
-def _log_softmax(scores: Array) -> Array:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
