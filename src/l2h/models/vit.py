@@ -29,6 +29,8 @@ class ViT(nn.Module):
         dropout: inside the MLPs and after attention.
         norm_eps: of the layer norms; 1e-6 in the published pre-trained weights.
         drop_path: in training, how often a sample leaves a half-block out, from 0 at the first to this at the last.
+        stem: how tokens are made: ``patch``, one linear map a patch, as published; or ``conv``, convolutions and
+            poolings that halve the side until a patch is one token, which learns from far fewer images.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class ViT(nn.Module):
         dropout: float = 0.0,
         norm_eps: float = 1e-6,
         drop_path: float = 0.0,
+        stem: str = "patch",
     ) -> None:
         super().__init__()
         if len(input_shape) != 3:
@@ -54,7 +57,11 @@ class ViT(nn.Module):
         if width % heads:
             raise ModelError(f"vit: heads={heads} does not divide width={width}")
         self.grid = self.size // patch
-        self.patch_embed = nn.Conv2d(input_shape[0], width, patch, stride=patch)
+        if stem not in ("patch", "conv"):
+            raise ModelError(f"vit: stem={stem!r} is neither 'patch' nor 'conv'")
+        self.patch_embed: nn.Module = nn.Conv2d(input_shape[0], width, patch, stride=patch)
+        if stem == "conv":
+            self.patch_embed = _halvings(input_shape[0], width, patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, self.grid**2 + 1, width))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
@@ -65,6 +72,10 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, ratio, dropout, norm_eps, share) for share in left_out)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.head = nn.Linear(width, outputs)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
 
     def embed(self, x: Tensor) -> Tensor:
         """The class token's features (n, width) after the last block."""
@@ -80,6 +91,19 @@ class ViT(nn.Module):
         """Scores (n, outputs)."""
         scores: Tensor = self.head(self.embed(x))
         return scores
+
+
+def _halvings(channels: int, width: int, patch: int) -> nn.Sequential:
+    """Convolution, ReLU and pooling, each of which halves the side, until a patch is one token."""
+    times = patch.bit_length() - 1
+    if 2**times != patch or not times:
+        raise ModelError(f"vit: stem='conv' halves the side, so patch must be 2, 4, 8 or 16, not {patch}")
+    layers: list[nn.Module] = []
+    for k in range(times):
+        made = width // 2 ** min(2, times - 1 - k)
+        layers += [nn.Conv2d(channels, made, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
+        channels = made
+    return nn.Sequential(*layers)
 
 
 class Block(nn.Module):

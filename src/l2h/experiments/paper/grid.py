@@ -16,15 +16,15 @@ ASYNC = (Costs(c_e=0.25, c_1=1.0), MAIN, Costs(c_e=0.0, c_1=1.25))
 LOSSES = ("paper", "shifted")
 #: A ViT from scratch on small images needs mixing, distorting and smoothing, or it learns the training set by heart.
 VIT = StageSettings(
-    epochs=150,
-    batch=256,
+    epochs=120,
+    batch=128,
     optimizer="adamw",
-    lr=1e-3,
+    lr=8e-4,
     weight_decay=5e-2,
     patience=None,
     smoothing=0.1,
-    mix=1.0,
-    distort=0.8,
+    mix=0.8,
+    distort=0.5,
 )
 
 
@@ -63,7 +63,7 @@ class Scale:
     server_stage: StageSettings | None = None
     rejector_stage: StageSettings | None = None
     vit_options: dict[str, Any] = field(
-        default_factory=lambda: dict(patch=4, width=384, depth=8, heads=6, drop_path=0.2)
+        default_factory=lambda: dict(patch=4, width=256, depth=7, heads=4, ratio=2.0, drop_path=0.1, stem="conv")
     )
     vit_stage: StageSettings = VIT
     bounds: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(21))

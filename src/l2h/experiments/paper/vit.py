@@ -88,11 +88,12 @@ def run(study: Study) -> Experiment:
         "The paper's risks follow from its own columns and its loss. Marked: above the better of never and always "
         "asking by more than the standard error.",
     )
+    seconds = ours[0].facts["server_seconds"]
     server = float(np.mean([one.test.server_correct.mean() for one in ours]))
     client = float(np.mean([one.test.client_correct.mean() for one in ours]))
     theirs_worse = sum(printed_cell(costs)["risk"] > printed_cell(costs)["trivial"] for costs in prices)
     out.text(
-        f"The server: {hall.description}; right on {100 * server:.1f}% of the test set, the client on "
+        f"The server: {hall.description} in {seconds:.0f} s; right on {100 * server:.1f}% of the test set, the client on "
         f"{100 * client:.1f}% (the paper: 88.1% and 27.6%)."
     )
     out.findings.append(
@@ -145,6 +146,7 @@ class Hall:
         self.progress: Progress = study.progress or Silent()
         self.device = pick_device(study.device)
         self._server: nn.Module | None = None
+        self._seconds: float | None = None
 
     @property
     def description(self) -> str:
@@ -171,8 +173,9 @@ class Hall:
             "settings": [self.settings.precision, self.settings.augment, str(self.study.vit_weights)],
         }
         kept = load_checkpoint(path) if path.exists() else None
-        if kept is not None and kept.meta == key:
+        if kept is not None and kept.meta.get("key") == key:
             net.load_state_dict(kept.tensors)
+            self._seconds = kept.meta["seconds"]
             log.info("%s: the ViT is there already", self.name)
         else:
             if self.study.vit_weights is not None:
@@ -181,7 +184,8 @@ class Hall:
                 load_pretrained(inner, self.study.vit_weights)
             with repeatable(self.settings, self.device):
                 train_classifier("server", net, X[self.fit], y[self.fit], self.study.scale.vit_stage, context)
-            save_checkpoint(path, net.state_dict(), key)
+            self._seconds = round(sum(row["seconds"] for row in context.history), 1)
+            save_checkpoint(path, net.state_dict(), {"key": key, "seconds": self._seconds})
         self._server = net.to(self.device).eval()
         return self._server
 
@@ -253,7 +257,7 @@ class Hall:
 
     @property
     def _facts(self) -> dict[str, Any]:
-        return {"hardware": hardware(self.study.device)}
+        return {"hardware": hardware(self.study.device), "server_seconds": self._seconds}
 
     def _system(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> tuple[HelpSystem, Job]:
         X, y = self.dataset.X_train, self.dataset.y_train
