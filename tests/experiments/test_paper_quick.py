@@ -447,10 +447,12 @@ def test_the_vit_starts_from_a_file_and_needs_cifar100_alone(tmp_path: Path) -> 
     scratch = Kept.read(tmp_path / "out" / "passes" / "cifar100-vit-ours-0.npz").arrays["test_server_label"]
     torch.manual_seed(1)
     weights = tmp_path / "vit.safetensors"
-    save_file(ViT((3, 32, 32), 10, **QUICK.vit_options).state_dict(), weights)
+    save_file(ViT((3, 32, 32), 10, size=16, width=128, depth=1, heads=2).state_dict(), weights)
     result = call(*where, "--vit-weights", weights)
     assert result.status == 0, result.err
-    assert "vit.safetensors" in (tmp_path / "out" / "cifar100-vit" / "report.html").read_text()
+    page = (tmp_path / "out" / "cifar100-vit" / "report.html").read_text()
+    assert "vit.safetensors" in page
+    assert "width 128, depth 1, heads 2" in page
     started = Kept.read(tmp_path / "out" / "passes" / "cifar100-vit-ours-0.npz").arrays["test_server_label"]
     assert not np.array_equal(scratch, started)
     save_file({"foreign": torch.zeros(2)}, tmp_path / "foreign.safetensors")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, interpolate
 
 from l2h.errors import ModelError
-from l2h.models import ViT, load_pretrained
+from l2h.models import ViT, load_pretrained, pretrained_options
 
 SIDE, PATCH, WIDTH, DEPTH, HEADS, CLASSES = 16, 4, 12, 2, 3, 5
 HIDDEN = 4 * WIDTH
@@ -403,3 +403,79 @@ def test_blocks_are_left_out_in_training_alone_and_the_mean_stays() -> None:
 def test_a_share_of_blocks_left_out_is_below_one() -> None:
     with pytest.raises(ModelError, match="drop_path"):
         ViT((3, 8, 8), 4, drop_path=1.0)
+
+
+# Tokens by convolutions.
+
+
+@pytest.mark.parametrize("patch", [2, 4, 8])
+def test_a_convolutional_stem_gives_as_many_tokens_as_patches(patch: int) -> None:
+    torch.manual_seed(0)
+    model = ViT((3, 16, 16), 5, patch=patch, width=16, depth=1, heads=2, stem="conv").eval()
+    x = torch.randn(2, 3, 16, 16)
+    assert model.patch_embed(x).shape == (2, 16, 16 // patch, 16 // patch)
+    assert model(x).shape == (2, 5)
+
+
+def test_a_convolutional_stem_sees_beyond_a_patch() -> None:
+    """One changed pixel reaches the tokens of neighbours; by patches it reaches its own alone."""
+    reached = {}
+    for stem in ("patch", "conv"):
+        torch.manual_seed(0)
+        embed = ViT((3, 16, 16), 5, patch=4, width=16, depth=1, heads=2, stem=stem).patch_embed
+        x = torch.randn(1, 3, 16, 16)
+        changed = x.clone()
+        changed[0, :, 8, 8] += 3.0
+        reached[stem] = int(((embed(x) - embed(changed)).abs().sum(dim=1) > 0).sum())
+    assert reached["patch"] == 1
+    assert reached["conv"] > 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"stem": "tree"}, "tree"), ({"stem": "conv", "patch": 1}, "patch"), ({"stem": "conv", "patch": 6}, "6")],
+)
+def test_a_stem_that_is_none_is_told(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        ViT((3, 12, 12), 5, width=12, heads=3, **options)  # type: ignore[arg-type]
+
+
+# What a file holds.
+
+
+@pytest.mark.parametrize("layout", ["own", "conv", "timm", "transformers"])
+def test_the_options_of_a_file_build_a_vit_that_takes_all_of_it(layout: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    source = ViT((3, 16, 16), 7, patch=4, width=128, depth=3, heads=2, ratio=2.0, stem="conv")
+    tensors = {
+        "own": lambda: make().state_dict(),
+        "conv": source.state_dict,
+        "timm": timm_tensors,
+        "transformers": transformers_tensors,
+    }[layout]()
+    save_file(tensors, tmp_path / "vit.safetensors")
+    options = pretrained_options(tmp_path / "vit.safetensors")
+    if layout == "conv":
+        wanted = {"width": 128, "depth": 3, "heads": 2, "ratio": 2.0, "patch": 4, "stem": "conv", "size": 16}
+        assert options == wanted
+    else:
+        assert (options["width"], options["depth"], options["patch"], options["size"]) == (WIDTH, DEPTH, PATCH, SIDE)
+    classes = 7 if layout == "conv" else CLASSES
+    assert load_pretrained(ViT((3, 32, 32), classes, **options), tmp_path / "vit.safetensors") == []
+
+
+def test_the_published_vit_b_16_has_twelve_heads(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = ViT((3, 224, 224), 1000, size=224, patch=16, width=768, depth=12, heads=12)
+    tensors = {name: torch.zeros(tensor.shape, dtype=torch.float16) for name, tensor in model.state_dict().items()}
+    save_file(tensors, tmp_path / "b16.safetensors")
+    options = pretrained_options(tmp_path / "b16.safetensors")
+    assert options == {"width": 768, "depth": 12, "heads": 12, "ratio": 4.0, "patch": 16, "size": 224}
+
+
+def test_a_file_without_a_vit_is_told(tmp_path: Path) -> None:
+    save_file({"foreign": torch.zeros(2)}, tmp_path / "foreign.safetensors")
+    with pytest.raises(ModelError, match="pos_embed"):
+        pretrained_options(tmp_path / "foreign.safetensors")
+    with pytest.raises(ModelError, match="cannot read"):
+        pretrained_options(tmp_path / "absent.safetensors")

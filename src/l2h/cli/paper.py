@@ -42,7 +42,9 @@ def paper(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder.")] = Path("runs/paper"),
     vit_weights: Annotated[
         Path | None,
-        typer.Option(help="cifar100-vit: a .safetensors file to start the ViT from. (default: from scratch)"),
+        typer.Option(
+            help="cifar100-vit: a .safetensors file to start the ViT from, of any size. (default: from scratch)"
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
     precision: Annotated[
@@ -159,7 +161,7 @@ def _write(experiment: Experiment, study: Study, quick: bool, folder: Path) -> d
         "name": experiment.name,
         "title": experiment.title,
         "question": experiment.question,
-        "datasets": list(study.sets),
+        "datasets": list(experiment.datasets or study.sets),
         "seeds": list(study.seeds),
         "quick": quick,
         "command": shlex.join(["l2h", *sys.argv[1:]]),

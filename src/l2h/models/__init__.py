@@ -10,7 +10,7 @@ from l2h.models.mlp import MLP
 from l2h.models.registry import NAMES, build, build_scaled, multiply_adds, rebuild, recommended
 from l2h.models.rejectors import AttachedRejector, SeparateRejector, build_rejector, client_view, client_view_size
 from l2h.models.scaling import InputScale, Scaled
-from l2h.models.vit import ViT, load_pretrained
+from l2h.models.vit import ViT, load_pretrained, pretrained_options
 
 __all__ = [
     "MLP",
@@ -29,6 +29,7 @@ __all__ = [
     "client_view_size",
     "load_pretrained",
     "multiply_adds",
+    "pretrained_options",
     "rebuild",
     "recommended",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -152,16 +153,7 @@ def load_pretrained(model: ViT, path: str | Path) -> list[str]:
     Raises:
         ModelError: the file is missing or damaged, or lacks a tensor, or one has another shape.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        raw = load_file(str(path))
-    except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"cannot read weights from {path}: {error}; give a whole .safetensors file (pickled weights are not loaded)"
-        ) from error
-    given = _own_names(raw)
+    given = _read(path)
     own = model.state_dict()
     positions = given.get("pos_embed")
     if positions is not None and positions.ndim == 3 and positions.shape[1] != own["pos_embed"].shape[1]:
@@ -183,6 +175,45 @@ def load_pretrained(model: ViT, path: str | Path) -> list[str]:
         )
     model.load_state_dict({name: given[name] for name in own if name not in missing}, strict=False)
     return missing
+
+
+def pretrained_options(path: str | Path) -> dict[str, Any]:
+    """The options of the ViT whose weights a safetensors file holds, in any layout of :func:`load_pretrained`.
+
+    The number of heads cannot be read off weights: 64 features a head, as in the published models, or one head.
+
+    Raises:
+        ModelError: the file is missing or damaged, or holds no ViT.
+    """
+    given = _read(path)
+    depth = len({name.split(".")[1] for name in given if name.startswith("blocks.")})
+    needed = ("pos_embed", "blocks.0.mlp.0.weight", "patch_embed.0.weight", "patch_embed.weight")
+    found = {name: given[name].shape for name in needed if name in given}
+    if len(found) != 3 or not depth:
+        lacking = [name for name in needed[:2] if name not in found] or ["patch_embed.weight"]
+        raise ModelError(f"{path} holds no ViT; missing: {lacking}")
+    tokens, width = found["pos_embed"][1:]
+    options: dict[str, Any] = {"width": width, "depth": depth, "heads": max(1, width // 64)}
+    options["ratio"] = found["blocks.0.mlp.0.weight"][0] / width
+    if "patch_embed.weight" in found:
+        options["patch"] = found["patch_embed.weight"][-1]
+    else:
+        halvings = sum(bool(re.fullmatch(r"patch_embed\.\d+\.weight", name)) for name in given)
+        options |= {"patch": 2**halvings, "stem": "conv"}
+    return options | {"size": round((tokens - 1) ** 0.5) * options["patch"]}
+
+
+def _read(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, under this module's names."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return _own_names(load_file(str(path)))
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"cannot read weights from {path}: {error}; give a whole .safetensors file (pickled weights are not loaded)"
+        ) from error
 
 
 def _own_names(raw: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -78,6 +78,7 @@ def run(study: Study) -> Experiment:
             f"async-{name}.png",
             f"{name}: the rejectors' training loss (bounded)",
             Drawing("losses", {"curves": curves}),
+            "The loss rises because its weights do: the more the server gets right, the more keeping one counts.",
         )
         out.findings.append(
             f"{name}: over all S the risk of the bounded loss differs by at most {max(spreads):.4f} at a price."

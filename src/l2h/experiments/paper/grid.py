@@ -28,6 +28,12 @@ VIT = StageSettings(
 )
 
 
+#: Weights of the user's own file are tuned, not learnt anew.
+VIT_TUNING = StageSettings(
+    epochs=10, batch=128, optimizer="adamw", lr=1e-4, weight_decay=5e-2, patience=None, smoothing=0.1, mix=0.5
+)
+
+
 @dataclass(frozen=True)
 class Scale:
     """How large an experiment is.
@@ -46,7 +52,8 @@ class Scale:
         server_stage: of our recipe's server; None: what suits it.
         rejector_stage: of our recipe's rejector; None: the default.
         vit_options: of the ViT.
-        vit_stage: of its training.
+        vit_stage: of its training from scratch.
+        vit_tuning: of its training from the weights of a file.
         bounds: on the share sent, of the BRR figure.
     """
 
@@ -66,6 +73,7 @@ class Scale:
         default_factory=lambda: dict(patch=4, width=256, depth=7, heads=4, ratio=2.0, drop_path=0.1, stem="conv")
     )
     vit_stage: StageSettings = VIT
+    vit_tuning: StageSettings = VIT_TUNING
     bounds: tuple[float, ...] = tuple(round(0.05 * k, 2) for k in range(21))
 
     @property
@@ -109,6 +117,7 @@ QUICK = Scale(
     rejector_stage=StageSettings(epochs=6, batch=128, lr=2e-3, weight_decay=1e-2, patience=3),
     vit_options={"width": 64, "depth": 2, "heads": 2},
     vit_stage=StageSettings(epochs=6, batch=64, optimizer="adamw", lr=2e-3, weight_decay=5e-2, patience=None),
+    vit_tuning=StageSettings(epochs=2, batch=64, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=None),
     bounds=(0.0, 0.25, 0.5, 0.75, 1.0),
 )
 

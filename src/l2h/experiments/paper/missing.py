@@ -26,7 +26,7 @@ from l2h.experiments.paper.study import (
 
 FREE = Costs(c_e=0.0)
 #: Bounds on the share sent, a few points below the rates that the paper's columns give (66.4% and 17.8%).
-BOUNDS = {"cifar10": 0.6, "svhn": 0.17}
+BOUNDS = {"cifar10": 0.6, "svhn": 0.15}
 DEFAULT_BOUND = 0.5
 
 
@@ -74,7 +74,8 @@ def run(study: Study) -> Experiment:
             ["recipe", "figure", "missing class", "other classes", "all classes"],
             rows,
             "The last recipe asks by the same rejector, with a bound on the share sent, below the paper's own rate, in "
-            "place of a price; its threshold comes from samples kept for calibration.",
+            "place of a price. Its threshold comes from samples kept for calibration: where the test set is harder for "
+            "the client than they are, as SVHN's is, more is sent than the bound says.",
         )
         drawing = Drawing("per_class", {"rows": bars})
         out.plot(f"missing-{name}.png", f"{name}: share of each class that is sent", drawing)

@@ -38,6 +38,7 @@ class Experiment:
         errata: what the paper or its code says otherwise.
         sections: tables, texts and plots in their order.
         drawings: the plots' files.
+        datasets: it ran on; None for all of the study.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Experiment:
     errata: list[str] = field(default_factory=list)
     sections: list[dict[str, Any]] = field(default_factory=list)
     drawings: dict[str, Drawing] = field(default_factory=dict)
+    datasets: tuple[str, ...] | None = None
 
     def table(
         self, name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str | None = None

@@ -41,7 +41,8 @@ def run(study: Study) -> Experiment:
         if all(second is not None for second in seconds):
             out.text(
                 f"{name}: the server and {len(published[0].specs)} rejectors, these cells and those of the sync "
-                f"intervals, trained in one pass a seed: {', '.join(f'{second:.0f} s' for second in seconds)}."
+                f"intervals, trained in one pass a seed: {', '.join(f'{second:.0f} s' for second in seconds)} "
+                "(by the clock, with whatever else the machine did)."
             )
         trivial = {
             c_1: {
