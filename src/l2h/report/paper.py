@@ -320,7 +320,7 @@ def _markdown(experiment: Experiment) -> Iterator[str]:
     yield f"## {_safe(experiment['title'])}"
     yield _safe(experiment["question"])
     quick = " **A quick run: too small to judge the methods by.**" if experiment["quick"] else ""
-    yield f"{_safe(_meta(experiment))}. [The page]({name}/report.html).{quick}"
+    yield f"{_safe(_meta(experiment))}.{quick}"
     if experiment["findings"]:
         yield _bullets(experiment["findings"])
     for section in experiment["sections"]:
