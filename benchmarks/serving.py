@@ -1,10 +1,11 @@
-"""Our server beside MLServer and beside the model alone, in one run on one machine.
+"""Our server beside MLServer and the model alone, and an answer on the device beside its model calls; in one run.
 
     python benchmarks/serving.py --out results/serving --mlserver .venv-mlserver/bin/python
 
 A LeNet-5 on 32x32 images behind both servers, 64 connections, one image a request; ours with a key, ledger, metrics and
-batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. Loads
-come in turn, several rounds of each, and the median round counts. The load is made by wrk where it is installed
+batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. At last
+a local answer of the edge client beside the one call of its LeNet and rejector in one graph. All come in turn, several
+rounds of each, and the median round counts. The load is made by wrk where it is installed
 (`apt install wrk`), else by l2h.loadtest. Writes serving.csv and prints the ratios.
 """
 
@@ -30,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "field"))
 from mlserver_process import mlserver
 
 from l2h import HelpSystem, Settings, StageSettings
-from l2h.bundle import ServerBundle
+from l2h.bundle import DeviceBundle, ServerBundle
+from l2h.edge.timing import measure as time_edge
 from l2h.loadtest import measure
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
@@ -113,6 +115,10 @@ def round_of(
             note("l2h", "alexnet", "binary", workers, rate)
     alone = raw_throughput(ServerBundle(alexnet, threads=processors()), seconds=3 * arguments.seconds)
     note("onnxruntime alone", "alexnet", "none", 1, alone["inputs_per_second"], alone["batch"])
+    inputs = np.random.default_rng(2).integers(0, 256, (256, *SHAPE), dtype=np.uint8)
+    device = time_edge(DeviceBundle(lenet), inputs)
+    note("local answer on the device", "lenet5", "none", 1, 1000 / device.local["p50"])
+    note("its model call alone", "lenet5", "none", 1, 1000 / device.model["p50"])
     return rows
 
 
@@ -168,6 +174,9 @@ def tell(rows: list[dict[str, Any]]) -> None:
             print(f"{group[2]}, {group[3]} worker(s): {value / other:.2f} times MLServer's JSON")
         if group[0] == "l2h" and group[1] == "alexnet":
             print(f"alexnet, {group[3]} worker(s): {100 * value / alone:.0f}% of onnxruntime alone")
+    here = {group[0]: value for group, value in medians.items()}
+    ratio = here["its model call alone"] / here["local answer on the device"]
+    print(f"a local answer takes {ratio:.2f} times its model call")
 
 
 if __name__ == "__main__":
