@@ -113,7 +113,6 @@ def test_the_overview_leads_to_every_experiment(finished: tuple[Path, Result]) -
     for name in EXPERIMENTS:
         found = experiment(folder, name)
         assert f"{name}/report.html" in index
-        assert f"({name}/" in markdown
         assert f"## {found['title']}" in markdown
         assert f"all/{name}/report.html" in result.err
         assert found["command"] == "l2h paper all --data digits --quick --seeds 1 --out all"
