@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,14 +13,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from mlserver_process import free_ports
 
 HERE = Path(__file__).parent
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class Server:
@@ -29,7 +23,7 @@ class Server:
 
     def __init__(self, bundle: Path, folder: Path, *flags: str) -> None:
         self.bundle, self.folder, self.flags = bundle, folder, flags
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self.ledger = folder / "ledger.db"
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -12,7 +12,7 @@ from serving_process import Client, Server, make_key, until
 from l2h.cli.app import run
 from l2h.serving.allowance import Quota, Rate
 from l2h.serving.errors import AllowanceError, KeyFileError
-from l2h.serving.keys import add_key, read_keys, revoke_key
+from l2h.serving.keys import add_key, change_key, hash_of, read_keys
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_changes_of_the_file_are_taken_over(guarded, x):
     _, text = add_key(guarded.keys, "bob")
     client = Client(guarded, text)
     until(lambda: client.ask(x).status == 200)
-    revoke_key(guarded.keys, "bob")
+    change_key(guarded.keys, "bob", enabled=False)
     until(lambda: client.ask(x).status == 403)
     good = guarded.keys.read_bytes()
     guarded.keys.write_bytes(good[:-20])
@@ -97,6 +97,15 @@ def test_the_commands(tmp_path, capsys):
     assert (record["name"], record["quota"], record["rate"], record["burst"]) == ("phones", "10000/day", "50/s", 50)
     assert "sha256" not in record
     assert l2h("add", "phones")[0] == 1
+    status, out = l2h("change", "phones", "--quota", "5/hour", "--no-rate")
+    assert (status, out.split(": ")[1].strip()) == (0, "quota 5/hour")
+    (changed,) = json.loads(l2h("list", "--json")[1])
+    assert (changed["quota"], changed["rate"]) == ("5/hour", None)
+    assert hash_of(key) == read_keys(path)[0].sha256, "the key itself stays"
+    assert "no bound" in l2h("change", record["id"], "--no-quota")[1]
+    for nothing in ((), ("--burst", "2"), ("--quota", "1/s", "--no-quota"), ("--rate", "often")):
+        assert l2h("change", "phones", *nothing)[0] == 2
+    assert l2h("change", "nobody", "--no-rate")[0] == 1
     assert l2h("revoke", record["id"])[0] == 0
     assert not read_keys(path)[0].enabled
     assert l2h("revoke", "nobody")[0] == 1

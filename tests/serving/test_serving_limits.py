@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from serving_process import Client, Server, make_key, until
 
 from l2h.serving.allowance import Quota, Rate
+from l2h.serving.keys import change_key, read_keys
 from l2h.serving.rates import RateTable, make_table
 
 
@@ -44,6 +45,17 @@ def test_a_quota_is_exact_over_threads_and_workers(bundle, tmp_path, x):
         server.kill()
     with Server(bundle, tmp_path, keys=str(path)) as server:  # it is kept over a restart
         assert Client(server, key).ask(x[:1]).status == 429
+
+
+def test_a_changed_quota_counts_what_was_used(bundle, tmp_path, x):
+    path, _, key = make_key(tmp_path, quota=Quota.parse("2/week"))
+    with Server(bundle, tmp_path, keys=str(path)) as server:
+        client = Client(server, key)
+        assert [client.ask(x[:1]).status for _ in range(3)] == [200, 200, 429]
+        (name,) = [record.name for record in read_keys(path) if key.startswith(f"l2h_{record.id}_")]
+        change_key(path, name, quota=Quota.parse("4/week"))
+        until(lambda: client.ask(x[:1]).status == 200)
+        assert [client.ask(x[:1]).status for _ in range(2)] == [200, 429]
 
 
 def test_a_new_period_opens_the_quota(bundle, tmp_path, x):

@@ -4,48 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 File = Annotated[Path, typer.Option("--file", "-f", help="The key file.")]
 DEFAULT = Path("keys.json")
+QuotaText = Annotated[str | None, typer.Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
+RateText = Annotated[str | None, typer.Option(help="Inputs a second: 50/s, 30/minute.", show_default=False)]
+Burst = Annotated[int | None, typer.Option(help="How many of them at once. (default: a second's worth)", min=1)]
 
 
 def add(
     name: Annotated[str, typer.Argument(help="Whose key it is.")],
     file: File = DEFAULT,
-    quota: Annotated[
-        str | None, typer.Option(help="Inputs in a period: 10000/day, 500/hour. (default: no bound)")
-    ] = None,
-    rate: Annotated[str | None, typer.Option(help="Inputs a second: 50/s, 30/minute. (default: no bound)")] = None,
-    burst: Annotated[
-        int | None, typer.Option(help="How many of them at once. (default: a second's worth)", min=1)
-    ] = None,
+    quota: QuotaText = None,
+    rate: RateText = None,
+    burst: Burst = None,
     admin: Annotated[bool, typer.Option("--admin", help="May read the metrics.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Make a key and print it, this once: the file holds its hash. A running server takes it over within a second.
 
+    Without --quota and --rate it has no bound.
+
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.allowance import Quota, Rate
     from l2h.serving.keys import add_key
 
-    if burst is not None and rate is None:
-        raise typer.BadParameter("--burst goes with --rate", param_hint="--burst")
-    key, text = add_key(
-        file,
-        name,
-        quota=None if quota is None else Quota.parse(quota),
-        rate=None if rate is None else Rate.parse(rate, burst),
-        admin=admin,
-    )
+    key, text = add_key(file, name, admin=admin, **_allowances(quota, rate, burst))
     if as_json:
         print_json({"id": key.id, "name": key.name, "key": text})
     else:
         typer.echo(text)
+
+
+def change(
+    who: Annotated[str, typer.Argument(help="The name or the id.")],
+    file: File = DEFAULT,
+    quota: QuotaText = None,
+    rate: RateText = None,
+    burst: Burst = None,
+    no_quota: Annotated[bool, typer.Option("--no-quota", help="Take the quota away.")] = False,
+    no_rate: Annotated[bool, typer.Option("--no-rate", help="Take the rate away.")] = False,
+) -> None:
+    """Change what a key may use; the key itself stays. A running server follows within a second.
+
+    What was used in the period counts against the new quota.
+
+    Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
+    """
+    from l2h.serving.keys import change_key
+
+    for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
+        if named is not None and taken:
+            raise typer.BadParameter(f"--{option} and --no-{option} exclude each other", param_hint=f"--no-{option}")
+    changes = _allowances(quota, rate, burst)
+    changes |= ({"quota": None} if no_quota else {}) | ({"rate": None} if no_rate else {})
+    if not changes:
+        raise typer.BadParameter("nothing to change: give --quota, --rate, --no-quota or --no-rate")
+    for key in change_key(file, who, **changes):
+        values = key.as_dict()
+        bounds = [f"{name} {values[name]}" for name in ("quota", "rate") if values[name] is not None]
+        typer.echo(f"{key.id} ({key.name}): {', '.join(bounds) or 'no bound'}")
 
 
 def show(
@@ -81,10 +103,24 @@ def revoke(
 
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
-    from l2h.serving.keys import revoke_key
+    from l2h.serving.keys import change_key
 
-    for key in revoke_key(file, who):
+    for key in change_key(file, who, enabled=False):
         typer.echo(f"revoked {key.id} ({key.name})")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"add": add, "list": show, "revoke": revoke}
+def _allowances(quota: str | None, rate: str | None, burst: int | None) -> dict[str, Any]:
+    """Those that were given, read."""
+    from l2h.serving.allowance import Quota, Rate
+
+    if burst is not None and rate is None:
+        raise typer.BadParameter("--burst goes with --rate", param_hint="--burst")
+    out: dict[str, Any] = {}
+    if quota is not None:
+        out["quota"] = Quota.parse(quota)
+    if rate is not None:
+        out["rate"] = Rate.parse(rate, burst)
+    return out
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"add": add, "change": change, "list": show, "revoke": revoke}

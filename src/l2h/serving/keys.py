@@ -150,19 +150,21 @@ def add_key(
     return key, text
 
 
-def revoke_key(path: Path, who: str) -> list[Key]:
-    """Revoke the keys of a name, or the one of an id; gives those revoked.
+def change_key(path: Path, who: str, **changes: Any) -> list[Key]:
+    """Change fields of the keys of a name, or of the one of an id; gives them as they are now.
+
+    ``enabled=False`` revokes a key, for good.
 
     Raises:
         KeyFileError: there is none in use, or the file cannot be written.
     """
     with _changing(path):
         keys = read_keys(path)
-        ids = {key.id for key in keys if key.enabled and who in (key.id, key.name)}
-        if not ids:
+        changed = {key.id: replace(key, **changes) for key in keys if key.enabled and who in (key.id, key.name)}
+        if not changed:
             raise KeyFileError(f"{path} has no key in use with the name or id {who!r}: `l2h keys list` shows them")
-        _write(path, [replace(key, enabled=False) if key.id in ids else key for key in keys])
-    return [key for key in keys if key.id in ids]
+        _write(path, [changed.get(key.id, key) for key in keys])
+    return list(changed.values())
 
 
 def readable_by_all(path: Path) -> bool:
