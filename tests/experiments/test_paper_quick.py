@@ -215,6 +215,32 @@ def test_every_sync_interval_follows_from_the_passes(finished: tuple[Path, Resul
 
 
 @pytest.mark.slow
+def test_every_price_of_the_vit_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
+    folder, _ = finished
+    passes = {which: Kept.read(folder / "passes" / f"digits-vit-{which}-0.npz") for which in ("published", "ours")}
+    risks, shares = (rows_of(folder / "cifar100-vit" / f"cifar100-vit{part}.csv") for part in ("-risk", ""))
+    assert len(risks) == len(shares) == 28
+    lost = worse = 0
+    for risk, share in zip(risks, shares, strict=True):
+        c_1, c_e = float(risk["c_1"]), float(risk["c_e"])
+        assert (float(share["c_1"]), float(share["c_e"])) == (c_1, c_e)
+        for label, (which, loss) in RECIPES.items():
+            found = passes[which].figures(loss, c_e, c_1)
+            # A column that is empty throughout has no spread beside it.
+            assert_figure(risk.get(f"{label}_mean", ""), found["risk"])
+            assert_figure(share.get(f"sent, {label}_mean", ""), found["sent"])
+            assert_figure(share.get(f"joint, {label}_mean", ""), found["accuracy"])
+            lost += label == "paper's recipe" and found["risk"] is None
+        never, always = passes["ours"].never(), passes["ours"].always(c_e, c_1)
+        assert_figure(risk["never ask_mean"], never)
+        assert_figure(risk["always ask_mean"], always)
+        worse += passes["ours"].figures("priced", c_e, c_1)["risk"] > min(never, always)
+    findings = experiment(folder, "cifar100-vit")["findings"]
+    assert f"By our recipe {worse} of 28 prices" in findings[0]
+    assert findings[1] == f"Of 28 rejectors by the paper's L2 {lost} diverged."
+
+
+@pytest.mark.slow
 def test_the_missing_class_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     rows = rows_of(folder / "missing-class" / "missing-digits.csv")

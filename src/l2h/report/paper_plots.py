@@ -123,20 +123,26 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
     if absent := [c_1 for c_1 in c_1s if c_1 not in rules]:
         raise DataError(f"no trivial risks for c_1 = {absent[0]:g}: give all_local and all_remote for it")
     looks = _looks(curves)
-    figure, axes = blank(max(6.8, 4.3 * len(c_1s) + 0.5), 4.9, 1, len(c_1s), sharey=True)
+    columns = min(len(c_1s), 3)
+    rows = -(-len(c_1s) // columns)
+    size = max(6.8, 4.3 * columns + 0.5), (3.7 if rows > 1 else 4.2) * rows + 0.7
+    figure, axes = blank(*size, rows, columns, sharey=True)
     rivals = {}
-    for ax, c_1 in zip(axes, c_1s, strict=True):
+    for k, (ax, c_1) in enumerate(zip(axes, c_1s, strict=False)):
         mine = [curve for curve in curves if float(curve["c_1"]) == c_1]
         rivals[c_1] = _trivial(ax, _floats(rules[c_1].get("c_e", mine[0]["c_e"])), rules[c_1])
         for curve in mine:
             _stretch(ax, _floats(curve["c_e"]), *_spread(curve["risk"]), _line(looks[str(curve["label"])], 0))
         ax.grid(color=FAINT, linewidth=0.5)
         ax.set_axisbelow(True)
-        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request", "" if ax is not axes[0] else "risk: less is better")
-    for ax, c_1 in zip(axes, c_1s, strict=True):
-        _prices(ax, curves)
+        below = k + columns >= len(c_1s)
+        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "" if k % columns else "risk: less is better")
+    for ax, c_1 in zip(axes, c_1s, strict=False):
+        _prices(ax, [curve for curve in curves if float(curve["c_1"]) == c_1])
         _shade(ax, *rivals[c_1])
-    _remark(axes[-1], "grey: no better than a trivial rule")
+    for ax in axes[len(c_1s) :]:
+        ax.set_axis_off()
+    _remark(axes[columns - 1], "grey: no better than a trivial rule")
     _legend(figure, looks, *axes[0].get_legend_handles_labels())
     return figure
 

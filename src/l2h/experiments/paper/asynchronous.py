@@ -11,7 +11,7 @@ from l2h.costs import Costs
 from l2h.experiments.paper.grid import ASYNC, LOSSES
 from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import cell, column, contrast, curve, over_seeds, per_seed
-from l2h.experiments.paper.study import SIGN, UNBOUNDED, Drawing, Experiment, Study, printed, printed_share
+from l2h.experiments.paper.study import SIGN, UNBOUNDED, Drawing, Experiment, Study, printed, printed_share, title_of
 
 LABELS = {"paper": "paper's L2", "shifted": "bounded loss"}
 
@@ -41,7 +41,7 @@ def run(study: Study) -> Experiment:
         ]
         out.table(
             f"async-{name}",
-            f"{name}: both sides at every S",
+            f"{title_of(name)}: both sides at every S",
             ["c_1", "c_e", "S", "decision", "client, paper", "server, paper"]
             + [f"{what}, {LABELS[loss]}" for loss in LOSSES for what in ("share", "client", "server")],
             rows,
@@ -59,7 +59,7 @@ def run(study: Study) -> Experiment:
             spreads.append(float(np.max(at) - np.min(at)))
         out.table(
             f"async-risk-{name}",
-            f"{name}: risk at every S",
+            f"{title_of(name)}: risk at every S",
             ["c_1", "c_e", "S", *(f"risk, {LABELS[loss]}" for loss in LOSSES), "never ask", "always ask"],
             risks,
         )
@@ -76,12 +76,13 @@ def run(study: Study) -> Experiment:
         ]
         out.plot(
             f"async-{name}.png",
-            f"{name}: the rejectors' training loss (bounded)",
+            f"{title_of(name)}: the rejectors' training loss (bounded)",
             Drawing("losses", {"curves": curves}),
             "The loss rises because its weights do: the more the server gets right, the more keeping one counts.",
         )
         out.findings.append(
-            f"{name}: over all S the risk of the bounded loss differs by at most {max(spreads):.4f} at a price."
+            f"{title_of(name)}: over all S the risk of the bounded loss differs by at most {max(spreads):.4f} at a "
+            "price."
         )
     return out
 

@@ -8,7 +8,7 @@ from l2h import limits
 from l2h.costs import Costs
 from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import cell, curve, decisions
-from l2h.experiments.paper.study import CALIBRATION, Drawing, Experiment, Study
+from l2h.experiments.paper.study import CALIBRATION, Drawing, Experiment, Study, title_of
 
 FREE = Costs(c_e=0.0)
 RULES = ("stochastic, paper's recipe", "threshold, paper's recipe", "stochastic, our recipe", "threshold, our recipe")
@@ -49,14 +49,14 @@ def run(study: Study) -> Experiment:
             }
             for rule, seeds in found.items()
         ]
-        out.plot(f"brr-{name}.png", f"{name}: accuracy under a bound", Drawing("bounds", {"curves": curves}))
+        out.plot(f"brr-{name}.png", f"{title_of(name)}: accuracy under a bound", Drawing("bounds", {"curves": curves}))
         means = {
             rule: cell([_mean([None if p is None else float(p[1]) for p in seed]) for seed in seeds], percent=True)
             for rule, seeds in found.items()
         }
         out.table(
             f"brr-{name}",
-            f"{name}: accuracy averaged over the bounds",
+            f"{title_of(name)}: accuracy averaged over the bounds",
             ["rule", "mean accuracy"],
             [[rule, mean] for rule, mean in means.items()],
             f"The stochastic rule thins or fills up the rejector's choice at c_1 = {base.c_1:g}, c_e = {base.c_e:g}.",
@@ -64,8 +64,8 @@ def run(study: Study) -> Experiment:
         threshold, stochastic = means[RULES[3]], means[RULES[2]]
         if threshold is not None and stochastic is not None:
             out.findings.append(
-                f"{name}: by our recipe the threshold has {100 * threshold['mean']:.1f}% on average over the bounds, "
-                f"the paper's stochastic rule {100 * stochastic['mean']:.1f}%."
+                f"{title_of(name)}: by our recipe the threshold has {100 * threshold['mean']:.1f}% on average over the "
+                f"bounds, the paper's stochastic rule {100 * stochastic['mean']:.1f}%."
             )
     return out
 

@@ -7,7 +7,18 @@ import numpy as np
 from l2h.experiments.paper.grid import MAIN
 from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import alone, cell, column, contrast, over_seeds, per_seed
-from l2h.experiments.paper.study import BOUNDED, OURS, PAPER, PUBLISHED, SIGN, UNBOUNDED, Experiment, Study, printed
+from l2h.experiments.paper.study import (
+    BOUNDED,
+    OURS,
+    PAPER,
+    PUBLISHED,
+    SIGN,
+    UNBOUNDED,
+    Experiment,
+    Study,
+    printed,
+    title_of,
+)
 from l2h.experiments.paper.study import printed_share as share
 
 #: By the paper's own table and loss: risk of its rejector, and of never asking.
@@ -41,7 +52,7 @@ def run(study: Study) -> Experiment:
                 rows.append([label, side, *_measured(passes, loss, side)])
         out.table(
             f"contrastive-{name}",
-            f"{name}: the two sides",
+            f"{title_of(name)}: the two sides",
             ["recipe", "decision", "share", "client", "server", "difference", "joint accuracy"],
             rows,
         )
@@ -57,14 +68,16 @@ def run(study: Study) -> Experiment:
             risks = [[PUBLISHED, *PRINTED_RISK[name], None, None, None, None], *risks]
         out.table(
             f"risk-{name}",
-            f"{name}: risk, which the paper leaves out",
+            f"{title_of(name)}: risk, which the paper leaves out",
             ["recipe", "risk", "never ask", "always ask", "random, same rate", "oracle", "sent"],
             risks,
         )
         mine = over_seeds(ours, "priced", MAIN)
         risk, never = (float(np.mean([row[key] for row in mine])) for key in ("risk", "all_local"))
         word = "below" if risk < never else "not below"
-        out.findings.append(f"{name}: by our recipe the risk is {risk:.4f}, {word} that of never asking, {never:.4f}.")
+        out.findings.append(
+            f"{title_of(name)}: by our recipe the risk is {risk:.4f}, {word} that of never asking, {never:.4f}."
+        )
     return out
 
 

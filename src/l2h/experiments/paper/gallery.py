@@ -8,7 +8,7 @@ from l2h import metrics
 from l2h.experiments.paper.grid import MAIN
 from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import decisions
-from l2h.experiments.paper.study import BOUNDED, OURS, Drawing, Experiment, Study
+from l2h.experiments.paper.study import BOUNDED, OURS, Drawing, Experiment, Study, title_of
 
 
 def run(study: Study) -> Experiment:
@@ -24,13 +24,13 @@ def run(study: Study) -> Experiment:
         for label, one, loss in ((BOUNDED, lab.published(), "shifted"), (OURS, lab.ours(), "priced")):
             remote = decisions(one, one.find(loss, MAIN), MAIN)
             if remote is None:
-                out.text(f"{name}, {label}: the rejector diverged, so there is nothing to show.")
+                out.text(f"{title_of(name)}, {label}: the rejector diverged, so there is nothing to show.")
                 continue
             report = _report(one, remote, lab.dataset.class_names, name, seed)
             file = f"gallery-{name}-{'ours' if loss == 'priced' else 'published'}.png"
             out.plot(
                 file,
-                f"{name}, {label}: {100 * remote.mean():.1f}% sent",
+                f"{title_of(name)}, {label}: {100 * remote.mean():.1f}% sent",
                 Drawing("samples", {"report": report, "images": lab.dataset.X_test, "seed": seed}),
             )
     out.findings.append("Drawn at random by the seed, not chosen.")

@@ -10,6 +10,7 @@ import numpy as np
 from l2h import metrics
 from l2h.costs import BoolArray, Costs
 from l2h.experiments.paper.lab import Pass, Side
+from l2h.experiments.paper.study import STYLES
 
 Cell = dict[str, Any]
 
@@ -72,6 +73,30 @@ def curve(values: Sequence[Sequence[float | None]]) -> dict[str, list[float | No
         "mean": [None if p is None else p["mean"] for p in points],
         "sem": [None if p is None else p["sem"] for p in points],
     }
+
+
+def price_curve(
+    label: str, name: str, c_1: float, prices: Sequence[float], passes: Sequence[Pass], loss: str
+) -> dict[str, Any]:
+    """Rate, accuracy and risk of a recipe against c_e, as the plots take them."""
+
+    def of(one: Pass, c_e: float, figure: str) -> float | None:
+        costs = Costs(c_e=c_e, c_1=c_1)
+        remote = decisions(one, one.find(loss, costs), costs)
+        return None if remote is None else figures(one.test, remote, costs)[figure]
+
+    measured = {
+        figure: curve([[of(one, e, figure) for e in prices] for one in passes])
+        for figure in ("rate", "accuracy", "risk")
+    }
+    return {"label": label, "dataset": name, "c_1": c_1, "c_e": list(prices), "style": STYLES[label], **measured}
+
+
+def trivial_curves(passes: Sequence[Pass], c_1: float, prices: Sequence[float]) -> dict[str, list[float]]:
+    """The mean risk of never and of always asking against c_e, and the c_e."""
+    rows = [alone(passes, Costs(c_e=e, c_1=c_1)) for e in prices]
+    kinds = ("all_local", "all_remote")
+    return {kind: [float(np.mean([row[kind] for row in at])) for at in rows] for kind in kinds} | {"c_e": list(prices)}
 
 
 def contrast(one: Pass, which: int, costs: Costs) -> dict[str, float | None] | None:

@@ -22,6 +22,7 @@ from l2h.experiments.paper.study import (
     Study,
     printed,
     printed_share,
+    title_of,
 )
 
 FREE = Costs(c_e=0.0)
@@ -70,7 +71,7 @@ def run(study: Study) -> Experiment:
         bars[under] = _bars(ours, capped, names)
         out.table(
             f"missing-{name}",
-            f"{name}: class {names[MISSING]} is missing",
+            f"{title_of(name)}: class {names[MISSING]} is missing",
             ["recipe", "figure", "missing class", "other classes", "all classes"],
             rows,
             "The last recipe asks by the same rejector, with a bound on the share sent, below the paper's own rate, in "
@@ -78,7 +79,7 @@ def run(study: Study) -> Experiment:
             "the client than they are, as SVHN's is, more is sent than the bound says.",
         )
         drawing = Drawing("per_class", {"rows": bars})
-        out.plot(f"missing-{name}.png", f"{name}: share of each class that is sent", drawing)
+        out.plot(f"missing-{name}.png", f"{title_of(name)}: share of each class that is sent", drawing)
         for label, sent in (
             ("at c_1 = 1.25, c_e = 0.25", [decisions(one, one.find("priced", MAIN), MAIN) for one in ours]),
             (f"with at most {100 * bound:.0f}% sent", capped),
@@ -86,8 +87,9 @@ def run(study: Study) -> Experiment:
             found = [_figures(one, remote) for one, remote in zip(ours, sent, strict=True) if remote is not None]
             mean = {key: 100 * float(np.mean([figures[key] for figures in found])) for key in found[0]}
             out.findings.append(
-                f"{name}: by our recipe {label}, {mean['sent']:.1f}% of the missing class is sent at an overall rate "
-                f"of {mean['rate']:.1f}%; joint accuracy {mean['joint']:.1f}%, the server alone {mean['server']:.1f}%."
+                f"{title_of(name)}: by our recipe {label}, {mean['sent']:.1f}% of the missing class is sent at an "
+                f"overall rate of {mean['rate']:.1f}%; joint accuracy {mean['joint']:.1f}%, the server "
+                f"alone {mean['server']:.1f}%."
             )
     return out
 

@@ -16,6 +16,8 @@ from l2h.training import Progress
 SCHEMA = 1
 #: What we call the three columns of every page.
 PUBLISHED, PAPER, BOUNDED, OURS = "paper's figure", "paper's recipe", "paper's recipe, bounded loss", "our recipe"
+#: How their curves are drawn.
+STYLES = {PAPER: "paper", BOUNDED: "bounded", OURS: "ours"}
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,11 @@ def printed(table: str) -> list[dict[str, str]]:
 def printed_share(text: str) -> dict[str, Any] | None:
     """A percentage as the paper prints it, as a fraction; None where it prints none."""
     return None if text == "" else {"mean": float(text) / 100, "sem": None, "percent": True}
+
+
+def title_of(dataset: str) -> str:
+    """A data set's name as people write it."""
+    return {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}.get(dataset, dataset)
 
 
 SIGN = (
