@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,13 @@ def digest(*arrays: npt.NDArray[Any]) -> str:
     return out.hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> Path:
+def write_atomically(path: Path, data: bytes, like: os.stat_result | None = None) -> Path:
     """Write ``data`` to ``path`` through a temporary file beside it, flushed to the disk before the move.
+
+    Args:
+        path: of the file.
+        data: all of it.
+        like: whose mode and owner it gets; None for a new file's.
 
     Raises:
         CheckpointError: it could not be written; what was at ``path`` before is untouched.
@@ -37,6 +43,11 @@ def write_atomically(path: Path, data: bytes) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            if like is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
+                made = os.fstat(file.fileno())
+                if (made.st_uid, made.st_gid) != (like.st_uid, like.st_gid):
+                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
         os.replace(temporary, path)
     except OSError as error:
         with suppress(OSError):  # a parent that is a file

@@ -313,33 +313,39 @@ def _tensor(one: Any, view: memoryview, at: int, limits: Limits) -> tuple[Tensor
 def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     if not isinstance(data, list):
         raise WireError(f"tensor {_shown(name)}: 'data' must be a list, or 'binary_data_size' say where it lies")
-    flat = _flat(data, kind)
-    if flat is not None and flat.size == math.prod(shape):
+    flat = _flat(data, kind) if len(data) == math.prod(shape) else None
+    if flat is not None:
         return flat.reshape(shape)
-    try:
-        raw = np.asarray(data)
-    except (ValueError, OverflowError) as error:  # lists of unequal length, numbers beyond every type
-        raise WireError(f"tensor {_shown(name)}: its data is no array: {error}") from error
-    if raw.size == 0 and math.prod(shape) == 0:
-        return np.zeros(shape, dtype=kind)
-    if kind.kind in "iu" and raw.dtype.kind == "f":  # numpy makes floats of whole numbers that no one type of its holds
-        exact = np.asarray(data, dtype=object)
-        raw = exact if all(isinstance(value, int) for value in exact.flat) else raw
-    if raw.dtype.kind not in ("b" if kind.kind == "b" else "iuO" if kind.kind in "iu" else "iuf"):
+    leaves = _leaves(name, data, shape)
+    types = set(map(type, leaves))
+    if types - ({bool} if kind.kind == "b" else {int} if kind.kind in "iu" else {int, float}):
         raise WireError(f"tensor {_shown(name)}: its data does not fit the datatype {_NAMES[kind]}")
-    if raw.size != math.prod(shape) or (raw.ndim > 1 and raw.shape != shape):
-        raise WireError(f"tensor {_shown(name)}: data of shape {raw.shape} for a shape of {list(shape)}")
-    if kind.kind in "iu":
-        if raw.dtype.kind == "O" and not all(isinstance(value, int) for value in raw.flat):
-            raise WireError(f"tensor {_shown(name)}: its data does not fit the datatype {_NAMES[kind]}")
+    if kind.kind in "iu" and leaves:
         bounds = np.iinfo(kind)
-        if int(raw.min()) < bounds.min or int(raw.max()) > bounds.max:
+        if min(leaves) < bounds.min or max(leaves) > bounds.max:
             raise WireError(f"tensor {_shown(name)}: a value is beyond {_NAMES[kind]}")
-    with np.errstate(over="ignore"):
-        out: Array = raw.astype(kind).reshape(shape)
+    try:
+        with np.errstate(over="ignore"):
+            out: Array = np.array(leaves, dtype=kind).reshape(shape)
+    except OverflowError as error:
+        raise WireError(f"tensor {_shown(name)}: a value is beyond {_NAMES[kind]}") from error
     if kind.kind == "f" and not np.isfinite(out).all():
         raise WireError(f"tensor {_shown(name)}: a value is beyond {_NAMES[kind]}")
     return out
+
+
+def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """The entries of a list that is flat, or nested as the shape says; no more is built than the shape has."""
+    level = data
+    if data and isinstance(data[0], list):
+        lists = [data]
+        for size in shape:
+            if any(type(one) is not list or len(one) != size for one in lists):
+                raise WireError(f"tensor {_shown(name)}: its data is not nested as its shape {list(shape)} says")
+            level = lists = [entry for one in lists for entry in one]
+    if len(level) != math.prod(shape):
+        raise WireError(f"tensor {_shown(name)}: {len(level)} values for a shape of {list(shape)}")
+    return level
 
 
 def _flat(data: list[Any], kind: np.dtype[Any]) -> Array | None:

@@ -7,6 +7,8 @@ import gzip
 import json
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -206,3 +208,91 @@ def test_after_all_that_it_is_well(server, strict, x):
         assert Client(running).ask(x).status == 200
         assert not running.events("worker_died")
         assert "Traceback" not in running.log.read_text()
+
+
+def test_what_follows_a_chunked_body_is_not_kept(strict):
+    """Trailers: read over where they are few, the connection closed where they are not, and no memory taken."""
+    ask = f"{START}Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n".encode()
+    reply = talk(strict, ask + b"a: b\r\n" * 10 + b"\r\n" + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status(reply) == 400, "the body is no request, whatever follows it"
+    assert reply.count(b"HTTP/1.1 200") == 1, "and the connection goes on"
+    before = resident(strict)
+    for piece in (b"a: b\r\n" * 10_000, b"a: " + b"b" * 60_000):
+        with socket.create_connection(("127.0.0.1", strict.port), timeout=5) as peer:
+            peer.sendall(ask)
+            with pytest.raises(OSError):
+                peer.sendall(piece * 500)
+    assert resident(strict) - before < 16
+
+
+@pytest.mark.parametrize("size", [40_000, 240_000])
+def test_headers_that_come_in_one_piece_are_counted_too(strict, size):
+    reply = talk(strict, b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"a" * size + b"\r\n\r\n")
+    assert status(reply) == 431
+    assert reply.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    ['["' + "a" * 20_000 + '"' + ',"b"' * 3000 + "]", "[" + "[" * 900 + "]" * 900 + "]", "[[1]" + ",[]" * 30_000 + "]"],
+    ids=["long text", "deep", "ragged"],
+)
+def test_json_that_is_no_array_takes_no_memory(bundle, tmp_path, data):
+    """numpy would make a table of the longest text for every entry."""
+    entry = '{"name": "x", "datatype": "UINT8", "shape": [1, 1, 4, 4], "data": %s}'
+    with Server(bundle, tmp_path) as server:
+        Client(server).post(b"{}", {})
+        before, start = resident(server), time.monotonic()
+        for _ in range(5):
+            assert Client(server).post(('{"inputs": [' + entry % data + "]}").encode(), {}).status == 400
+        assert resident(server) - before < 16
+        assert time.monotonic() - start < 5
+
+
+def test_packed_bodies_take_room_before_they_are_unpacked(bundle, tmp_path):
+    """However many come at a time; and while one is unpacked others are answered."""
+    packed = gzip.compress(bytes(32 * 2**20))
+    with Server(bundle, tmp_path, max_body=64 * 2**20, max_memory=48 * 2**20) as server:
+        Client(server).post(b"{}", {})
+        before = resident(server)
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(Client(server).post, packed, {"Content-Encoding": "gzip"}) for _ in range(8)]
+            slowest = 0.0
+            while not all(one.done() for one in waiting):
+                start = time.monotonic()
+                assert server.get("/v2/health/live")[0] == 200
+                slowest = max(slowest, time.monotonic() - start)
+            found = {one.result().status for one in waiting}
+        assert found <= {400, 503}
+        assert 503 in found
+        assert slowest < 0.5
+        assert peak(server) - before < 48 + 2 * 32 + 32, "what is held, one whole beside its pieces, and some"
+
+
+def test_peers_that_never_shake_hands_are_left(bundle, tmp_path, certificate):
+    cert, key = certificate
+    with Server(bundle, tmp_path, tls_cert=str(cert), tls_key=str(key)) as server:
+        peers = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(30)]
+        start = time.monotonic()
+        try:
+            assert {peer.recv(1) for peer in peers} == {b""}
+        finally:
+            for peer in peers:
+                peer.close()
+        assert 3 < time.monotonic() - start < 15
+
+
+def resident(server: Server) -> int:
+    """MiB of the one worker."""
+    return _memory(server, "VmRSS")
+
+
+def peak(server: Server) -> int:
+    """Likewise, at most so far."""
+    return _memory(server, "VmHWM")
+
+
+def _memory(server: Server, what: str) -> int:
+    (worker,) = server.workers
+    lines = Path(f"/proc/{worker}/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(what))

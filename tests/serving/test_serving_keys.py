@@ -121,6 +121,17 @@ def test_adding_keeps_the_mode_and_the_other_keys(tmp_path):
     assert os.listdir(tmp_path) == ["keys.json"]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_change_by_root_leaves_the_file_to_the_server_s_user(tmp_path):
+    """Else the server could not read that a key was revoked."""
+    path = tmp_path / "keys.json"
+    add_key(path, "phones")
+    os.chown(path, 4321, 4321)
+    change_key(path, "phones", enabled=False)
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4321, 4321, 0o600)
+
+
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"schema": 2, "keys": []}', b'{"schema": 1, "keys": [{"id": "x"}]}'])
 def test_a_damaged_file_is_refused(tmp_path, damage):
     path = tmp_path / "keys.json"

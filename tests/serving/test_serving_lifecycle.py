@@ -9,13 +9,18 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.request
+from pathlib import Path
 
+import httpx
 import pytest
 from serving_maker import linear, write_bundle
-from serving_process import Client, Load, Server, until
+from serving_process import Client, Load, Server, make_key, until
 
+from l2h import wire
 from l2h.bundle import ServerBundle
+from l2h.serving.allowance import Rate
 
 
 def test_the_command_serves(bundle, tmp_path, x):
@@ -158,19 +163,89 @@ def test_workers_do_not_outlive_the_server(bundle, tmp_path, x):
             free.bind(("127.0.0.1", server.port))
 
 
-def test_tls(bundle, tmp_path):
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    more = ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, *more, *names], check=True, capture_output=True)
+def test_tls(bundle, tmp_path, certificate, x):
+    cert, key = certificate
     with Server(bundle, tmp_path, tls_cert=str(cert), tls_key=str(key)) as server:
         assert server.scheme == "https"
         trusted = ssl.create_default_context(cafile=str(cert))
         with urllib.request.urlopen(f"{server.url}/v2/health/ready", context=trusted, timeout=20) as answer:
             assert answer.status == 200
+        body, headers = wire.encode_request([wire.Tensor("x", x)], binary=True)
+        asked = httpx.post(f"{server.url}/v2/models/digits/infer", content=body, headers=headers, verify=trusted)
+        assert (asked.status_code, len(server.rows())) == (200, 1)
         with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
             urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=20)
+
+
+def test_a_key_with_a_passphrase_and_one_that_is_none_are_told_at_once(bundle, tmp_path, certificate):
+    cert, key = certificate
+    locked, junk = tmp_path / "locked.pem", tmp_path / "junk.pem"
+    subprocess.run(
+        ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret", "-out", str(locked)], check=True
+    )
+    junk.write_text("no key")
+    for file, said in ((locked, "passphrase"), (junk, "no certificate and its key")):
+        server = Server(bundle, tmp_path / file.stem, wait=False, tls_cert=str(cert), tls_key=str(file))
+        assert server.process.wait(20) == 1
+        server.kill()
+        assert said in server.log.read_text()
+        assert file.name in server.log.read_text()
+
+
+def test_no_file_that_is_mapped_lies_in_the_temporary_folder(bundle, tmp_path, x, monkeypatch):
+    """A mapped file on a disk that fills up would kill the workers."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    path, _, key = make_key(tmp_path, rate=Rate.parse("100/s"))
+    with Server(bundle, tmp_path, keys=str(path)) as server:
+        assert Client(server, key).ask(x).status == 200
+        assert not [one for one in (tmp_path / "tmp").iterdir() if one.is_dir()]
+        for pid in (server.process.pid, *server.workers):
+            mapped = Path(f"/proc/{pid}/maps").read_text()
+            assert str(tmp_path / "tmp") not in mapped
+
+
+def test_a_version_in_the_path_is_the_one_that_answers(bundle, tmp_path, x):
+    """Also where it is replaced while the body comes."""
+    folder = tmp_path / "bundle"
+    write_bundle(folder, linear())
+    with Server(folder, tmp_path) as server:
+        body, headers = wire.encode_request([wire.Tensor("x", x)], binary=True)
+        path = f"/v2/models/digits/versions/{server.version}/infer"
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:
+            peer.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode())
+            peer.sendall(body[:10])
+            write_bundle(folder, linear(seed=1))
+            until(lambda: server.events("bundle_taken"))
+            peer.sendall(body[10:])
+            assert peer.recv(100).split(b" ")[1] == b"404"
+        assert server.rows() == [], "and nothing is charged"
+
+
+@pytest.mark.long
+def test_a_worker_that_is_stuck_is_replaced(bundle, tmp_path, x):
+    """A stopped process holds its share of the connections; whoever is among them waits no longer than this."""
+    with Server(bundle, tmp_path, workers=2) as server:
+        stuck, other = server.workers
+        os.kill(stuck, signal.SIGSTOP)
+        until(lambda: server.events("worker_stuck"), seconds=30)
+        assert [event["worker"] for event in server.events("worker_stuck")] == [stuck]
+        until(lambda: len(server.workers) == 2 and stuck not in server.workers)
+        assert other in server.workers
+        assert all(Client(server).ask(x).status == 200 for _ in range(20))
+
+
+@pytest.mark.long
+def test_a_server_that_was_stopped_as_a_whole_goes_on(bundle, tmp_path, x):
+    with Server(bundle, tmp_path, workers=2) as server:
+        workers = server.workers
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        time.sleep(18)
+        os.killpg(server.process.pid, signal.SIGCONT)
+        time.sleep(3)
+        assert Client(server).ask(x).status == 200
+        assert server.workers == workers
 
 
 def test_logs_are_json_lines_with_what_one_needs(bundle, tmp_path, x):

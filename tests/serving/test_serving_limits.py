@@ -47,6 +47,16 @@ def test_a_quota_is_exact_over_threads_and_workers(bundle, tmp_path, x):
         assert Client(server, key).ask(x[:1]).status == 429
 
 
+def test_more_inputs_than_the_whole_quota_are_told_apart(bundle, tmp_path, x):
+    """To try again later would never help."""
+    path, _, key = make_key(tmp_path, quota=Quota.parse("2/day"))
+    with Server(bundle, tmp_path, keys=str(path)) as server:
+        reply = Client(server, key).ask(x)
+        assert (reply.status, "retry-after" in reply.headers) == (413, False)
+        assert "the whole quota of 2/day" in reply.error
+        assert Client(server, key).ask(x[:2]).status == 200
+
+
 def test_a_changed_quota_counts_what_was_used(bundle, tmp_path, x):
     path, _, key = make_key(tmp_path, quota=Quota.parse("2/week"))
     with Server(bundle, tmp_path, keys=str(path)) as server:

@@ -8,7 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-#: Bytes of a request line and its headers.
+#: Bytes of a request line and its headers; and of what may follow a chunked body.
 _HEAD = 32 * 1024
 
 
@@ -16,7 +16,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
     Beside what uvicorn does: a connection beyond the number is refused with 503; one whose headers do not come in time,
-    that sends too many of them, that goes on sending a body long answered, or that takes no answers is closed.
+    that sends too many of them, that goes on sending a body long answered, or that takes no answers is closed. What
+    follows a chunked body (trailers) is read over.
     """
 
     max_connections = 1024
@@ -26,6 +27,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """A peer has connected."""
         super().connection_made(transport)
         self._head: int | None = None
+        self._size = self._trailers = 0
+        self._chunk_empty = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._late = self.loop.time() + self.patience
@@ -47,15 +50,42 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.parser is None or self.transport.is_closing():
             return
         super().data_received(data)
-        if self._head is not None:
+        self._trailers = self._trailers + len(data) if self._chunk_empty else 0
+        if self._trailers > _HEAD:
+            self.transport.abort()
+        elif self._head is not None:
             self._wait_for_head(len(data))
         elif self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
             self._discard()
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._head = 0
+        self._head = self._size = 0
         super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of its address."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One of its headers, or of its trailers."""
+        if self._head is not None:
+            self._count(len(name) + len(value) + 4)
+            super().on_header(name, value)
+
+    def on_chunk_header(self) -> None:
+        """A chunk begins, perhaps the last, which has no bytes."""
+        self._chunk_empty = True
+
+    def on_chunk_complete(self) -> None:
+        """It has ended."""
+        self._chunk_empty = False
+
+    def on_body(self, body: bytes) -> None:
+        """Bytes of the body."""
+        self._chunk_empty = False
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """Its headers have come."""
@@ -84,14 +114,26 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP."""
-        self._refuse(400, msg)
+        """Bytes that are no HTTP, or too many."""
+        if self._size > _HEAD:
+            self._refuse_head()
+        else:
+            self._refuse(400, msg)
+
+    def _count(self, size: int) -> None:
+        """Of a head that came in one piece; the parser makes an error of what is raised here."""
+        self._size += size
+        if self._size > _HEAD:
+            raise ValueError("too many headers")
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"the headers are larger than {_HEAD} bytes")
 
     def _wait_for_head(self, size: int) -> None:
         """Headers have begun and not ended."""
         self._head = (self._head or 0) + size
         if self._head > _HEAD:
-            self._refuse(431, f"the headers are larger than {_HEAD} bytes")
+            self._refuse_head()
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.patience, self.timeout_keep_alive_handler)
 

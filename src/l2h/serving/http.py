@@ -17,8 +17,8 @@ Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
 CLOSE = (b"connection", b"close")
-#: Bytes from which a body is unpacked in another thread.
-_LARGE = 256 * 1024
+#: Bytes that are unpacked at a time, between which others have their turn.
+_PIECE = 128 * 1024
 
 
 class Room:
@@ -84,33 +84,43 @@ async def read_body(receive: Receive, most: int, seconds: float, room: Room) -> 
         raise
 
 
-async def unpack(body: bytes, encoding: bytes | None, most: int) -> bytes:
-    """Undo a ``Content-Encoding``.
+async def unpack(body: bytes, encoding: bytes | None, most: int, room: Room) -> tuple[bytes, int]:
+    """Undo a ``Content-Encoding``; the body, and how much room was taken for it, which the caller gives back.
 
     Raises:
-        RefusalError: 415 for an unknown one, 400 for damaged bytes, 413 for more than ``most`` of them.
+        RefusalError: 415 for an unknown one, 400 for damaged bytes, 413 for more than ``most`` of them, 503 without
+            room for them.
     """
     if encoding is None or encoding.lower() == b"identity":
-        return body
+        return body, 0
     window = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}.get(encoding.strip().lower())
     if window is None:
         shown = encoding.decode("latin-1")[:40]
         raise RefusalError(415, f"Content-Encoding {shown!r} is not read: gzip, deflate or none", "encoding")
-    if len(body) > _LARGE:
-        return await asyncio.to_thread(_inflate, body, window, most)
-    return _inflate(body, window, most)
-
-
-def _inflate(body: bytes, window: int, most: int) -> bytes:
     reader = zlib.decompressobj(window)
+    parts: list[bytes] = []
+    size = 0
     try:
-        out = reader.decompress(body, most + 1)
-    except zlib.error as error:
-        raise RefusalError(400, f"the body is not what its Content-Encoding says: {error}", "encoding") from error
-    _require_size(len(out), most)
-    if not reader.eof or reader.unused_data:
-        raise RefusalError(400, "the packed body is cut short, or followed by other bytes", "encoding")
-    return out
+        left = body
+        while not reader.eof:
+            part = reader.decompress(left, _PIECE)
+            left = reader.unconsumed_tail
+            if not part and not left and not reader.eof:
+                break
+            _require_size(size + len(part), most)
+            room.take(len(part))
+            size += len(part)
+            parts.append(part)
+            await asyncio.sleep(0)
+        if not reader.eof or reader.unused_data:
+            raise RefusalError(400, "the packed body is cut short, or followed by other bytes", "encoding")
+    except BaseException as error:
+        room.give(size)
+        if isinstance(error, zlib.error):
+            sentence = f"the body is not what its Content-Encoding says: {error}"
+            raise RefusalError(400, sentence, "encoding") from error
+        raise
+    return b"".join(parts), size
 
 
 def _require_size(size: int, most: int) -> None:

@@ -32,7 +32,7 @@ async def infer(service: Service, scope: Scope, receive: Receive, send: Send) ->
     told: dict[str, Any] = {"request_id": request_id}
     service.in_flight += 1
     try:
-        job, request = await _compute(service, headers, receive, request_id, told)
+        job, request = await _compute(service, scope["path"], headers, receive, request_id, told)
         body, answer = job.model.answer(job, request)
         assert job.outcome is not None
         answer += (echo, _CHARGED[job.outcome])
@@ -67,7 +67,12 @@ async def send_refusal(send: Send, refusal: RefusalError, echo: tuple[bytes, byt
 
 
 async def _compute(
-    service: Service, headers: dict[bytes, bytes], receive: Receive, request_id: str, told: dict[str, Any]
+    service: Service,
+    path: str,
+    headers: dict[bytes, bytes],
+    receive: Receive,
+    request_id: str,
+    told: dict[str, Any],
 ) -> tuple[Job, wire.Request]:
     """The job with its scores, charged; else a refusal."""
     key = service.ring.find(headers.get(b"authorization"))
@@ -80,12 +85,13 @@ async def _compute(
         raise too_large(most)
     body, held = await read_body(receive, most, service.config.body_timeout, service.room)
     try:
-        model = service.slot.model
         encoding = headers.get(b"content-encoding")
         if encoding is not None:
-            body = await unpack(body, encoding, most)
-            service.room.take(len(body))
-            held += len(body)
+            body, more = await unpack(body, encoding, most, service.room)
+            held += more
+        model = service.slot.model
+        if path not in service.slot.infer_paths:
+            raise RefusalError(404, f"this version of {model.name!r} was replaced by {model.version!r}", "no_model")
         try:
             request = wire.decode_request(body, wire.header_length(headers.get(_LENGTH)), model.limits)
         except wire.WireError as error:
@@ -145,8 +151,7 @@ def _require_rate(wait: float, key: Key) -> None:
 def _failure(job: Job) -> Exception:
     """Why a job has no answer."""
     if job.outcome == QUOTA:
-        sentence = f"the quota of {job.key.quota} has {job.quota_left} left, the request has {job.inputs} inputs"
-        return RefusalError(429, sentence, "quota", job.retry_after)
+        return _over_quota(job)
     if job.outcome == CONFLICT:
         return RefusalError(422, "the Idempotency-Key was used for another request: use a new one", "conflict")
     if job.outcome == LEDGER:
@@ -157,6 +162,14 @@ def _failure(job: Job) -> Exception:
         return GoneError()
     assert job.outcome == FAILED
     return RefusalError(500, "the model failed on this request; nothing was charged", "failed")
+
+
+def _over_quota(job: Job) -> RefusalError:
+    if job.key.quota is not None and job.inputs > job.key.quota.count:  # to wait would not help
+        sentence = f"{job.inputs} inputs are more than the whole quota of {job.key.quota}: send fewer in a request"
+        return RefusalError(413, sentence, "too_large")
+    sentence = f"the quota of {job.key.quota} has {job.quota_left} left, the request has {job.inputs} inputs"
+    return RefusalError(429, sentence, "quota", job.retry_after)
 
 
 def _idempotency(value: bytes | None) -> str | None:

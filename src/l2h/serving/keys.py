@@ -191,10 +191,9 @@ def _changing(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, keys: list[Key]) -> None:
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
     text = json.dumps({"schema": SCHEMA, "keys": [key.as_dict() for key in keys]}, indent=2) + "\n"
     try:
-        write_atomically(path, text.encode())
+        # The server may run as another user than who changes the file, and must still be able to read it.
+        write_atomically(path, text.encode(), like=path.stat() if path.exists() else None)
     except CheckpointError as error:
         raise KeyFileError(str(error)) from error
-    path.chmod(mode)

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import select
 import socket
+import ssl
 import struct
 import sys
 from contextlib import suppress
@@ -69,6 +70,27 @@ async def close_listener(sock: socket.socket) -> None:
             if not select.select([sock], [], [], 0)[0]:
                 break
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def check_tls(cert: str | None, key: str | None) -> None:
+    """See whether a certificate and its key can be used, before anything is started with them.
+
+    Raises:
+        ServingError: they cannot; the message says why.
+    """
+    if cert is None or key is None:
+        return
+
+    def ask() -> str:
+        raise ServingError(f"--tls-key {key} is protected by a passphrase: give one without (openssl pkey -in ...)")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=ask)
+    except (ssl.SSLError, OSError) as error:
+        why = error.strerror or str(error)
+        raise ServingError(
+            f"--tls-cert {cert} and --tls-key {key} are no certificate and its key, in PEM: {why}"
+        ) from error
 
 
 def url(sock: socket.socket, tls: bool) -> str:

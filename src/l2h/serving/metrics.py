@@ -16,6 +16,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 #: Where the workers' files lie; read by prometheus_client when it makes its first metric.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "l2h-metrics-"
+_MEMORY = "/dev/shm"
 #: Seconds within which a folder may not be locked yet by the one that made it.
 _YOUNG = 60.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -100,14 +101,16 @@ class Metrics:
 def make_folder() -> tuple[Path, int]:
     """A folder for the workers' files, and a descriptor whose lock says that it is in use, as long as we live.
 
-    Folders of servers that were killed are removed.
+    It lies in memory where the system has such a place: the files are mapped, and a disk that fills up would kill
+    whoever writes to one. Folders of servers that were killed are removed.
     """
-    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    place = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else tempfile.gettempdir()
+    for old in Path(place).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if time.time() - old.stat().st_mtime > _YOUNG and old.stat().st_uid == os.getuid():
                 os.close(_lock(old))
                 shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     return folder, _lock(folder)
 
 

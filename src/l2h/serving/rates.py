@@ -27,9 +27,17 @@ _SIZE = _ROWS * _RECORD.size
 
 
 def make_table() -> int:
-    """A file descriptor of an empty table, to be inherited by the workers; the file has no name and dies with them."""
+    """A file descriptor of an empty table, to be inherited by the workers; the file has no name and dies with them.
+
+    It lies in memory where the system can do that: on a disk, one that fills up would kill whoever writes to it.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("l2h-rates")
+        os.truncate(descriptor, _SIZE)
+        return descriptor
     with tempfile.TemporaryFile() as file:
-        file.truncate(_SIZE)
+        file.write(bytes(_SIZE))
+        file.flush()
         return os.dup(file.fileno())
 
 

@@ -20,7 +20,7 @@ from l2h.serving import ledger
 from l2h.serving.config import ServingConfig, is_loopback
 from l2h.serving.errors import ServingError
 from l2h.serving.keys import read_keys, readable_by_all
-from l2h.serving.listeners import bind, url
+from l2h.serving.listeners import bind, check_tls, url
 from l2h.serving.logs import log_as_json
 from l2h.serving.metrics import FOLDER, forget_worker, make_folder
 from l2h.serving.rates import make_table
@@ -33,6 +33,8 @@ _TRIES = 3
 #: Seconds after which a worker's death is no sequel of its start; deaths before that are followed by a pause.
 _SOON = 10.0
 _MARGIN = 5.0
+#: Seconds after which a worker that says nothing is stuck (stopped, or its event loop held) and is killed.
+_SILENCE = 15.0
 
 
 @dataclass
@@ -47,6 +49,7 @@ class _Worker:
     failures: int = 0
     deaths: int = 0
     again: float = 0.0
+    heard: float = 0.0
 
 
 @dataclass
@@ -62,6 +65,7 @@ class Supervisor:
     _stopping: bool = False
     _told: bool = False
     _deadline: float = 0.0
+    _turned: float = 0.0
 
     def run(self) -> int:
         """Serve; gives the exit status.
@@ -75,6 +79,7 @@ class Supervisor:
         from l2h.bundle import verify
 
         manifest = verify(Path(config.bundle), "server")
+        check_tls(config.tls_cert, config.tls_key)
         self._workers = [_Worker(one) for one in bind(config.host, config.port, config.workers)]
         ledger.prepare(Path(config.ledger))
         self._rates = make_table()
@@ -101,6 +106,7 @@ class Supervisor:
 
     def _loop(self) -> int:
         while True:
+            self._listen()
             for worker in self._workers:
                 self._tend(worker)
             alive = [worker for worker in self._workers if worker.process is not None]
@@ -120,6 +126,21 @@ class Supervisor:
                     os.read(self._wake, 4096)
                 else:
                     self._hear(key.data)
+
+    def _listen(self) -> None:
+        """Kill the workers that are stuck: connections that wait for one would wait for ever."""
+        now = time.monotonic()
+        if now - self._turned > _SILENCE / 5:  # we were stopped ourselves, and perhaps they with us
+            for worker in self._workers:
+                worker.heard = now
+        self._turned = now
+        for worker in self._workers:
+            if worker.process is None or not worker.ready or self._stopping or now - worker.heard < _SILENCE:
+                continue
+            fields = {"worker": worker.process.pid, "silent": round(now - worker.heard, 1)}
+            log.error("worker_stuck", extra={"fields": fields})
+            worker.process.kill()
+            worker.heard = now
 
     def _tend(self, worker: _Worker) -> None:
         """See whether a worker lives, and start it again where it does not."""
@@ -163,10 +184,13 @@ class Supervisor:
             worker.process.terminate()
 
     def _hear(self, worker: _Worker) -> None:
-        """A worker says that it is ready, or is gone."""
-        if os.read(worker.status, len(READY)) == READY:
+        """A worker says that it is ready, that it lives, or is gone."""
+        said = os.read(worker.status, 4096)
+        if said.startswith(READY):
             worker.ready, worker.failures = True, 0
-        self._deafen(worker)
+        worker.heard = time.monotonic()
+        if not said:
+            self._deafen(worker)
 
     def _deafen(self, worker: _Worker) -> None:
         if worker.status >= 0:

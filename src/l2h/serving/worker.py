@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import uvicorn
 
@@ -39,6 +40,10 @@ log = logging.getLogger("l2h.serving")
 NOTICE = 0.3
 #: What is written to the supervisor once requests can come.
 READY = b"ready\n"
+#: Written to it every second from then on: the event loop still turns.
+BEAT = b"."
+#: Seconds for TLS to begin. Such a peer is no connection yet, and counts as none.
+HANDSHAKE = 5.0
 _FLUSH = 0.05
 #: Descriptors beside those of connections.
 _DESCRIPTORS = 128
@@ -72,12 +77,20 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where there is one, with little patience for peers that never shake hands."""
     try:
-        import uvloop
+        from uvloop import Loop
     except ImportError:  # not for every platform
-        return None
-    return uvloop.new_event_loop
+        from asyncio import SelectorEventLoop as Loop  # type: ignore[assignment]
+
+    class Bounded(Loop):
+        async def create_server(self, *given: Any, **options: Any) -> Any:
+            if options.get("ssl") is not None:
+                options["ssl_handshake_timeout"] = HANDSHAKE
+            return await super().create_server(*given, **options)
+
+    return Bounded
 
 
 def _allow_connections(wanted: int) -> int:
@@ -109,8 +122,8 @@ async def _serve(config: ServingConfig, listener: socket.socket, rates: int, sta
                 await serving
             await asyncio.sleep(0.005)
         os.write(status, READY)
-        os.close(status)
-        background = [asyncio.create_task(_watch(service, look)), asyncio.create_task(_tell(app, server))]
+        os.set_blocking(status, False)
+        background = [asyncio.create_task(_watch(service, look)), asyncio.create_task(_tell(app, server, status))]
         await stop.wait()
         await _drain(service, server, listener)
         for task in background:
@@ -147,8 +160,8 @@ async def _watch(service: Service, look: asyncio.Event) -> None:
             log.exception("watch_failed")
 
 
-async def _tell(app: App, server: uvicorn.Server) -> None:
-    """Bring gauges and logs up to date."""
+async def _tell(app: App, server: uvicorn.Server, status: int) -> None:
+    """Bring gauges and logs up to date, and show the supervisor that this process is not stuck."""
     count = 0
     while True:
         await asyncio.sleep(_FLUSH)
@@ -158,6 +171,9 @@ async def _tell(app: App, server: uvicorn.Server) -> None:
         if count % 10 == 0:
             app.tell()
             app.service.metrics.connections.set(len(server.server_state.connections))
+        if count % 20 == 0:
+            with contextlib.suppress(OSError):
+                os.write(status, BEAT)
 
 
 def _outlive(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
