@@ -174,6 +174,16 @@ def as_bool(name: str, values: npt.ArrayLike) -> BoolArray:
     return array
 
 
+def require_costs(costs: object) -> None:
+    """Refuse anything but :class:`Costs`.
+
+    Raises:
+        CostError: it is something else, such as a plain number.
+    """
+    if not isinstance(costs, Costs):
+        raise CostError(f"costs={costs!r} are no prices: give l2h.Costs(c_e=..., c_1=...)")
+
+
 def _cost(name: str, value: Any) -> float:
     if isinstance(value, str | bytes):
         raise CostError(f"{name}={value!r} is text: give a number of 0 or more")

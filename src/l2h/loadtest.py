@@ -140,8 +140,9 @@ async def _run(
     await asyncio.gather(*(keep() for _ in range(connections)))
     good = np.array(counted.latencies)
     if not len(good):
+        why = ": it wants a key" if {401, 403} & set(counted.statuses) else ""
         raise LoadError(
-            f"{host}:{port} gave no good answer; by status (0: none, or a broken one): {dict(counted.statuses)}"
+            f"{host}:{port} gave no good answer{why}; by status (0: none, or a broken one): {dict(counted.statuses)}"
         )
     at = dict(zip(("p50", "p90", "p99"), np.percentile(good, [50, 90, 99]).tolist(), strict=True))
     latency = {name: 1e3 * value for name, value in (at | {"max": float(good.max())}).items()}

@@ -16,7 +16,7 @@ from torch import nn
 from l2h import decision, metrics
 from l2h.answers import Answers
 from l2h.clients import Client, ClientAnswers, as_client
-from l2h.costs import BoolArray, Costs
+from l2h.costs import BoolArray, Costs, require_costs
 from l2h.data.validate import check_arrays, check_inputs
 from l2h.errors import ClientError, DataError, L2HWarning, NotFittedError, SettingsError, UnknownNameError
 from l2h.files import digest
@@ -488,6 +488,8 @@ class HelpSystem:
     def _rejector_for(self, costs: Costs | None, which: int | None = None) -> tuple[Costs, int]:
         """The prices in use and the number of the rejector that answers for them."""
         self._fitted()
+        if costs is not None:
+            require_costs(costs)
         if which is None:
             which = self._which(costs)
         elif not 0 <= which < len(self.specs):

@@ -18,8 +18,8 @@ COMMANDS = sorted(_TOP)
 LEAVES = sorted(
     f"{name} {inner}".strip() for name, one in _TOP.items() for inner in sorted(getattr(one, "commands", {"": None}))
 )
-#: What gives no answer that a program could read: a server, and a key that is gone.
-SILENT = {"serve", "keys revoke"}
+#: What gives no answer that a program could read.
+SILENT = {"serve"}
 
 
 def plain(text: str) -> str:

@@ -205,6 +205,21 @@ def test_no_file_that_is_mapped_lies_in_the_temporary_folder(bundle, tmp_path, x
             assert str(tmp_path / "tmp") not in mapped
 
 
+def test_a_bundle_of_other_classes_or_inputs_is_not_taken_over(bundle, tmp_path, x):
+    """Devices in the field have those of the old one."""
+    folder = tmp_path / "bundle"
+    write_bundle(folder, linear())
+    with Server(folder, tmp_path) as server:
+        write_bundle(folder, linear(seed=1, classes=7), classes=7)
+        until(lambda: server.events("bundle_refused"))
+        write_bundle(folder, linear(seed=1, shape=(1, 2, 2)), shape=(1, 2, 2))
+        until(lambda: len(server.events("bundle_refused")) == 2)
+        assert all("other classes or inputs" in event["error"] for event in server.events("bundle_refused"))
+        assert Client(server).ask(x).status == 200
+        write_bundle(folder, linear(seed=2))
+        until(lambda: server.events("bundle_taken"))
+
+
 def test_a_version_in_the_path_is_the_one_that_answers(bundle, tmp_path, x):
     """Also where it is replaced while the body comes."""
     folder = tmp_path / "bundle"

@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.text import Text
@@ -17,7 +17,7 @@ from l2h.cli.ask import ask
 from l2h.cli.bench import COMMANDS as BENCH
 from l2h.cli.calibrate import calibrate
 from l2h.cli.compare import compare
-from l2h.cli.console import console, log_to_stderr
+from l2h.cli.console import console, log, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
 from l2h.cli.export import export
@@ -96,9 +96,29 @@ def options(
 
 def run(arguments: list[str] | None = None) -> int:
     """Run one command and give its exit status."""
-    warnings.simplefilter("default", category=l2h.errors.L2HWarning)
-    try:
-        app(args=arguments)
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", category=l2h.errors.L2HWarning)
+        warnings.showwarning = _tell
+        try:
+            app(args=arguments)
+        except SystemExit as exit_:
+            return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     return 0
+
+
+_show = warnings.showwarning
+
+
+def _tell(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our own warnings as a line of the log, for people; those of others as Python shows them."""
+    if issubclass(category, l2h.errors.L2HWarning):
+        log.warning("%s", message)
+    else:
+        _show(message, category, filename, lineno, file, line)

@@ -8,9 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from l2h.errors import SettingsError
+
 KeyFile = Annotated[
     Path | None, typer.Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")
 ]
+CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, where the server's is not public.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -68,7 +71,14 @@ def serve(
     seconds: Annotated[float, typer.Option(help="To measure, for each way of sending.")] = 5.0,
     inputs: Annotated[int, typer.Option(help="In each request.", min=1)] = 1,
     workers: Annotated[int, typer.Option(help="Of the server that is started for a bundle.", min=1)] = 1,
+    threads: Annotated[
+        int, typer.Option(help="Of one model call in that server. (default: the processors a worker has)", min=0)
+    ] = 0,
+    batch_delay: Annotated[
+        float | None, typer.Option(help="Seconds that server waits for more. (default: that of l2h serve)", min=0.0)
+    ] = None,
     key_file: KeyFile = None,
+    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Load a server with many connections, in JSON and in binary tensors.
@@ -90,13 +100,16 @@ def serve(
     bounds: dict[str, Any] = {}
     if target.startswith(("http://", "https://")):
         address, key = target, read_key(key_file)
-        name, shape, dtype = describe(address, model, key)
+        context = _trusting(ca_file)
+        name, shape, dtype = describe(address, model, key, context)
         for kind in ("JSON", "binary"):
             X = _random(shape, dtype, inputs)
             options: dict[str, Any] = {"connections": connections, "seconds": seconds, "binary": kind == "binary"}
-            rows[kind] = measure(address, name, X, key=key, **options).as_dict()
+            rows[kind] = measure(address, name, X, key=key, context=context, **options).as_dict()
     else:
-        with running(Path(target), workers=workers) as (address, key, loaded):
+        settings: dict[str, Any] = {"workers": workers, "threads": threads}
+        settings |= {} if batch_delay is None else {"batch_delay": batch_delay}
+        with running(Path(target), **settings) as (address, key, loaded):
             X = _random(loaded.input_shape, loaded.input_dtype, inputs)
             for kind in ("JSON", "binary"):
                 options = {"connections": connections, "seconds": seconds, "binary": kind == "binary"}
@@ -121,6 +134,17 @@ def serve(
             f"The model alone: {best:.0f} inputs/s at its best batch of {bounds['batch']}; the server reaches "
             f"{share:.0f}% of it with binary tensors."
         )
+
+
+def _trusting(ca_file: Path | None) -> Any:
+    import ssl
+
+    if ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"--ca-file {ca_file}: {error.strerror or error}") from error
 
 
 def _random(shape: tuple[int, ...], dtype: str, n: int) -> Any:

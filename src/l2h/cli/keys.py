@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from l2h.serving.keys import Key
+
 File = Annotated[Path, typer.Option("--file", "-f", help="The key file.")]
 DEFAULT = Path("keys.json")
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: a list of keys, without their hashes.")]
 QuotaText = Annotated[str | None, typer.Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
 RateText = Annotated[str | None, typer.Option(help="Inputs a second: 50/s, 30/minute.", show_default=False)]
 Burst = Annotated[int | None, typer.Option(help="How many of them at once. (default: a second's worth)", min=1)]
@@ -48,6 +52,7 @@ def change(
     burst: Burst = None,
     no_quota: Annotated[bool, typer.Option("--no-quota", help="Take the quota away.")] = False,
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Take the rate away.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Change what a key may use; the key itself stays. A running server follows within a second.
 
@@ -55,6 +60,7 @@ def change(
 
     Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
     """
+    from l2h.cli.output import print_json
     from l2h.serving.keys import change_key
 
     for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
@@ -64,7 +70,11 @@ def change(
     changes |= ({"quota": None} if no_quota else {}) | ({"rate": None} if no_rate else {})
     if not changes:
         raise typer.BadParameter("nothing to change: give --quota, --rate, --no-quota or --no-rate")
-    for key in change_key(file, who, **changes):
+    changed = change_key(file, who, **changes)
+    if as_json:
+        print_json([_shown(key) for key in changed])
+        return
+    for key in changed:
         values = key.as_dict()
         bounds = [f"{name} {values[name]}" for name in ("quota", "rate") if values[name] is not None]
         typer.echo(f"{key.id} ({key.name}): {', '.join(bounds) or 'no bound'}")
@@ -72,7 +82,7 @@ def change(
 
 def show(
     file: File = DEFAULT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the keys of a file, without their hashes.
 
@@ -83,7 +93,7 @@ def show(
     from l2h.cli.output import make_console, print_json
     from l2h.serving.keys import read_keys
 
-    rows = [{name: value for name, value in key.as_dict().items() if name != "sha256"} for key in read_keys(file)]
+    rows = [_shown(key) for key in read_keys(file)]
     if as_json:
         print_json(rows)
         return
@@ -98,15 +108,26 @@ def show(
 def revoke(
     who: Annotated[str, typer.Argument(help="The name or the id.")],
     file: File = DEFAULT,
+    as_json: AsJson = False,
 ) -> None:
     """Revoke a key: a running server refuses it within a second, with 403.
 
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
+    from l2h.cli.output import print_json
     from l2h.serving.keys import change_key
 
-    for key in change_key(file, who, enabled=False):
+    revoked = change_key(file, who, enabled=False)
+    if as_json:
+        print_json([_shown(key) for key in revoked])
+        return
+    for key in revoked:
         typer.echo(f"revoked {key.id} ({key.name})")
+
+
+def _shown(key: Key) -> dict[str, Any]:
+    """A record without its hash."""
+    return {name: value for name, value in key.as_dict().items() if name != "sha256"}
 
 
 def _allowances(quota: str | None, rate: str | None, burst: int | None) -> dict[str, Any]:

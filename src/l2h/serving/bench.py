@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -71,7 +72,9 @@ def running(
                 process.wait()
 
 
-def describe(address: str, model: str | None, key: str | None) -> tuple[str, tuple[int, ...], str]:
+def describe(
+    address: str, model: str | None, key: str | None, context: ssl.SSLContext | None = None
+) -> tuple[str, tuple[int, ...], str]:
     """Name, input shape and type of a model at a running server; without a name, of its only model.
 
     Raises:
@@ -79,7 +82,10 @@ def describe(address: str, model: str | None, key: str | None) -> tuple[str, tup
     """
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     try:
-        with httpx.Client(base_url=address.rstrip("/"), headers=headers, timeout=5.0) as client:
+        verify = context or ssl.create_default_context()
+        with httpx.Client(base_url=address.rstrip("/"), headers=headers, timeout=5.0, verify=verify) as client:
+            if client.get("/v2").status_code != 200:
+                raise LoadError(f"{address} is no server of the Open Inference Protocol: it has nothing at /v2")
             if model is None:
                 found = client.post("/v2/repository/index", json={})
                 names = [one["name"] for one in found.json()] if found.status_code == 200 else []
@@ -88,12 +94,15 @@ def describe(address: str, model: str | None, key: str | None) -> tuple[str, tup
                 model = names[0]
             found = client.get(f"/v2/models/{model}")
             if found.status_code != 200:
-                raise LoadError(f"{address} answers {found.status_code} for the model {model!r}: {found.text[:200]}")
+                said = " ".join(found.text[:200].split())
+                raise LoadError(f"{address} answers {found.status_code} for the model {model!r}: {said}")
             inputs = found.json()["inputs"]
             shape = tuple(int(edge) for edge in inputs[0]["shape"][1:])
             if len(inputs) != 1 or min(shape, default=1) < 1:
                 raise LoadError(f"{model!r} at {address} takes {inputs}: one tensor of a known shape is needed")
             return str(model), shape, str(numpy_type(inputs[0]["datatype"]))
+    except httpx.TransportError as error:
+        raise LoadError(f"{address} cannot be reached: {error}") from error
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
         raise LoadError(f"{address} is no server of the Open Inference Protocol: {error}") from error
 

@@ -61,7 +61,6 @@ def prepare(path: Path) -> None:
         LedgerError: it is of a newer version, is no ledger, or cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         db = _connect(path)
     except OSError as error:

@@ -51,6 +51,7 @@ class Model:
         self.shape, self.dtype = tuple(bundle.input_shape), np.dtype(bundle.input_dtype)
         self.classes, self.most = [str(one) for one in bundle.classes], most
         self.datatype = wire.datatype(self.dtype)
+        self.takes = self.shape, self.dtype, tuple(self.classes)
         self.loaded = time.time()
         self._bundle = bundle
         self.elements = int(np.prod(self.shape))

@@ -61,6 +61,11 @@ class Slot:
                 model = await asyncio.to_thread(self._load)
                 if model.name != before.name:
                     raise ServingError(f"the new bundle is named {model.name!r}, this server serves {before.name!r}")
+                if model.takes != before.takes:
+                    raise ServingError(
+                        "the new bundle has other classes or inputs, and devices in the field have those of the old: "
+                        "start a server for it"
+                    )
             except L2HError as error:
                 self._metrics.reloads.labels("refused").inc()
                 log.error("bundle_refused", extra={"fields": {"error": str(error), "serving": before.version}})

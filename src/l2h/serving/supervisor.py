@@ -112,6 +112,7 @@ class Supervisor:
             alive = [worker for worker in self._workers if worker.process is not None]
             if self._stopping:
                 if not alive:
+                    log.info("stopped")
                     return 0
                 if time.monotonic() > self._deadline:
                     log.error("drain_overrun", extra={"fields": {"workers": len(alive)}})
@@ -188,6 +189,8 @@ class Supervisor:
         said = os.read(worker.status, 4096)
         if said.startswith(READY):
             worker.ready, worker.failures = True, 0
+            if self._told and worker.process is not None:
+                log.info("worker_replaced", extra={"fields": {"worker": worker.process.pid}})
         worker.heard = time.monotonic()
         if not said:
             self._deafen(worker)

@@ -443,6 +443,8 @@ def find_named(data: str, name: str) -> str:
     """
     if data == "digits":
         return data
+    if not Path(data).is_dir():
+        raise DataError(f"--data {data}: there is no such folder; it holds cifar10, svhn and cifar100")
     places = [Path(data) / name, *(Path(data) / other for other in PLACES[name])]
     for place in places:
         if place.exists() or place.with_name(f"{place.name}-train.parquet").exists():
