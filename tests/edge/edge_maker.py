@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from l2h import Costs, HelpSystem, Settings, StageSettings
-from l2h.bundle import ServerBundle
+from l2h.bundle import DeviceBundle, ServerBundle
 
 CLASSES, FEATURES = 3, 4
 QUICK = StageSettings(epochs=4, batch=64)
@@ -56,6 +57,18 @@ def make_system(costs: Costs | None = None) -> HelpSystem:
     settings = Settings(server=QUICK, rejector=QUICK, folds=2, device="cpu", seed=1, threads=1, **loss)
     system = HelpSystem(Net(), "mlp", settings=settings, dataset="clouds").fit(X, Y, costs)
     return system.calibrate(X_CAL, Y_CAL)
+
+
+class SlowDevice(DeviceBundle):
+    """A device whose own answer takes its time."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        super().__init__(folder)
+        self._seconds = seconds
+
+    def judge(self, X: Any, which: int = 0) -> Any:
+        time.sleep(self._seconds)
+        return super().judge(X, which)
 
 
 def scores_of(bundle: Path) -> Any:

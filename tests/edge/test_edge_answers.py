@@ -7,12 +7,13 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from edge_maker import ALL, FEATURES, KEY, NONE, X_TEST, make_system
+from edge_maker import ALL, FEATURES, KEY, NONE, X_TEST, SlowDevice, make_system, samples
 from edge_server import closed_port, wait_until
 
 import l2h
@@ -92,6 +93,58 @@ def test_a_permit_whose_request_failed_stays_spent_and_none_is_spent_on_a_server
     assert edge.stats().limit["used"] == 2
     assert edge.predict(X_TEST[7])[0].reason == "circuit_open"
     assert edge.stats().limit["used"] == 2
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("mode", ["status:500", "silent", "answer"])
+def test_when_one_request_tries_the_server_permits_are_spent_on_its_inputs_alone(connect, server, mode, size):
+    limiter = Limiter(RateLimit(100, per="1h"), pacing=False)
+    edge = connect(server.url, deadline=0.5, costs=ALL, limit=limiter, max_batch=size, failures=2, rest=0.2, retries=0)
+    server.mode = "status:500"
+    for x in X_TEST[:2]:
+        edge.predict(x)
+    assert edge.stats().breaker == "open"
+    time.sleep(0.25)
+    server.mode = mode
+    server.asked.clear()
+    answers = edge.predict(X_TEST[:50])
+    assert sum(len(asked.inputs()) for asked in server.asked) == size
+    assert edge.stats().limit["used"] == 2 + size
+    assert (answers.reason == "circuit_open").sum() == 50 - size
+    server.mode = "answer"
+    time.sleep(0.25)
+    used = edge.stats().limit["used"]
+    wait_until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking")
+    assert set(edge.predict(X_TEST[:10]).reason) == {"worth_asking"}
+    assert edge.stats().limit["used"] == used + 11
+
+
+@pytest.mark.parametrize(("first", "then"), [(0.0, 0.3), (0.3, 0.0)])
+def test_other_prices_are_no_other_inputs_to_a_limit(connect, server, first, then):
+    """After a change of prices as much is sent as by a client that had them all along, and no drift is told."""
+    limit, X = RateLimit(fraction=0.1, window=500), samples(5000, 9)[0]
+    edge = connect(server.url, deadline=10.0, costs=Costs(c_e=first), limit=limit)
+    other = connect(server.url, deadline=10.0, costs=Costs(c_e=then), limit=limit)
+    edge.predict(X[:2500])
+    other.predict(X[:2500])
+    before = edge.stats().limit["threshold"]
+    edge.costs = Costs(c_e=then)
+    assert edge.stats().limit["threshold"] == pytest.approx(before + first - then)
+    for start in range(2500, 5000, 500):
+        sent, expected = (client.predict(X[start : start + 500]).source == "remote" for client in (edge, other))
+        assert abs(int(sent.sum()) - int(expected.sum())) <= 5
+        assert sent.sum() <= 50
+        assert edge.stats().limit["drift"] is None
+
+
+def test_a_limiter_of_the_users_sees_the_savings_themselves_at_every_price(connect, server):
+    limiter = Limiter(RateLimit(1000, per="1h"), pacing=False, min_score=0.2)
+    edge = connect(server.url, deadline=5.0, limit=limiter)
+    for costs in (Costs(c_e=0.0), Costs(c_e=0.15)):
+        edge.costs = costs
+        sent = edge.predict(X_TEST).source == "remote"
+        assert np.array_equal(sent, edge.judge(X_TEST).saving(costs) >= 0.2)
+        assert sent.any()
 
 
 def test_without_a_server_the_device_answers_alone(connect, bundle):
@@ -206,6 +259,47 @@ def test_a_cancelled_call_takes_its_request_with_it_and_does_not_count_against_t
             return (await edge.predict(X_TEST[0]))[0].reason
 
     assert asyncio.run(ask()) == "worth_asking"
+
+
+def test_a_call_cancelled_while_the_device_computes_sends_and_spends_nothing(server, folder):
+    limiter = Limiter(RateLimit(100, per="1h"), pacing=False)
+
+    async def ask():
+        async with AsyncEdgeClient(
+            SlowDevice(folder, 0.1), server.url, deadline=5.0, costs=ALL, limit=limiter, max_batch=1
+        ) as edge:
+            calls = [asyncio.create_task(edge.predict(X_TEST[:3])) for _ in range(12)]  # most wait for a thread
+            await asyncio.sleep(0.05)
+            for call in calls:
+                call.cancel()
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.sleep(0.3)
+            return ended, edge.stats(), (await edge.predict(X_TEST[0]))[0].reason
+
+    ended, stats, after = asyncio.run(ask())
+    assert {type(end) for end in ended} == {asyncio.CancelledError}
+    assert (stats.calls, stats.requests, stats.limit["used"]) == (0, 0, 0)
+    assert after == "worth_asking"
+    assert len(server.asked) == 1
+
+
+def test_at_whatever_moment_a_call_is_cancelled_nothing_of_it_goes_on(server, folder):
+    server.mode = "silent"
+
+    async def ask():
+        async with AsyncEdgeClient(SlowDevice(folder, 0.005), server.url, deadline=60.0, costs=ALL) as edge:
+            for i in range(60):
+                call = asyncio.create_task(edge.predict(X_TEST[:3]))
+                await asyncio.sleep(i * 0.0002)
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+            await asyncio.to_thread(wait_until, lambda: server.at_once == 0 and edge._threads._work_queue.empty())
+            await asyncio.sleep(0.1)
+            return server.at_once, edge.stats()
+
+    left, stats = asyncio.run(ask())
+    assert left == 0
+    assert (stats.calls, stats.breaker) == (0, "closed")
 
 
 # What is refused.

@@ -99,7 +99,27 @@ def test_a_person_sees_a_table_and_a_summary(folder, inputs, server):
 def test_without_an_input_the_server_is_checked(folder, server):
     status, out, _ = call(folder, "--server", server.url)
     assert (status, "is ready" in out) == (0, True)
-    assert asked(folder, "--server", server.url)["fits"] is True
+    assert "no names" in out
+    said = asked(folder, "--server", server.url)
+    assert (said["fits"], said["classes_compared"]) == (True, False)
+    server.metadata["parameters"] = {"classes": [str(i) for i in range(CLASSES)]}
+    status, out, _ = call(folder, "--server", server.url)
+    assert (status, "its model fits the bundle" in out, "no names" in out) == (0, True, False)
+    assert asked(folder, "--server", server.url)["classes_compared"] is True
+    bundle = DeviceBundle(folder)
+    for versions, words in (([bundle.manifest.version], "its model is that of the bundle"), (["other"], "other there")):
+        server.metadata["versions"] = versions
+        status, out, _ = call(folder, "--server", server.url)
+        assert (status, words in out) == (0, True)
+        assert asked(folder, "--server", server.url)["server_versions"] == versions
+    server.key = "l2h_a_b"
+    status, _, err = call(folder, "--server", server.url)
+    assert (status, "wants a key" in err) == (1, True)
+    server.key = None
+    server.metadata["parameters"] = {"classes": ["0", "dog", "2"]}
+    status, out, err = call(folder, "--server", server.url)
+    assert (status, out) == (1, "")
+    assert "'dog'" in err
     server.metadata["name"] = "other"
     status, out, err = call(folder, "--server", server.url)
     assert status == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 
 import pytest
 from edge_maker import ALL, CLASSES, FEATURES, KEY, X_TEST
@@ -51,6 +52,57 @@ def test_what_differs_is_named(connect, server, change, words):
     said = refusal(connect(server.url))
     for word in [server.url, *words]:
         assert word in said
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["0", "dog", "2"], ["1 of 3", "class 1", "'dog'", "'1'"]),
+        (["0", "2", "1"], ["another order", "class 1"]),
+        (["0", "1", "2", "3"], ["4 classes", "bundle has 3"]),
+        (["x" * 500, "1", "2"], ["class 0", "..."]),
+    ],
+)
+def test_classes_that_differ_are_named(connect, server, names, words):
+    server.metadata["outputs"] = [{"name": "scores", "datatype": "FP32", "shape": [-1, -1]}]
+    server.metadata["parameters"] = {"classes": names}
+    said = refusal(connect(server.url))
+    for word in [server.url, *words]:
+        assert word in said
+    edge = connect(server.url, deadline=2.0, costs=ALL, input_name=None)
+    assert edge.predict(X_TEST[0])[0].reason == "bad_answer"
+    assert not server.asked
+
+
+def test_classes_are_compared_where_the_server_gives_their_names(connect, server, bundle):
+    edge = connect(server.url)
+    server.metadata["parameters"] = {"classes": list(bundle.classes)}
+    edge.check()
+    assert edge.classes_compared
+    for given in ({}, None, [], {"classes": {"string_value": "a,b,c"}}, {"classes": []}, {"classes": "a"}):
+        server.metadata["parameters"] = given
+        edge.check()
+        assert not edge.classes_compared
+
+
+def test_a_key_that_is_not_taken_is_told_and_nothing_is_asked(connect, server):
+    server.key = "l2h_right"
+    connect(server.url, key="l2h_right").check()
+    assert "does not take the key" in refusal(connect(server.url, key="l2h_wrong"))
+    assert "wants a key" in refusal(connect(server.url))
+    assert not server.asked
+
+
+def test_so_many_classes_that_their_names_are_long(connect, server, bundle):
+    many = copy.copy(bundle)
+    many.classes = tuple(f"class number {i} \N{SNOWMAN}" for i in range(20_000))
+    server.metadata["outputs"] = [{"name": "scores", "datatype": "FP32", "shape": [-1, 20_000]}]
+    server.metadata["parameters"] = {"classes": list(many.classes)}
+    edge = connect(server.url, bundle=many)
+    edge.check()
+    assert edge.classes_compared
+    server.metadata["parameters"] = {"classes": [*many.classes[:-1], "last"]}
+    assert "class 19999" in refusal(edge)
 
 
 def test_a_server_that_is_none_is_named(connect, server, proxy):

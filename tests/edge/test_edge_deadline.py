@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edge_maker import ALL, CLASSES, FEATURES, X_TEST, scores_of
+from edge_maker import ALL, CLASSES, FEATURES, X_TEST, SlowDevice, scores_of
 from edge_server import Fault, RoughServer, closed_port
 
 from l2h import AsyncEdgeClient
@@ -167,6 +167,33 @@ def test_asynchronous_calls_keep_the_deadline_and_the_loop_goes_on(server, bundl
         assert set(reasons) <= MISBEHAVIOUR[mode]
         assert taken < DEADLINE + 0.25
         assert longest < 0.25
+
+
+def test_the_wait_for_the_device_itself_counts_in_the_deadline_of_an_asynchronous_call(server, folder):
+    """More calls at once than the device can answer in time: late ones are told so, and ask nobody."""
+    local = SlowDevice(folder, 0.05).local(X_TEST[:40])
+
+    async def ask():
+        async with AsyncEdgeClient(SlowDevice(folder, 0.05), server.url, deadline=DEADLINE, costs=ALL) as edge:
+
+            async def one(x):
+                begun = time.monotonic()
+                answer = (await edge.predict(x))[0]
+                return answer, time.monotonic() - begun
+
+            begun = time.monotonic()
+            return begun, await asyncio.gather(*(one(x) for x in X_TEST[:40])), edge.stats()
+
+    begun, results, stats = asyncio.run(ask())
+    late = [(answer, seconds) for answer, seconds in results if seconds > DEADLINE + 0.05]
+    assert late
+    assert {(answer.source, answer.reason) for answer, _ in late} == {("local", "deadline")}
+    assert max(asked.at for asked in server.asked) < begun + DEADLINE
+    assert len(server.asked) == stats.requests == sum(answer.source == "remote" for answer, _ in results)
+    for i, (answer, seconds) in enumerate(results):
+        assert answer.latency == pytest.approx(seconds, abs=0.1)
+        assert answer.source == "remote" or answer.label == local[i]
+    assert stats.breaker == "closed"
 
 
 def test_a_connection_that_nobody_takes_ends_in_time(connect):

@@ -184,6 +184,48 @@ def test_every_kind_of_failure_counts(connect, server, mode):
     assert reasons(edge, 3)[2] == "circuit_open"
 
 
+def test_requests_that_never_left_the_device_say_nothing_of_the_server(connect, server):
+    """One seat for many requests: those that wait for it till the end are no failures of a server that answers."""
+    server.mode = "slow:0.05"
+    edge = connect(server.url, deadline=0.4, costs=ALL, connections=1, max_batch=5, failures=2)
+    found = Counter(edge.predict(X_TEST).reason.tolist())
+    assert set(found) == {"worth_asking", "deadline"}
+    assert edge.stats().requests < 30
+    assert (edge.stats().breaker, edge.stats().breaker_opened) == ("closed", 0)
+    assert reasons(edge, 1) == ["worth_asking"]
+
+
+def test_callers_in_a_hurry_do_not_close_the_server_to_the_patient(connect, server):
+    edge = connect(server.url, deadline=1.0, costs=ALL, failures=3, rest=60.0)
+    server.mode = "slow:0.05"
+    assert reasons(edge, 1) == ["worth_asking"]
+    assert {edge.predict(x, deadline=0.02)[0].reason for x in X_TEST[:10]} == {"deadline"}
+    assert reasons(edge, 1) == ["worth_asking"]
+    assert edge.stats().breaker_opened == 0
+    server.mode = "silent"
+    assert [edge.predict(x, deadline=0.35)[0].reason for x in X_TEST[:4]] == ["deadline"] * 3 + ["circuit_open"]
+
+
+@pytest.mark.parametrize("mode", ["reset", "status:500", "garbage"])
+def test_what_the_server_does_wrong_counts_however_short_the_time(connect, server, mode):
+    edge = connect(server.url, deadline=20.0, costs=ALL, failures=2, rest=60.0, retries=0)
+    server.mode = mode
+    found = [edge.predict(x, deadline=0.25)[0].reason for x in X_TEST[:3]]
+    assert found[2] == "circuit_open"
+
+
+def test_a_try_in_a_hurry_leaves_the_verdict_to_the_next(connect, server):
+    edge = connect(server.url, deadline=1.0, costs=ALL, failures=1, rest=0.05)
+    server.mode = "status:500"
+    assert reasons(edge, 1) == ["server_error"]
+    time.sleep(0.1)
+    server.mode = "slow:0.1"
+    assert edge.predict(X_TEST[0], deadline=0.03)[0].reason == "deadline"
+    assert edge.stats().breaker_opened == 1
+    wait_until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking")
+    assert edge.stats().breaker == "closed"
+
+
 def test_an_answer_between_failures_starts_the_count_again(connect, server):
     edge = connect(server.url, deadline=5.0, costs=ALL, failures=3)
     server.follow(["status:500", "status:500", "answer"] * 4)

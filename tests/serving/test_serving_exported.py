@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from serving_process import Client, Server
+import pytest
+from serving_process import Client, Server, make_key
 from sklearn.tree import DecisionTreeClassifier
 
 import l2h
 from l2h import HelpSystem, Settings, StageSettings
 from l2h.bundle import ServerBundle
+from l2h.edge import EdgeError
+from l2h.errors import CostError
 
 
-def test_an_exported_system_is_served(tmp_path):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
     data = l2h.load_dataset("digits", seed=0)
     X, y = data.X_train[:300], data.y_train[:300]
     client = DecisionTreeClassifier(max_depth=4, random_state=0).fit(X.reshape(len(X), -1), y)
@@ -21,12 +25,42 @@ def test_an_exported_system_is_served(tmp_path):
         client, "lenet5", settings=settings, server_options={"width": 0.5}, rejector_options={"width": 1}
     )
     system.fit(X, y).calibrate(data.X_train[300:500], data.y_train[300:500])
-    system.export(tmp_path / "bundle", name="exported")
-    test = data.X_test[:64]
-    wanted = ServerBundle(tmp_path / "bundle").run(test)
-    with Server(tmp_path / "bundle", tmp_path / "s") as server:
+    folder = tmp_path_factory.mktemp("exported") / "bundle"
+    system.export(folder, name="exported")
+    return folder
+
+
+def test_an_exported_system_is_served(exported, tmp_path):
+    test = l2h.load_dataset("digits", seed=0).X_test[:64]
+    wanted = ServerBundle(exported).run(test)
+    with Server(exported, tmp_path / "s") as server:
         for binary in (True, False):
             reply = Client(server, name="exported").ask(test, binary=binary)
             assert reply.status == 200, reply.body
             np.testing.assert_allclose(reply.scores, wanted, rtol=1e-4, atol=1e-4)
         assert server.rows("model, inputs") == [("exported", 64)] * 2
+
+
+def test_a_device_sees_whether_its_key_is_taken_and_pays_nothing_for_it(exported, tmp_path):
+    path, _, key = make_key(tmp_path)
+    with Server(exported, tmp_path, keys=str(path)) as server:
+        with l2h.EdgeClient(exported, server=server.url, key=key) as edge:
+            edge.check()
+            assert edge.classes_compared
+            assert edge.server_versions == [edge.bundle.manifest.version]
+        for wrong in (None, key[:-3] + "abc"):
+            with (
+                l2h.EdgeClient(exported, server=server.url, key=wrong) as edge,
+                pytest.raises(EdgeError, match=r"wants a key|does not take the key"),
+            ):
+                edge.check()
+        assert server.rows() == []
+
+
+@pytest.mark.parametrize("costs", [0.1, {"c_e": 0.1}])
+def test_prices_that_are_none_are_told(exported, costs):
+    with l2h.EdgeClient(exported) as edge:
+        with pytest.raises(CostError, match=r"l2h\.Costs"):
+            edge.costs = costs
+        with pytest.raises(CostError, match=r"l2h\.Costs"):
+            edge.predict(np.zeros((1, *edge.bundle.input_shape), edge.bundle.input_dtype), costs=costs)

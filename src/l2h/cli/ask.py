@@ -222,12 +222,22 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
 
 def _print_checked(edge: EdgeClient, server: str, as_json: bool) -> None:
     manifest = edge.bundle.manifest
+    compared, versions = edge.classes_compared, edge.server_versions
     if as_json:
         from l2h.cli.output import print_json
 
-        print_json({"server": server, "model": manifest.name, "version": manifest.version, "fits": True})
+        said = {"server": server, "model": manifest.name, "version": manifest.version, "fits": True}
+        print_json(said | {"classes_compared": compared, "server_versions": versions})
         return
-    typer.echo(f"{server} is ready, and its model is that of the bundle ({manifest.name}).")
+    same = manifest.version in versions
+    whose = (
+        f"is that of the bundle ({manifest.name} {manifest.version})" if same else f"fits the bundle ({manifest.name})"
+    )
+    typer.echo(f"{server} is ready, and its model {whose}.")
+    if not same and versions:
+        typer.echo(f"It is another version: {', '.join(versions)} there, {manifest.version} in the bundle.")
+    if not compared:
+        typer.echo(f"It gives no names of its {len(edge.bundle.classes)} classes to compare.")
 
 
 def _milliseconds(seconds: float) -> str:

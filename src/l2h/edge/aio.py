@@ -6,8 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -18,6 +17,7 @@ from l2h.answers import Answers
 from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
 from l2h.edge.client import EdgeClient
+from l2h.edge.core import Call, Draft
 from l2h.edge.errors import EdgeError
 from l2h.edge.stats import EdgeStats
 from l2h.judgement import Judgement
@@ -30,7 +30,8 @@ class AsyncEdgeClient:
 
     The event loop is never blocked: the device's own answer is computed in a thread, and the requests run on a loop of
     the client's own, so that one client may be used from several loops. A ``predict`` that is cancelled takes its
-    requests with it.
+    requests with it, and sends none where it had not yet. The deadline counts from the call on, the wait for a thread
+    included.
 
     Example:
         >>> async with AsyncEdgeClient("bundle/", server="http://host:8080") as edge:  # doctest: +SKIP
@@ -55,24 +56,39 @@ class AsyncEdgeClient:
     def costs(self, costs: Costs | None) -> None:
         self._edge.costs = costs
 
+    @property
+    def classes_compared(self) -> bool:
+        """As :attr:`EdgeClient.classes_compared`."""
+        return self._edge.classes_compared
+
+    @property
+    def server_versions(self) -> list[str]:
+        """As :attr:`EdgeClient.server_versions`."""
+        return self._edge.server_versions
+
     async def predict(self, X: npt.ArrayLike, costs: Costs | None = None, deadline: float | None = None) -> Answers:
         """As :meth:`EdgeClient.predict`."""
-        core = self._edge._core
-        draft = await self._beside(core.begin, X, costs, deadline)
+        core, call = self._edge._core, Call()
+        work = self._submit(core.begin, X, costs, deadline, call)
+        try:
+            draft = await asyncio.wrap_future(work)
+        except BaseException:
+            call.gone = True
+            work.add_done_callback(_give_up)
+            raise
         if isinstance(draft, Answers):
             return draft
         waiting = [asyncio.wrap_future(part.future) for part in draft.parts]
         try:
             await asyncio.wait(waiting, timeout=max(0.0, draft.at - time.monotonic()))
         except BaseException:
-            for part in draft.parts:
-                part.give_up()
+            draft.give_up()
             raise
         return core.finish(draft)
 
     async def judge(self, X: npt.ArrayLike, costs: Costs | None = None) -> Judgement:
         """As :meth:`EdgeClient.judge`."""
-        return await self._beside(self._edge.judge, X, costs)
+        return await asyncio.wrap_future(self._submit(self._edge.judge, X, costs))
 
     async def check(self, timeout: float = 5.0) -> None:
         """As :meth:`EdgeClient.check`."""
@@ -102,9 +118,16 @@ class AsyncEdgeClient:
     def __repr__(self) -> str:
         return f"Async{self._edge!r}"
 
-    async def _beside(self, work: Callable[..., T], *arguments: Any) -> T:
+    def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *arguments))
+            return self._threads.submit(work, *arguments)
         except RuntimeError:  # the threads are gone
             raise EdgeError("this edge client is closed: make another") from None
-        return await future
+
+
+def _give_up(work: Future[Draft | Answers]) -> None:
+    """End what was sent before the caller was known to have gone."""
+    if not work.cancelled() and work.exception() is None:
+        draft = work.result()
+        if isinstance(draft, Draft):
+            draft.give_up()

@@ -88,14 +88,20 @@ class Breaker:
 
     def enter(self) -> Pass | None:
         """Leave to ask the server; None while it is to be left alone. Every pass must be settled."""
+        passes = self.enter_all(1)
+        return passes[0] if passes else None
+
+    def enter_all(self, wanted: int) -> list[Pass]:
+        """Leave to ask it so many times, or once where it is only tried, or never. Every pass must be settled."""
         with self._lock:
-            if self._refuses():
-                return None
+            if wanted < 1 or self._refuses():
+                return []
             if self._circuit.current_state != pybreaker.STATE_CLOSED:
                 if self._circuit.current_state == pybreaker.STATE_OPEN:
                     self._turn(self._circuit.half_open)
                 self._probing = True
-            return Pass(self, self._epoch)
+                wanted = 1
+            return [Pass(self, self._epoch) for _ in range(wanted)]
 
     def _refuses(self) -> bool:
         state = self._circuit.current_state

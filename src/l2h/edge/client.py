@@ -14,7 +14,7 @@ import numpy.typing as npt
 from l2h.answers import Answers
 from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
-from l2h.edge.core import Core
+from l2h.edge.core import Call, Core
 from l2h.edge.errors import EdgeError
 from l2h.edge.stats import EdgeStats
 from l2h.judgement import Judgement
@@ -37,7 +37,8 @@ class EdgeClient:
 
     **A server that fails is left alone.** After ``failures`` failures in a row (no connection, no answer in time, a
     5xx, an answer that is none) it is not asked for ``rest`` seconds; then one request tries it, while all others are
-    answered locally.
+    answered locally. A request that was not sent says nothing of the server, nor does a time-out where it had less
+    than half of the client's deadline, or 0.25 seconds.
 
     Any number of threads may call one client. It does not outlive a fork: in the child every call raises
     :class:`EdgeError`; make the client after the fork.
@@ -135,6 +136,16 @@ class EdgeClient:
     def costs(self, costs: Costs | None) -> None:
         self._core.set_prices(costs)
 
+    @property
+    def classes_compared(self) -> bool:
+        """Whether the server gave names of classes when :meth:`check` last compared it with the bundle."""
+        return self._core.classes_compared
+
+    @property
+    def server_versions(self) -> list[str]:
+        """The versions of its model that the server named when :meth:`check` last looked; none before."""
+        return self._core.server_versions
+
     def predict(self, X: npt.ArrayLike, costs: Costs | None = None, deadline: float | None = None) -> Answers:
         """Answer every input, asking the server where it pays.
 
@@ -151,14 +162,13 @@ class EdgeClient:
             EdgeError: the client is closed, or was made before a fork.
         """
         core = self._core
-        draft = core.begin(X, costs, deadline)
+        draft = core.begin(X, costs, deadline, Call())
         if isinstance(draft, Answers):
             return draft
         try:
             wait([part.future for part in draft.parts], timeout=max(0.0, draft.at - time.monotonic()))
         except BaseException:
-            for part in draft.parts:
-                part.give_up()
+            draft.give_up()
             raise
         return core.finish(draft)
 
@@ -167,7 +177,10 @@ class EdgeClient:
         return self._core.judge(X, costs)
 
     def check(self, timeout: float = 5.0) -> None:
-        """See that the server can be reached, is ready, and has the bundle's model.
+        """See that the server can be reached, is ready, takes the key, and has a model for this bundle.
+
+        Compared are the model's name, shapes, type and number of classes, and their names where the server gives them.
+        Its version may be another than the bundle's: :attr:`server_versions`. Nothing is charged.
 
         Raises:
             EdgeError: it is not so; the message says what differs.

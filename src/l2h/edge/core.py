@@ -22,7 +22,7 @@ from l2h.edge.breaker import Breaker, Pass
 from l2h.edge.errors import EdgeError
 from l2h.edge.loop import LoopThread
 from l2h.edge.options import check_breaker, check_deadline, make_options
-from l2h.edge.policy import Policy, Prices
+from l2h.edge.policy import Policy, Prices, Wishes
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
 from l2h.edge.transport import Patience, Reply, Transport
@@ -38,6 +38,16 @@ _SOURCE = np.array(["local", "remote"])
 _KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
 #: The reason by 2 * goes + wanted.
 _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
+
+
+class Call:
+    """A call of ``predict``: when it was made, and whether its caller has gone meanwhile."""
+
+    __slots__ = ("begun", "gone")
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.gone = False
 
 
 class Part:
@@ -58,9 +68,9 @@ class Part:
 
     def reply(self) -> Reply:
         """What came of it by now."""
-        if not self.future.done():  # it ends by itself, any moment
-            self._pass.settle(healthy=False)
-            return Reply(reasons.DEADLINE, None, healthy=False)
+        if not self.future.done():  # it ends by itself, any moment, and then says what it knows of the server
+            return Reply(reasons.DEADLINE, None, healthy=None)
+        self._settle(self.future)
         try:
             return self.future.result()
         except CancelledError:  # the client was closed meanwhile
@@ -73,12 +83,17 @@ class Part:
 class Draft:
     """A call of ``predict`` before the server's answers."""
 
-    __slots__ = ("at", "begun", "codes", "costs", "label", "parts")
+    __slots__ = ("at", "call", "codes", "costs", "label", "parts")
 
-    def __init__(self, begun: float, at: float, costs: Costs, label: npt.NDArray[np.int64]) -> None:
-        self.begun, self.at, self.costs, self.label = begun, at, costs, label
+    def __init__(self, call: Call, seconds: float, costs: Costs, label: npt.NDArray[np.int64]) -> None:
+        self.call, self.at, self.costs, self.label = call, call.begun + seconds, costs, label
         self.codes: npt.NDArray[np.int8] = np.zeros(len(label), dtype=np.int8)
         self.parts: list[Part] = []
+
+    def give_up(self) -> None:
+        """The caller has gone: end what is under way."""
+        for part in self.parts:
+            part.give_up()
 
 
 class Core:
@@ -128,7 +143,8 @@ class Core:
         self._loop: LoopThread | None = None
         if self.options.server is not None:
             shape, dtype = tuple(self.bundle.input_shape), str(self.bundle.input_dtype)
-            self._transport = Transport(self.options, shape, dtype, len(self.bundle.classes), self._recorder)
+            classes = tuple(str(name) for name in self.bundle.classes)
+            self._transport = Transport(self.options, shape, dtype, classes, self._recorder)
             self._loop = LoopThread(self._transport.close)
             # Whoever forgets to close the client leaves no thread behind.
             weakref.finalize(self, self._loop.stop, 0.0).atexit = False
@@ -137,36 +153,29 @@ class Core:
 
     def set_prices(self, costs: Costs | None) -> None:
         """Prices from now on."""
-        self.prices = self._policy.prices(costs)
+        self.prices = self._policy.settle_on(costs)
 
     def judge(self, X: npt.ArrayLike, costs: Costs | None) -> Judgement:
         """What the rejector makes of the inputs."""
         self._usable()
         return self.bundle.judge(X, self._prices(costs).which)[1]
 
-    def begin(self, X: npt.ArrayLike, costs: Costs | None, deadline: float | None) -> Draft | Answers:
-        """Answer locally, decide, and send what goes; the answers themselves where there is nothing to wait for."""
-        begun = time.monotonic()
+    def begin(self, X: npt.ArrayLike, costs: Costs | None, deadline: float | None, call: Call) -> Draft | Answers:
+        """Answer locally, decide, and send what goes; the answers themselves where there is nothing to wait for.
+
+        The deadline counts from the call on. For one whose caller has gone nothing is decided or sent.
+        """
         self._usable()
         prices = self._prices(costs)
         seconds = self.options.deadline if deadline is None else check_deadline(deadline)
         label, judgement = self.bundle.judge(X, prices.which)
-        if len(label) == 1 and not self._bounded and prices.keeps(judgement):
-            return self._kept(label, prices.costs, begun)
-        draft = Draft(begun, begun + seconds, prices.costs, label)
-        until = draft.at - min(_MARGIN, _MARGIN_SHARE * seconds)
-        unable = self._unable(until)
-        wanted, remote = self._policy.decide(judgement, prices, spend=unable is None)
-        draft.codes = _DECIDED[2 * remote + wanted]
-        rows = np.flatnonzero(remote)
-        if unable is not None:
-            draft.codes[rows] = CODE[unable]
-        if unable is not None or not len(rows):
-            return self.finish(draft)
-        inputs = self.bundle.check(X)
-        for start in range(0, len(rows), self.options.max_batch):
-            self._send(draft, inputs, rows[start : start + self.options.max_batch], until)
-        return draft if draft.parts else self.finish(draft)
+        if not call.gone and len(label) == 1 and not self._bounded and prices.keeps(judgement):
+            return self._kept(label, prices.costs, call.begun)
+        draft = Draft(call, seconds, prices.costs, label)
+        if call.gone:
+            return draft
+        self._ask(draft, X, self._policy.weigh(judgement, prices), draft.at - min(_MARGIN, _MARGIN_SHARE * seconds))
+        return draft if draft.parts or call.gone else self.finish(draft)
 
     def finish(self, draft: Draft) -> Answers:
         """One answer an input, with what the server said by now."""
@@ -178,7 +187,7 @@ class Core:
             elif reply.reason is not None:
                 codes[part.rows] = CODE[reply.reason]
         remote = (codes == CODE[WORTH_ASKING]) | (codes == CODE[WITHIN_LIMIT])
-        latency = time.monotonic() - draft.begun
+        latency = time.monotonic() - draft.call.begun
         self._recorder.answered(codes, latency)
         return Answers(
             label=label,
@@ -201,6 +210,16 @@ class Core:
             raise EdgeError("there is no server to check: give server=")
         return self._loop.submit(self._transport.check(time.monotonic() + check_deadline(seconds)))
 
+    @property
+    def classes_compared(self) -> bool:
+        """Whether the server gave names of classes when it was last compared with the bundle."""
+        return self._transport is not None and self._transport.classes_compared
+
+    @property
+    def server_versions(self) -> list[str]:
+        """Of the server's model, when last looked at."""
+        return [] if self._transport is None else self._transport.versions
+
     def stats(self) -> EdgeStats:
         """The counters, as of now."""
         return self._recorder.stats(self._breaker.state, self._breaker.opened, self._policy.status())
@@ -214,6 +233,34 @@ class Core:
     def _prices(self, costs: Costs | None) -> Prices:
         return self.prices if costs is None else self._policy.prices(costs)
 
+    def _ask(self, draft: Draft, X: npt.ArrayLike, wishes: Wishes, until: float) -> None:
+        """Send what may go and can go, and note what becomes of the rest."""
+        size = self.options.max_batch
+        unable = self._unable(until)
+        # Leave to send comes before the permits: none is spent on what then stays.
+        passes = [] if unable else self._breaker.enter_all(-(-int(wishes.able.sum()) // size))
+        try:
+            most = len(passes) * size
+            if unable is None and not most and wishes.able.any():  # it opened just now
+                unable = reasons.CIRCUIT_OPEN
+            remote = self._policy.permit(wishes, None if unable else most)
+            draft.codes = _DECIDED[2 * remote + wishes.wanted]
+            rows = np.flatnonzero(remote)
+            draft.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
+            sent = rows[:most]
+            if not len(sent) or draft.call.gone:
+                return
+            inputs = self.bundle.check(X)
+            for start in range(0, len(sent), size):
+                if self._send(draft, passes[-1], inputs, sent[start : start + size], until):
+                    passes.pop()
+        except BaseException:
+            draft.give_up()
+            raise
+        finally:
+            for leave in passes:
+                leave.settle(None)
+
     def _unable(self, until: float) -> str | None:
         """Why nobody can be asked, whatever is to be sent."""
         if self._loop is None:
@@ -222,21 +269,18 @@ class Core:
             return reasons.DEADLINE
         return reasons.CIRCUIT_OPEN if self._breaker.blocked() else None
 
-    def _send(self, draft: Draft, inputs: Array, rows: npt.NDArray[np.intp], until: float) -> None:
+    def _send(self, draft: Draft, leave: Pass, inputs: Array, rows: npt.NDArray[np.intp], until: float) -> bool:
+        """Send some inputs; False where there is nobody left to do it, and the pass was not used."""
         assert self._loop is not None
         assert self._transport is not None
-        leave = self._breaker.enter()
-        if leave is None:
-            draft.codes[rows] = CODE[reasons.CIRCUIT_OPEN]
-            return
         patience = Patience(until)
         try:
             future = self._loop.submit(self._transport.ask(inputs[rows], patience))
         except RuntimeError:  # closed by another thread meanwhile, or no thread could be started
-            leave.settle(None)
             draft.codes[rows] = CODE[reasons.SERVER_UNREACHABLE]
-            return
+            return False
         draft.parts.append(Part(rows, leave, future, partial(self._loop.call, patience.end)))
+        return True
 
     def _usable(self) -> None:
         if self._closed:

@@ -15,6 +15,8 @@ import httpx
 from l2h.edge.errors import EdgeSettingsError
 
 log = logging.getLogger("l2h.edge")
+#: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance.
+_FAIR, _FAIR_SHARE = 0.25, 0.5
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Options:
     connections: int
     key: str | None = field(repr=False)
     tls: ssl.SSLContext | None = field(repr=False)
+
+    @property
+    def fair_wait(self) -> float:
+        """Seconds that the server must have had before a time-out counts against it."""
+        return min(_FAIR, _FAIR_SHARE * self.deadline)
 
     def headers(self) -> dict[str, str]:
         """Of every request."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from l2h import limits
 from l2h.bundle import BundleError, DeviceBundle
-from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.costs import BoolArray, Costs, FloatArray, require_costs
 from l2h.errors import L2HError
 from l2h.judgement import Judgement
 from l2h.limiter import Limiter
@@ -57,6 +57,44 @@ class Prices:
         return not saving >= 0
 
 
+class Wishes(NamedTuple):
+    """What is to become of some inputs before a limiter is asked.
+
+    Attributes:
+        saving: by asking about each.
+        wanted: what the rejector wants sent.
+        able: what may go, as far as a limiter permits.
+    """
+
+    saving: FloatArray
+    wanted: BoolArray
+    able: BoolArray
+
+
+class Measure:
+    """Savings at some prices in the measure of others: what was the k-th largest of the held-out samples stays it.
+
+    A limiter goes by scores that it has seen, and by held-out ones. Other prices move them all, which says nothing of
+    the inputs: so it is told what they would have been at the prices that it was made for.
+    """
+
+    def __init__(self, here: FloatArray, there: FloatArray) -> None:
+        self._here, self._there = np.sort(here), np.sort(there)
+
+    def there(self, saving: FloatArray) -> FloatArray:
+        """What stands for these savings there."""
+        return _moved(saving, self._here, self._there)
+
+    def here(self, saving: FloatArray) -> FloatArray:
+        """And back."""
+        return _moved(saving, self._there, self._here)
+
+
+def _moved(saving: FloatArray, before: FloatArray, after: FloatArray) -> FloatArray:
+    beyond = saving - np.clip(saving, before[0], before[-1])
+    return np.asarray(np.interp(saving, before, after) + beyond, dtype=np.float64)
+
+
 class Policy:
     """Decides as ``HelpSystem.predict`` does.
 
@@ -77,6 +115,22 @@ class Policy:
         self._lock = threading.Lock()
         self._made: dict[Costs | None, Prices] = {}
         self._complained = False
+        self._calibration: FloatArray | None = None
+        self._measure: Measure | None = None
+
+    def settle_on(self, costs: Costs | None) -> Prices:
+        """Prices to stay, by which a limiter made here then measures all that it sees.
+
+        Raises:
+            L2HError: the rejector was trained for others.
+        """
+        prices = self.prices(costs)
+        held = None if self._calibration is None else self._bundle.held_out(prices.which)
+        if held is not None and self._calibration is not None:
+            saving = held.saving(prices.costs)
+            same = np.array_equal(saving, self._calibration)
+            self._measure = None if same else Measure(saving, self._calibration)
+        return prices
 
     def prices(self, costs: Costs | None) -> Prices:
         """What follows from prices; None: those that nobody had to say.
@@ -84,6 +138,8 @@ class Policy:
         Raises:
             L2HError: the rejector was trained for others.
         """
+        if costs is not None:
+            require_costs(costs)
         found = self._made.get(costs)
         if found is None:
             found = self._prices(costs)
@@ -93,40 +149,49 @@ class Policy:
                 self._made[costs] = found
         return found
 
-    def decide(self, judgement: Judgement, prices: Prices, spend: bool = True) -> tuple[BoolArray, BoolArray]:
-        """What the rejector wants sent, and what goes.
-
-        Args:
-            judgement: the rejector's.
-            prices: those in use.
-            spend: False leaves a limiter alone, where nobody could be asked: all goes that is wanted.
-        """
+    def weigh(self, judgement: Judgement, prices: Prices) -> Wishes:
+        """What the rejector wants sent, and what may go; no permit is spent."""
         saving = judgement.saving(prices.costs)
         # A rejector that says nothing (NaN) wants nothing.
         wanted: BoolArray = saving >= 0
         if self._limit is None:
-            return wanted, wanted
+            return Wishes(saving, wanted, wanted)
         saving = np.where(np.isnan(saving), -np.inf, saving)
-        if self.limiter is None:
-            assert prices.threshold is not None
-            remote = prices.threshold.apply(saving, self._rng)
-            # With a price a limit is only a bound: what does not pay is not sent to fill it.
-            return wanted, remote & wanted if prices.said else remote
-        if not spend:
-            return wanted, wanted
-        return wanted, self._permitted(self.limiter, saving, wanted, prices)
+        # With a price a limit is only a bound: what does not pay is not sent to fill it.
+        pays: BoolArray = wanted | (not prices.said)
+        if self.limiter is not None:
+            return Wishes(saving, wanted, pays)
+        assert prices.threshold is not None
+        return Wishes(saving, wanted, prices.threshold.apply(saving, self._rng) & pays)
 
-    def _permitted(self, limiter: Limiter, saving: FloatArray, wanted: BoolArray, prices: Prices) -> BoolArray:
-        pays = wanted | (not prices.said)
+    def permit(self, wishes: Wishes, most: int | None) -> BoolArray:
+        """What goes, as far as there is leave to send it.
+
+        Args:
+            wishes: what :meth:`weigh` made of the inputs.
+            most: inputs that can be sent; None: nobody can be asked. The limiter is not asked for those that cannot be:
+                of them all goes that is wanted, and the caller sees to it that it stays.
+        """
+        if self.limiter is None:
+            return wishes.able
+        if most is None:
+            return wishes.wanted
+        remote = wishes.wanted.copy()
+        given = 0
+        saving = wishes.saving if self._measure is None else self._measure.there(wishes.saving)
         try:
-            granted = [bool(limiter.allow(s)) for s in np.where(pays, saving, -np.inf).tolist()]
+            for i, (score, able) in enumerate(zip(saving.tolist(), wishes.able.tolist(), strict=True)):
+                if able and given == most:
+                    break
+                # A limiter of the user's may let through what does not pay.
+                remote[i] = bool(self.limiter.allow(score if able else -np.inf)) and able
+                given += int(remote[i])
         except L2HError as error:  # its clock or its file; no permit, no request
             if not self._complained:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
             self._complained = True
-            return np.zeros(len(saving), dtype=np.bool_)
-        # A limiter of the user's may have let through what does not pay.
-        return np.asarray(granted, dtype=np.bool_) & pays
+            return np.zeros(len(remote), dtype=np.bool_)
+        return remote
 
     def _prices(self, costs: Costs | None) -> Prices:
         said = costs is not None
@@ -141,7 +206,9 @@ class Policy:
             else:
                 calibration = None if held is None else held.saving(costs)
                 with self._lock:
-                    self.limiter = self.limiter or Limiter(self._limit, calibration=calibration, min_score=_LOWEST)
+                    if self.limiter is None:
+                        self._calibration = calibration
+                        self.limiter = Limiter(self._limit, calibration=calibration, min_score=_LOWEST)
         return Prices(costs, which, said, threshold)
 
     def _threshold(self, held: Judgement | None, costs: Costs, fraction: float, confidence: float | None) -> Threshold:
@@ -160,4 +227,9 @@ class Policy:
 
     def status(self) -> dict[str, Any] | None:
         """The limiter's, where there is one."""
-        return None if self.limiter is None else self.limiter.status().as_dict()
+        if self.limiter is None:
+            return None
+        status = self.limiter.status().as_dict()
+        if self._measure is not None and status["threshold"] is not None:
+            status["threshold"] = float(self._measure.here(np.array([status["threshold"]]))[0])
+        return status

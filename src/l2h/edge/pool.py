@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -25,15 +26,29 @@ _MOST_CUTS = 16
 
 
 class Attempt:
-    """One request on one connection, as far as it got."""
+    """A request with its repeats, as far as it got; what is said of a connection is said of the last one."""
 
-    __slots__ = ("fault", "fresh", "silent")
+    __slots__ = ("blamed", "fault", "fresh", "paused", "silent", "since")
 
     def __init__(self) -> None:
-        self.begin()
+        #: When it was first sent, or a connection sought for it; None before.
+        self.since: float | None = None
+        #: Seconds of pauses between repeats.
+        self.paused = 0.0
+        #: Whether an earlier one failed by the server's or the link's doing.
+        self.blamed = False
+        self._reset()
 
     def begin(self) -> None:
         """Before it is sent."""
+        self.since = time.monotonic() if self.since is None else self.since
+        self._reset()
+
+    def waited(self) -> float:
+        """Seconds that the server had for it by now."""
+        return 0.0 if self.since is None else time.monotonic() - self.since - self.paused
+
+    def _reset(self) -> None:
         #: Whether it opened a connection of its own.
         self.fresh = False
         #: Whether it is under way and nothing has come back yet.
@@ -117,9 +132,10 @@ class Pool:
         """Told of a request that was given up.
 
         Where a kept connection fell silent, the others may have died with it. And one that is cut off at the wrong
-        moment can stay behind in httpcore's pool, so no pool lives for long after such things.
+        moment can stay behind in httpcore's pool, so no pool lives for long after such things. One that was never sent
+        touched no connection.
         """
-        if self._lease is not None:
+        if self._lease is not None and attempt.since is not None:
             self._lease.cuts += 1
             if (attempt.silent and not attempt.fresh) or self._lease.cuts >= _MOST_CUTS:
                 await self.renew()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -93,7 +93,7 @@ def names_of(
     model: str,
     shape: tuple[int, ...],
     dtype: str,
-    classes: int,
+    classes: Sequence[str],
     input: str | None,
     output: str | None,
 ) -> tuple[str, str]:
@@ -104,7 +104,7 @@ def names_of(
         model: its name.
         shape: of one input.
         dtype: of the inputs.
-        classes: how many there are.
+        classes: their names; compared where the server gives them.
         input: the name to use; None: the only one there is.
         output: likewise.
 
@@ -128,9 +128,33 @@ def names_of(
     if entry is not None:
         labels = str(entry.get("datatype")).lstrip("U").startswith("INT")
         given = entry.get("shape")
-        if not (_fits(given, (classes,)) or (labels and (_fits(given, ()) or _fits(given, (1,))))):
-            raise EdgeError(f"its output {out!r} has shape {_short(given)}, the bundle has {classes} classes")
+        if not (_fits(given, (len(classes),)) or (labels and (_fits(given, ()) or _fits(given, (1,))))):
+            raise EdgeError(f"its output {out!r} has shape {_short(given)}, the bundle has {len(classes)} classes")
+    _compare_classes(class_names_of(metadata), classes)
     return name, out
+
+
+def class_names_of(metadata: dict[str, Any]) -> list[str] | None:
+    """The names of the classes that the metadata gives, as a server of ours does; None where there are none."""
+    parameters = metadata.get("parameters")
+    names = parameters.get("classes") if isinstance(parameters, dict) else None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        return None
+    return names
+
+
+def _compare_classes(theirs: list[str] | None, ours: Sequence[str]) -> None:
+    if theirs is None or theirs == list(ours):
+        return
+    if len(theirs) != len(ours):
+        raise EdgeError(f"its model has {len(theirs)} classes, the bundle has {len(ours)}")
+    differ = [i for i, (their, our) in enumerate(zip(theirs, ours, strict=True)) if their != our]
+    first = differ[0]
+    what = "the bundle's in another order" if sorted(theirs) == sorted(ours) else "not the bundle's"
+    raise EdgeError(
+        f"its classes are {what}: {len(differ)} of {len(ours)} differ, the first is class {first}, "
+        f"{_short(theirs[first])} there and {_short(ours[first])} in the bundle"
+    )
 
 
 def _entry(metadata: dict[str, Any], key: str, name: str | None, option: str) -> tuple[str, dict[str, Any] | None]:

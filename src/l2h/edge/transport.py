@@ -25,8 +25,10 @@ from l2h.edge.stats import Recorder
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
 log = logging.getLogger("l2h.edge")
-#: Bytes of JSON from which on it is read and written beside the loop, not on it; the longest metadata that is read.
+#: Bytes of JSON from which on it is read and written beside the loop, not on it; the longest metadata that is read,
+#: beside the names of the classes.
 _LARGE = 1 << 16
+_JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,12 @@ class Reply:
     Attributes:
         reason: why there are no labels; None where there are.
         label: int64 (n,), the server's; None where there are none.
-        healthy: whether the server did its part, for the circuit breaker.
+        healthy: whether the server did its part, for the circuit breaker; None where it had no fair chance to.
     """
 
     reason: str | None
     label: Labels | None
-    healthy: bool
+    healthy: bool | None
 
 
 class Patience:
@@ -62,6 +64,11 @@ class Patience:
             self._scope.cancel()
         return self._scope
 
+    @property
+    def over(self) -> bool:
+        """Whether an answer would come for nobody."""
+        return self.gone or time.monotonic() >= self.until
+
     def end(self) -> None:
         """The caller has gone; on the loop."""
         self.gone = True
@@ -76,13 +83,22 @@ class Transport:
         options: how it is asked; ``options.server`` is given.
         shape: of one input, as the bundle takes it.
         dtype: of the inputs.
-        classes: how many there are.
+        classes: their names.
         recorder: counts.
+
+    Attributes:
+        classes_compared: whether the server, when last looked at, gave names of classes to compare with these.
+        versions: of its model, when last looked at.
     """
 
-    def __init__(self, options: Options, shape: tuple[int, ...], dtype: str, classes: int, recorder: Recorder) -> None:
+    def __init__(
+        self, options: Options, shape: tuple[int, ...], dtype: str, classes: tuple[str, ...], recorder: Recorder
+    ) -> None:
         self._options, self._recorder = options, recorder
-        self._shape, self._dtype, self._classes = shape, dtype, classes
+        self._shape, self._dtype = shape, dtype
+        self._class_names, self._classes = classes, len(classes)
+        self.classes_compared = False
+        self.versions: list[str] = []
         self._pool = Pool(options, recorder)
         self._seats = asyncio.Semaphore(options.connections)
         self._names = (options.input_name, options.output_name)
@@ -99,7 +115,7 @@ class Transport:
         fault = FaultError(reasons.DEADLINE, "no answer within the deadline")
         try:
             with patience.begin():
-                return Reply(None, await self._ask(X, patience.until, attempt), healthy=True)
+                return Reply(None, await self._ask(X, patience, attempt), healthy=True)
             fault = attempt.fault or fault
             await self._pool.cut_off(attempt)
         except FaultError as raised:
@@ -109,7 +125,7 @@ class Transport:
             fault = FaultError(reasons.SERVER_UNREACHABLE, f"{type(error).__name__}: {error}")
         if not patience.gone and self._recorder.failed(f"{fault.reason}: {fault}"):
             log.info("%s: %s: %s", self._options.server, fault.reason, fault)
-        return Reply(fault.reason, None, fault.healthy)
+        return Reply(fault.reason, None, self._verdict(fault, attempt))
 
     async def check(self, until: float) -> None:
         """See that the server is ready and its model is the bundle's.
@@ -127,23 +143,43 @@ class Transport:
                         raise EdgeError(f"{server} is no server of the Open Inference Protocol: {fault}") from fault
                     raise EdgeError(f"{server} is not ready: {fault}") from fault
                 await self._learn()
+                await self._try_key()
             if scope.cancelled_caught:
                 raise EdgeError(f"{server} gave no answer in time")
         except FaultError as fault:
             raise EdgeError(f"{server}: {fault}") from fault
 
+    async def _try_key(self) -> None:
+        """See that the key is taken: by a request without inputs, which is refused for that, and costs nothing."""
+        path = protocol.infer_path(self._options.model)
+        try:
+            await self._pool.exchange("POST", path, most=_LARGE, body=b'{"inputs": []}', headers=_JSON)
+        except FaultError as fault:
+            if fault.reason == reasons.NOT_AUTHORISED:
+                what = "wants a key" if self._options.key is None else "does not take the key"
+                raise EdgeError(f"{self._options.server} {what}: {fault}") from fault
+
     async def close(self) -> None:
         """Close the connections."""
         await self._pool.renew()
 
-    async def _ask(self, X: Array, until: float, attempt: Attempt) -> Labels:
+    def _verdict(self, fault: FaultError, attempt: Attempt) -> bool | None:
+        """What a fault says of the server: nothing where it was not asked, or not given the time to answer."""
+        if attempt.since is None:
+            return None
+        hasty = fault.reason == reasons.DEADLINE and attempt.waited() < self._options.fair_wait
+        return None if hasty and not attempt.blamed else fault.healthy
+
+    async def _ask(self, X: Array, patience: Patience, attempt: Attempt) -> Labels:
         id = uuid4().hex
         async with self._seats:
-            source, output = await self._named()
+            source, output = await self._named(attempt)
             body, headers = await self._encode(X, source, output, id)
             headers |= {"Idempotency-Key": id, "X-Request-Id": id}
             left, stale, sent = self._options.retries, self._options.connections, 0
             while True:
+                if patience.over:
+                    raise FaultError(reasons.DEADLINE, "no time was left to send the request")
                 self._recorder.sent(len(body), repeat=sent > 0)
                 sent += 1
                 try:
@@ -154,9 +190,11 @@ class Transport:
                     if fault.stale and stale > 0:
                         stale -= 1
                         continue
-                    if fault.again is None or left == 0 or time.monotonic() + fault.again >= until:
+                    if fault.again is None or left == 0 or time.monotonic() + fault.again >= patience.until:
                         raise
                     left -= 1
+                    attempt.blamed |= not fault.healthy
+                    attempt.paused += fault.again
                     await asyncio.sleep(fault.again)
 
     async def _exchange(
@@ -197,7 +235,7 @@ class Transport:
 
         return encode() if self._options.binary or X.size < _LARGE else await asyncio.to_thread(encode)
 
-    async def _named(self) -> tuple[str, str]:
+    async def _named(self, attempt: Attempt) -> tuple[str, str]:
         """The names of input and output, from the server's metadata where the options leave one open."""
         source, output = self._names
         if source is not None and output is not None:
@@ -207,14 +245,15 @@ class Transport:
             if source is not None and output is not None:
                 return source, output
             try:
-                return await self._learn()
+                return await self._learn(attempt)
             except EdgeError as error:
                 raise FaultError(reasons.BAD_ANSWER, str(error)) from error
 
-    async def _learn(self) -> tuple[str, str]:
+    async def _learn(self, attempt: Attempt | None = None) -> tuple[str, str]:
         path = protocol.model_path(self._options.model)
+        most = _LARGE + len(json.dumps(self._class_names))
         try:
-            _, body = await self._pool.exchange("GET", path, most=_LARGE)
+            _, body = await self._pool.exchange("GET", path, most=most, attempt=attempt)
         except FaultError as fault:
             if fault.reason != reasons.REFUSED:
                 raise
@@ -229,10 +268,13 @@ class Transport:
                 model=self._options.model,
                 shape=self._shape,
                 dtype=self._dtype,
-                classes=self._classes,
+                classes=self._class_names,
                 input=self._options.input_name,
                 output=self._options.output_name,
             )
         except EdgeError as error:
             raise EdgeError(f"{self._options.server}: {error}") from error
+        self.classes_compared = protocol.class_names_of(metadata) is not None
+        versions = metadata.get("versions")
+        self.versions = [str(one) for one in versions] if isinstance(versions, list) else []
         return names
