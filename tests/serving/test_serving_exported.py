@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from serving_process import Client, Server, make_key
@@ -10,6 +12,7 @@ from sklearn.tree import DecisionTreeClassifier
 import l2h
 from l2h import HelpSystem, Settings, StageSettings
 from l2h.bundle import ServerBundle
+from l2h.cli.app import run
 from l2h.edge import EdgeError
 from l2h.errors import CostError
 
@@ -64,3 +67,20 @@ def test_prices_that_are_none_are_told(exported, costs):
             edge.costs = costs
         with pytest.raises(CostError, match=r"l2h\.Costs"):
             edge.predict(np.zeros((1, *edge.bundle.input_shape), edge.bundle.input_dtype), costs=costs)
+
+
+def test_bench_edge_times_both_ways(exported, tmp_path, certificate, capsys):
+    cert, key = certificate
+    asked = ["bench", "edge", str(exported), "--data", "digits", "--repeats", "50", "--json"]
+    assert run(asked) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["repeats"], found["remote_ms"]) == (50, None)
+    assert found["ratio_p50"] == pytest.approx(found["local_ms"]["p50"] / found["model_ms"]["p50"], abs=1e-3)
+    with Server(exported, tmp_path, tls_cert=str(cert), tls_key=str(key)) as server:
+        assert run([*asked, "--server", server.url, "--ca-file", str(cert)]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["remote_answered"] == 50
+        assert found["remote_ms"]["p50"] > found["model_ms"]["p50"]
+        assert len(server.rows()) == 70, "the warm-up is charged too"
+        assert run([*asked, "--server", server.url]) == 1
+        assert "certificate" in capsys.readouterr().err.lower()

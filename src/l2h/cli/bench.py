@@ -26,6 +26,7 @@ def edge(
     repeats: Annotated[int, typer.Option(help="Answers to time.", min=1)] = 2000,
     server: Annotated[str | None, typer.Option("--server", "-s", help="Time this server's answers as well.")] = None,
     key_file: KeyFile = None,
+    ca_file: CaFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Time a local answer beside the model calls it makes, and the server's answer where one is given.
@@ -42,7 +43,8 @@ def edge(
 
     loaded = DeviceBundle(bundle)
     X = _random(loaded.input_shape, loaded.input_dtype, 256) if data is None else read_inputs(data, loaded)
-    found = measure(loaded, X, repeats=repeats, server=server, key=read_key(key_file))
+    trusted = True if ca_file is None else ca_file
+    found = measure(loaded, X, repeats=repeats, server=server, key=read_key(key_file), verify_tls=trusted)
     if as_json:
         print_json(found.as_dict())
         return

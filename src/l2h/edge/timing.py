@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ def measure(
     server: str | None = None,
     key: str | None = None,
     deadline: float = 1.0,
+    verify_tls: bool | str | Path = True,
 ) -> EdgeTiming:
     """Time local answers, and the server's where one is given.
 
@@ -70,6 +72,7 @@ def measure(
         server: to be asked as well.
         key: for it.
         deadline: of an answer by it.
+        verify_tls: as in :class:`EdgeClient`.
 
     Raises:
         SettingsError: fewer than one repeat.
@@ -99,25 +102,26 @@ def measure(
                 local.append(end - between)
     remote, answered = None, 0
     if server is not None:
-        remote, answered = _remote(bundle, X, repeats, server, key, deadline)
+        with EdgeClient(bundle, server, key=key, costs=_free(bundle), deadline=deadline, verify_tls=verify_tls) as edge:
+            remote, answered = _remote(edge, X, repeats)
     return EdgeTiming(repeats, _percentiles(model), _percentiles(local), remote, answered)
 
 
-def _remote(
-    bundle: DeviceBundle, X: Array, repeats: int, server: str, key: str | None, deadline: float
-) -> tuple[dict[str, float], int]:
-    """Every input is sent: at no price, where the rejector answers for every price, or else what it wants sent."""
-    free = Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
+def _free(bundle: DeviceBundle) -> Costs:
+    """No price, at which everything is sent, where the rejector answers for every price; else its own."""
+    return Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
+
+
+def _remote(edge: EdgeClient, X: Array, repeats: int) -> tuple[dict[str, float], int]:
+    edge.check()
     times, answered = [], 0
-    with EdgeClient(bundle, server, key=key, costs=free, deadline=deadline) as edge:
-        edge.check()
-        for i in range(-min(20, repeats), repeats):
-            answers = edge.predict(X[i % len(X)][None])
-            if i >= 0 and answers.source[0] == "remote" and answers.latency is not None:
-                times.append(float(answers.latency[0]))
-                answered += 1
+    for i in range(-min(20, repeats), repeats):
+        answers = edge.predict(X[i % len(X)][None])
+        if i >= 0 and answers.source[0] == "remote" and answers.latency is not None:
+            times.append(float(answers.latency[0]))
+            answered += 1
     if not times:
-        raise BundleError(f"{server} answered none of {repeats} requests; the last trouble: {edge.stats().error}")
+        raise BundleError(f"the server answered none of {repeats} requests; the last trouble: {edge.stats().error}")
     return _percentiles(times), answered
 
 
