@@ -18,6 +18,7 @@ from serving_process import Client, Server
 
 from l2h import wire
 
+wire_types = ["UINT8", "INT64", "FP16", "FP32", "BOOL", "BYTES"]
 START = "POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -201,6 +202,30 @@ def test_any_bytes_get_an_answer_or_are_dropped(strict, data):
         except ConnectionResetError:
             return
     assert not reply or status(reply) in (400, 404, 405, 431, 503)
+
+
+@pytest.fixture(scope="module")
+def single(bundle, tmp_path_factory):
+    """A server with one worker, whose memory is watched."""
+    with Server(bundle, tmp_path_factory.mktemp("single")) as running:
+        assert Client(running).ask(np.zeros((64, 1, 4, 4), np.uint8)).status == 200
+        yield running, peak(running)
+
+
+pieces = st.sampled_from(["1", "1e400", "-0.5", "true", "null", "[]", "[1]", "[[1, 2]]", "{}", '"a"', f'"{"b" * 500}"'])
+sizes = st.lists(st.sampled_from([0, 1, 4, 16, 1000, 10**6, 10**12]), max_size=5)
+
+
+@SLOW
+@given(
+    piece=pieces, times=st.integers(1, 20_000), depth=st.integers(0, 60), kind=st.sampled_from(wire_types), shape=sizes
+)
+def test_any_long_body_gets_an_answer_and_takes_little_memory(single, piece, times, depth, kind, shape):
+    server, before = single
+    data = "[" * depth + ",".join([piece] * times) + "]" * depth
+    body = f'{{"inputs": [{{"name": "x", "datatype": "{kind}", "shape": {shape}, "data": [{data}]}}]}}'.encode()
+    _allowed(Client(server).post(body[: 2**20], {}))
+    assert peak(server) - before < 64
 
 
 def test_after_all_that_it_is_well(server, strict, x):
