@@ -49,14 +49,14 @@ class Breaker:
     Example:
         >>> now = 0.0
         >>> breaker = Breaker(failures=2, rest=5.0, clock=lambda: now)
-        >>> for _ in range(2):
-        ...     breaker.enter().settle(healthy=False)
-        >>> breaker.state, breaker.enter() is None
-        ('open', True)
+        >>> for leave in breaker.enter(2):
+        ...     leave.settle(healthy=False)
+        >>> breaker.state, breaker.enter(2)
+        ('open', [])
         >>> now = 5.0
-        >>> probe = breaker.enter()
-        >>> breaker.state, breaker.enter() is None
-        ('half-open', True)
+        >>> (probe,) = breaker.enter(2)
+        >>> breaker.state, breaker.enter(2)
+        ('half-open', [])
         >>> probe.settle(healthy=True)
         >>> breaker.state
         'closed'
@@ -86,13 +86,8 @@ class Breaker:
         with self._lock:
             return self._refuses()
 
-    def enter(self) -> Pass | None:
-        """Leave to ask the server; None while it is to be left alone. Every pass must be settled."""
-        passes = self.enter_all(1)
-        return passes[0] if passes else None
-
-    def enter_all(self, wanted: int) -> list[Pass]:
-        """Leave to ask it so many times, or once where it is only tried, or never. Every pass must be settled."""
+    def enter(self, wanted: int) -> list[Pass]:
+        """Leave to ask the server so many times, once where it is only tried, or never. Every pass must be settled."""
         with self._lock:
             if wanted < 1 or self._refuses():
                 return []

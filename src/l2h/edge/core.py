@@ -238,7 +238,7 @@ class Core:
         size = self.options.max_batch
         unable = self._unable(until)
         # Leave to send comes before the permits: none is spent on what then stays.
-        passes = [] if unable else self._breaker.enter_all(-(-int(wishes.able.sum()) // size))
+        passes = [] if unable else self._breaker.enter(-(-int(wishes.able.sum()) // size))
         try:
             most = len(passes) * size
             if unable is None and not most and wishes.able.any():  # it opened just now
