@@ -19,13 +19,11 @@ import numpy.typing as npt
 
 from l2h.errors import L2HError
 
-_fast_loads: Callable[[memoryview], Any] | None = None
+_fast_loads: Callable[[memoryview], Any] | None
 try:  # ten times as fast on numbers; a server has it, a device need not
-    import orjson
-
-    _fast_loads = orjson.loads
+    from orjson import loads as _fast_loads
 except ImportError:
-    pass
+    _fast_loads = None
 
 #: How many bytes of a body with binary tensors are its JSON part.
 LENGTH_HEADER = "Inference-Header-Content-Length"

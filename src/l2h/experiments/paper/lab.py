@@ -174,7 +174,7 @@ class Lab:
         scale: full or quick.
         folder: where passes are kept.
         device: as in :class:`l2h.Settings`.
-        precision: of our recipe; the paper's runs in fp32.
+        precision: of our recipe; the paper's runs in tf32.
         progress: who is told.
         dataset: the data set, where it is loaded already.
         about: what else the passes depend on.
