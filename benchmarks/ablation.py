@@ -26,7 +26,7 @@ from l2h import metrics
 from l2h.cli.compare import GRID_1, GRID_E
 from l2h.cli.options import make_settings, parse_options
 from l2h.costs import FloatArray, generalized_loss
-from l2h.experiments.compare import make_bench
+from l2h.experiments.compare.seed import make_bench
 from l2h.experiments.plan import Plan, digits_plan, divide, load_data
 from l2h.losses import priced_losses
 from l2h.methods import Bench, Inputs

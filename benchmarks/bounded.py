@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 import l2h
-from l2h import runs
+from l2h.experiments import runs
 from l2h.files import write_atomically
 from l2h.metrics import spread
-from l2h.report.figure import CLIENT, INK, SYSTEM, blank, legend_below, percent_axis, png, titled
+from l2h.report.common.figure import CLIENT, INK, SYSTEM, blank, legend_below, percent_axis, png, titled
 
 BOUNDS = [round(0.05 * k, 2) for k in range(21)]
 LOOKS = {"threshold": (SYSTEM, "-"), "stochastic": (CLIENT, "--"), "random": (INK, ":")}
@@ -69,8 +69,8 @@ def measure(run: Path, costs: l2h.Costs) -> dict[str, list[dict[str, float]]]:
     rng = np.random.default_rng(seed)
     for q in BOUNDS:
         sent = {
-            "threshold": l2h.limits.threshold_for(held.saving(free), q).apply(judged.saving(free), rng),
-            "stochastic": l2h.limits.stochastic(judged.remote(costs), float(held.remote(costs).mean()), q, rng),
+            "threshold": l2h.limits.rules.threshold_for(held.saving(free), q).apply(judged.saving(free), rng),
+            "stochastic": l2h.limits.rules.stochastic(judged.remote(costs), float(held.remote(costs).mean()), q, rng),
         }
         for rule, remote in sent.items():
             out[rule].append({"rate": float(remote.mean()), "accuracy": float(np.where(remote, server, client).mean())})

@@ -21,7 +21,7 @@ import l2h
 from l2h.files import write_atomically
 from l2h.losses import rejector_loss
 from l2h.metrics import spread
-from l2h.report.figure import CLIENT, INK, SERVER, SYSTEM, blank, legend_below, png, titled
+from l2h.report.common.figure import CLIENT, INK, SERVER, SYSTEM, blank, legend_below, png, titled
 
 COLOURS = (INK, CLIENT, SERVER, SYSTEM)
 

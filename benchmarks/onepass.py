@@ -24,7 +24,7 @@ from l2h.models import build_scaled
 from l2h.models.rejectors import SeparateRejector, client_view
 from l2h.models.scaling import InputScale
 from l2h.report import png
-from l2h.report.paper_plots import plot_scaling
+from l2h.report.paper.plots import plot_scaling
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.training import Context, RejectorBatch, RejectorSpec, pick_device
 from l2h.training.alternating import AlternatingStage

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse import coo_array, vstack
 
-from l2h.limiter import Limiter
-from l2h.limits import RateLimit
+from l2h.limits import Limiter, RateLimit
 
 HOUR = 3600.0
 LIMIT = RateLimit(100, per="1h")

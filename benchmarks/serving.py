@@ -6,7 +6,7 @@ A LeNet-5 on 32x32 images behind both servers, 64 connections, one image a reque
 batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. At last
 a local answer of the edge client beside the one call of its LeNet and rejector in one graph. All come in turn, several
 rounds of each, and the median round counts. The load is made by wrk where it is installed
-(`apt install wrk`), else by l2h.loadtest. Writes serving.csv and prints the ratios.
+(`apt install wrk`), else by l2h.serving.bench.load. Writes serving.csv and prints the ratios.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from mlserver_process import mlserver
 from l2h import HelpSystem, Settings, StageSettings
 from l2h.bundle import DeviceBundle, ServerBundle
 from l2h.edge.timing import measure as time_edge
-from l2h.loadtest import measure
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
-from l2h.serving.bench import raw_throughput, running
-from l2h.serving.config import processors
-from l2h.wire import Tensor, encode_request
+from l2h.protocol import Tensor, encode_request
+from l2h.serving.bench.load import measure
+from l2h.serving.bench.server import raw_throughput, running
+from l2h.serving.process.config import processors
 
 SHAPE, CLASSES = (3, 32, 32), 10
 

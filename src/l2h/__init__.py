@@ -19,20 +19,20 @@ _HOME = {
     "Costs": "l2h.costs",
     "EdgeClient": "l2h.edge",
     "RateLimit": "l2h.limits",
-    "Limiter": "l2h.limiter",
+    "Limiter": "l2h.limits",
     "Dataset": "l2h.data",
     "HelpSystem": "l2h.system",
     "Report": "l2h.metrics",
     "Settings": "l2h.settings",
     "StageSettings": "l2h.settings",
-    "StochasticClient": "l2h.clients",
-    "as_client": "l2h.clients",
+    "StochasticClient": "l2h.classifiers",
+    "as_client": "l2h.classifiers",
     "load": "l2h.system",
     "load_dataset": "l2h.data",
 }
 _MODULES = (
     "bundle",
-    "clients",
+    "classifiers",
     "costs",
     "data",
     "decision",
@@ -70,12 +70,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from l2h.answers import Answer, Answers
-    from l2h.clients import StochasticClient, as_client
+    from l2h.classifiers import StochasticClient, as_client
     from l2h.costs import Costs
     from l2h.data import Dataset, load_dataset
     from l2h.edge import AsyncEdgeClient, EdgeClient
-    from l2h.limiter import Limiter
-    from l2h.limits import RateLimit
+    from l2h.limits import Limiter, RateLimit
     from l2h.metrics import Report
     from l2h.settings import Settings, StageSettings
     from l2h.system import HelpSystem, load

@@ -24,8 +24,8 @@ from bundle_maker import (
 import l2h
 from l2h import Costs, HelpSystem, RateLimit
 from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle
+from l2h.decision import bounded
 from l2h.errors import SettingsError
-from l2h.judgement import bounded
 
 Systems = Callable[[str], HelpSystem]
 Bundles = Callable[[str], Path]

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 import l2h
 from l2h.experiments.plan import divide, plan_of
-from l2h.runs import read_config
+from l2h.experiments.runs import read_config
 from l2h.training.checkpoint import load_checkpoint
 
 ROWS, TEST = 2000, 2000

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from cli_runner import Result, assert_told, call, command, environment, execute, files_of, one_line
 
-from l2h import methods, runs
+from l2h import methods
 from l2h.costs import Costs, generalized_loss
-from l2h.experiments.compare import SeedResult
+from l2h.experiments import runs
+from l2h.experiments.compare.seed import SeedResult
 
 DEADLINE = 120.0
 #: Seconds a seed, with every part of a real one.

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from l2h import wire
+from l2h import protocol
 
 #: A small file that is large when unpacked.
 BOMB = gzip.compress(b"\0" * 50_000_000, 9)
@@ -36,8 +36,8 @@ class Asked:
     at: float = field(default_factory=time.monotonic)
 
     def inputs(self) -> np.ndarray:
-        length = wire.header_length(self.headers.get(wire.LENGTH_HEADER.lower()))
-        return wire.decode_request(self.body, length).inputs[0].data
+        length = protocol.header_length(self.headers.get(protocol.LENGTH_HEADER.lower()))
+        return protocol.decode_request(self.body, length).inputs[0].data
 
 
 class _Looping:
@@ -199,20 +199,20 @@ class RoughServer(_Looping):
 
     def encoded(self, asked: Asked, **changes: Any) -> tuple[bytes, dict[str, str]]:
         """A good answer, but for the changes."""
-        length = wire.header_length(asked.headers.get(wire.LENGTH_HEADER.lower()))
-        request = wire.decode_request(asked.body, length)
+        length = protocol.header_length(asked.headers.get(protocol.LENGTH_HEADER.lower()))
+        request = protocol.decode_request(asked.body, length)
         assert [t.name for t in request.inputs] == [self.input_name]
         data = changes.get("data")
         if data is None:
             data = np.asarray(self.scores(request.inputs[0].data), dtype=np.float32)
-        response = wire.Response(
-            [wire.Tensor(changes.get("output", self.output_name), data)],
+        response = protocol.Response(
+            [protocol.Tensor(changes.get("output", self.output_name), data)],
             changes.get("model", self.name),
             self.version,
             changes.get("id", request.id),
         )
         output = response.outputs[0].name
-        return wire.encode_response(response, {output: request.wants_binary(output)})
+        return protocol.encode_response(response, {output: request.wants_binary(output)})
 
     # What can be done to a request; each returns whether the connection goes on.
 

@@ -4,7 +4,7 @@ import pytest
 from exchange_maker import IDENTITY, TOKEN, publish
 from exchange_proxy import FaultProxy
 
-from l2h.exchange import PublisherServer, SnapshotStore
+from l2h.training.exchange import PublisherServer, SnapshotStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import l2h
-from l2h.exchange import Arrived, SnapshotFetcher, SnapshotStore
+from l2h.training.exchange import Arrived, SnapshotFetcher, SnapshotStore
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from exchange_maker import IDENTITY, TOKEN, fetcher_for, publish, whole
 
-from l2h.exchange import PublisherServer, SnapshotStore
+from l2h.training.exchange import PublisherServer, SnapshotStore
 
 
 def say(*words: object) -> None:

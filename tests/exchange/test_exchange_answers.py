@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2h.exchange import SnapshotError, pack_answers, unpack_answers
+from l2h.training.exchange import SnapshotError, pack_answers, unpack_answers
 
 
 @given(st.lists(st.booleans(), max_size=300))

@@ -12,7 +12,7 @@ from exchange_proxy import Fault, FaultProxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from l2h.exchange import PublisherServer, SnapshotStore
+from l2h.training.exchange import PublisherServer, SnapshotStore
 
 SIZE = 200_000
 FAULTS = st.builds(

@@ -11,7 +11,14 @@ import pytest
 from exchange_maker import IDENTITY, QUICK, TOKEN, arrives, fetcher_for, publish, until, whole
 from exchange_proxy import Fault, FaultProxy
 
-from l2h.exchange import ExchangeError, PublisherServer, SnapshotError, SnapshotFetcher, SnapshotStore, pack_answers
+from l2h.training.exchange import (
+    ExchangeError,
+    PublisherServer,
+    SnapshotError,
+    SnapshotFetcher,
+    SnapshotStore,
+    pack_answers,
+)
 
 
 def test_the_newest_arrives_and_is_taken_once(store, server, tmp_path):
@@ -126,7 +133,7 @@ def test_a_peer_that_turns_into_another_is_never_used(store, proxy, server, tmp_
 def test_a_wrong_token_is_said_once_and_tried_on(store, proxy, tmp_path, caplog):
     publish(store, 0)
     with (
-        caplog.at_level(logging.WARNING, "l2h.exchange"),
+        caplog.at_level(logging.WARNING, "l2h.training.exchange"),
         fetcher_for(proxy.url, tmp_path / "c", token="wrong") as fetcher,
     ):
         until(lambda: fetcher.status().failures.get("refused", 0) >= 4)

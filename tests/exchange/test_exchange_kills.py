@@ -10,7 +10,7 @@ import pytest
 from exchange_maker import arrives, fetcher_for, publish, run_role, until, whole, words
 from exchange_proxy import Fault, FaultProxy
 
-from l2h.exchange import SnapshotStore
+from l2h.training.exchange import SnapshotStore
 
 
 @pytest.fixture

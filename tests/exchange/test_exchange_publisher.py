@@ -12,7 +12,7 @@ import pytest
 from exchange_maker import IDENTITY, TOKEN, content, publish
 
 from l2h.errors import MissingExtraError
-from l2h.exchange import ExchangeError, PublisherServer, SnapshotStore, publish_app
+from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore, publish_app
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -152,7 +152,7 @@ def test_an_identity_that_says_too_little_or_is_not_plain_is_refused(store, iden
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_a_missing_package_is_named_with_what_installs_it(tmp_path, monkeypatch, package):
     for name in list(sys.modules):
-        if name.split(".")[0] == package or name == "l2h.exchange.app":
+        if name.split(".")[0] == package or name == "l2h.training.exchange.app":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'l2h\[serve\]'"):

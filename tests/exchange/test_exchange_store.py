@@ -10,9 +10,9 @@ import sys
 import pytest
 from exchange_maker import content, publish, run_role, words
 
-import l2h.exchange.store as store_module
+import l2h.training.exchange.store as store_module
 from l2h.errors import CheckpointError
-from l2h.exchange import ExchangeError, SnapshotError, SnapshotStore
+from l2h.training.exchange import ExchangeError, SnapshotError, SnapshotStore
 
 
 def test_versions_count_up_in_each_kind_and_across_restarts(tmp_path):
@@ -122,6 +122,6 @@ def test_a_store_keeps_at_least_one(tmp_path):
 
 
 def test_importing_the_package_loads_neither_torch_nor_the_server(tmp_path):
-    code = "import sys, l2h.exchange; print({'torch', 'starlette', 'uvicorn'} & set(sys.modules))"
+    code = "import sys, l2h.training.exchange; print({'torch', 'starlette', 'uvicorn'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

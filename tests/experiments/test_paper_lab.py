@@ -18,7 +18,7 @@ import pytest
 import torch
 from paper_runner import write_images
 
-from l2h.clients import unit_range
+from l2h.classifiers import unit_range
 from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.errors import DataError, RunError

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from l2h.limiter import DriftMonitor, Limiter
-from l2h.limits import LimitError, RateLimit, guaranteed_threshold, threshold_for
+from l2h.limits import DriftMonitor, Limiter, LimitError, RateLimit, guaranteed_threshold, threshold_for
 
 
 def feed(monitor: DriftMonitor, exceeds: list[bool]) -> int | None:
@@ -112,7 +111,7 @@ def test_the_limiter_warns_once_an_excursion(caplog: pytest.LogCaptureFixture) -
         assert "calibrate again" in caplog.records[-1].getMessage()
         traffic(1500, 0.0)
         assert limiter.drift() is None
-    assert {record.name for record in caplog.records} == {"l2h.limiter"}
+    assert {record.name for record in caplog.records} == {"l2h.limits"}
     traffic(1500, -0.2)
     assert limiter.drift() == "below"
 

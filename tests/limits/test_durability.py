@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from l2h.limiter import Limiter, store
-from l2h.limits import LimitError, RateLimit
+from l2h.limits import Limiter, LimitError, RateLimit, store
 
 Checker = Callable[[list[float], float], int]
 
 #: Asks for as long as it lives and tells of each permit at once; ends after so many seconds.
 CHILD = """
 import sys, time
-from l2h.limiter import Limiter
+from l2h.limits import Limiter
 from l2h.limits import RateLimit
 
 path, limit, seconds, pause = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])

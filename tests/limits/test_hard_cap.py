@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l2h.errors import DataError
-from l2h.limiter import Limiter
-from l2h.limits import LimitError, RateLimit
+from l2h.limits import Limiter, LimitError, RateLimit
 
 Checker = Callable[[list[float], float], int]
 fixed = settings(derandomize=True, deadline=None, max_examples=300)

@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from l2h.limiter import Limiter
-from l2h.limiter.pacing import Sketch
-from l2h.limits import RateLimit, threshold_for
+from l2h.limits import Limiter, RateLimit, threshold_for
+from l2h.limits.pacing import Sketch
 
 HOUR = 3600.0
 Floats = npt.NDArray[np.float64]

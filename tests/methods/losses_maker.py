@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from l2h import methods
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.methods import Bench, Learned, Outcomes, Prices
 from l2h.models import client_view

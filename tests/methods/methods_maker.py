@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from l2h.data import Dataset
-from l2h.experiments.compare import make_bench
+from l2h.experiments.compare.seed import make_bench
 from l2h.experiments.plan import Plan
 from l2h.methods import Bench, Outcomes
 from l2h.settings import Settings, StageSettings

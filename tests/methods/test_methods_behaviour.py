@@ -28,7 +28,7 @@ from l2h.methods import Bench, Inputs, Learned, Method, Prices, Rule, Traits
 from l2h.methods.base import FAMILIES
 from l2h.methods.learned import local_score
 from l2h.models.rejectors import client_view
-from l2h.report.comparison import property_rows
+from l2h.report.comparison.model import property_rows
 from l2h.training import Pool
 
 EVERY = methods.get(methods.known())

@@ -20,7 +20,7 @@ from l2h import methods
 from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.errors import DataError, RunError, SettingsError
-from l2h.experiments.compare import SeedResult, run_seed, take_classes
+from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
 from l2h.experiments.plan import Plan, divide, make_client, make_system
 from l2h.methods import Bench, Choice, Inputs, Knowing, Learned, Method, Rule
 from l2h.training import Context, RejectorStage, repeatable

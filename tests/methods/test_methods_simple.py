@@ -11,7 +11,7 @@ from losses_maker import Labels, answers, bench_of, outcomes_by_right, outcomes_
 from scipy.optimize import minimize_scalar
 
 from l2h import metrics
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.decision import bayes
 from l2h.errors import DataError

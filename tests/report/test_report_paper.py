@@ -28,8 +28,8 @@ from test_report_comparison import EVIL, Page, rendered
 
 from l2h.errors import DataError
 from l2h.report import experiment_tables, png, write_experiment, write_overview
-from l2h.report.figure import DPI
-from l2h.report.paper_plots import (
+from l2h.report.common.figure import DPI
+from l2h.report.paper.plots import (
     plot_bounds,
     plot_losses,
     plot_per_class,

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from l2h.cli import main
-from l2h.exchange import Arrived, SnapshotStore
+from l2h.training.exchange import Arrived, SnapshotStore
 
 
 def watch(witness: Path) -> None:

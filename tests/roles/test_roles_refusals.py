@@ -18,7 +18,6 @@ from l2h import Settings
 from l2h.cli import roles
 from l2h.cli.roles import Link, follow_training, serve_training
 from l2h.data import Dataset
-from l2h.exchange import ExchangeError, PublisherServer, SnapshotStore, pack_answers
 from l2h.experiments.plan import Plan, divide, load_data
 from l2h.files import digest
 from l2h.models import build_scaled
@@ -27,6 +26,7 @@ from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.system import HelpSystem
 from l2h.training import Silent
 from l2h.training.checkpoint import load_checkpoint
+from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore, pack_answers
 from l2h.training.loop import run_stage
 
 EPOCHS = 2

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from l2h import wire
-from l2h.serving.keys import add_key
+from l2h import protocol
+from l2h.serving.accounts.keys import add_key
 
 PATIENCE = 30.0
 
@@ -120,8 +120,8 @@ class Reply:
 
     @property
     def scores(self) -> np.ndarray:
-        length = wire.header_length(self.headers.get(wire.LENGTH_HEADER.lower()))
-        return wire.decode_response(self.body, length).outputs[0].data
+        length = protocol.header_length(self.headers.get(protocol.LENGTH_HEADER.lower()))
+        return protocol.decode_response(self.body, length).outputs[0].data
 
     @property
     def error(self) -> str:
@@ -153,7 +153,7 @@ class Client:
         return reply
 
     def ask(self, x: np.ndarray, *, binary: bool = True, **headers: str) -> Reply:
-        body, sent = wire.encode_request([wire.Tensor("x", x)], binary=binary)
+        body, sent = protocol.encode_request([protocol.Tensor("x", x)], binary=binary)
         return self.post(body, {**sent, **{k.replace("_", "-"): v for k, v in headers.items()}})
 
     def close(self) -> None:
@@ -205,8 +205,8 @@ class Load:
             if reply.status == 200:
                 self.good.append(name)
                 self.versions[
-                    wire.decode_response(
-                        reply.body, wire.header_length(reply.headers.get(wire.LENGTH_HEADER.lower()))
+                    protocol.decode_response(
+                        reply.body, protocol.header_length(reply.headers.get(protocol.LENGTH_HEADER.lower()))
                     ).version
                 ] += 1
             elif reply.status in (429, 503):

@@ -11,7 +11,7 @@ import numpy as np
 from serving_maker import linear, write_bundle
 from serving_process import Client, Server, until
 
-from l2h import wire
+from l2h import protocol
 from l2h.bundle import ServerBundle
 
 
@@ -26,10 +26,12 @@ def test_joined_requests_get_their_own_answers(tmp_path):
         async with httpx.AsyncClient(limits=httpx.Limits(max_connections=200), timeout=30) as client:
 
             async def ask(i: int):
-                body, headers = wire.encode_request([wire.Tensor("x", inputs[i])], binary=i % 2 == 0, id=str(i))
+                body, headers = protocol.encode_request([protocol.Tensor("x", inputs[i])], binary=i % 2 == 0, id=str(i))
                 reply = await client.post(url, content=body, headers=headers)
                 assert reply.status_code == 200, reply.text
-                return wire.decode_response(reply.content, wire.header_length(reply.headers.get(wire.LENGTH_HEADER)))
+                return protocol.decode_response(
+                    reply.content, protocol.header_length(reply.headers.get(protocol.LENGTH_HEADER))
+                )
 
             return await asyncio.gather(*(ask(i) for i in range(200)))
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving_process import Client, Server
 
-from l2h import wire
+from l2h import protocol
 
 wire_types = ["UINT8", "INT64", "FP16", "FP32", "BOOL", "BYTES"]
 START = "POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\n"
@@ -117,7 +117,7 @@ def test_too_many_connections_are_refused(strict, x):
 
 
 def test_requests_in_a_row_without_waiting_are_answered_in_order(strict, x):
-    body, headers = wire.encode_request([wire.Tensor("x", x)], binary=False)
+    body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=False)
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + f"Content-Length: {len(body)}\r\n"
     requests = [f"{START}X-Request-Id: r{i}\r\n{head}\r\n".encode() + body for i in range(5)]
     reply = talk(strict, b"".join(requests))
@@ -140,7 +140,7 @@ tensors = st.fixed_dictionaries(
     optional={
         "name": st.just("x") | values,
         "shape": st.just([1, 1, 4, 4]) | st.lists(st.integers(-2, 2**40), max_size=10) | values,
-        "datatype": st.sampled_from([*wire.DATATYPES, "BYTES", "BF16"]) | values,
+        "datatype": st.sampled_from([*protocol.DATATYPES, "BYTES", "BF16"]) | values,
         "data": st.lists(st.integers(0, 255), min_size=16, max_size=16) | values,
         "parameters": st.fixed_dictionaries({"binary_data_size": st.just(16) | st.integers(-1, 2**50) | values})
         | values,
@@ -165,13 +165,13 @@ def _allowed(reply) -> None:
 @SLOW
 @given(head=json_bytes, tail=st.binary(max_size=40), shift=st.integers(-3, 3), said=st.booleans())
 def test_any_body_gets_an_answer(server, head, tail, shift, said):
-    headers = {wire.LENGTH_HEADER: str(max(0, len(head) + shift * (len(tail) % 2)))} if said else {}
+    headers = {protocol.LENGTH_HEADER: str(max(0, len(head) + shift * (len(tail) % 2)))} if said else {}
     _allowed(Client(server).post(head + tail, headers))
 
 
 names = st.sampled_from(
     [
-        wire.LENGTH_HEADER,
+        protocol.LENGTH_HEADER,
         "Content-Encoding",
         "Idempotency-Key",
         "X-Request-Id",
@@ -186,7 +186,7 @@ texts = st.text(st.characters(min_codepoint=32, max_codepoint=255, blacklist_cha
 @SLOW
 @given(headers=st.dictionaries(names, texts | st.sampled_from(["gzip", "-1", "99999999999999999999", "100-continue"])))
 def test_any_header_gets_an_answer(server, headers):
-    body, sent = wire.encode_request([wire.Tensor("x", np.zeros((1, 1, 4, 4), np.uint8))], binary=True)
+    body, sent = protocol.encode_request([protocol.Tensor("x", np.zeros((1, 1, 4, 4), np.uint8))], binary=True)
     headers = {name: value.strip().encode("latin-1") for name, value in headers.items()}
     _allowed(Client(server).post(body, {**sent, **headers}))
 

@@ -10,9 +10,9 @@ import pytest
 from serving_process import Client, Server, make_key, until
 
 from l2h.cli.app import run
-from l2h.serving.allowance import Quota, Rate
+from l2h.serving.accounts.allowance import Quota, Rate
+from l2h.serving.accounts.keys import add_key, change_key, hash_of, read_keys
 from l2h.serving.errors import AllowanceError, KeyFileError
-from l2h.serving.keys import add_key, change_key, hash_of, read_keys
 
 
 @pytest.fixture(scope="module")

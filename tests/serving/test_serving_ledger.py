@@ -19,7 +19,7 @@ import pytest
 from serving_maker import linear, write_bundle
 from serving_process import Client, Load, Server, make_key, until
 
-from l2h import wire
+from l2h import protocol
 
 
 def test_a_row_says_who_what_and_how_much(bundle, tmp_path, x):
@@ -199,7 +199,7 @@ def test_who_hung_up_is_not_charged(tmp_path):
     write_bundle(tmp_path / "b", linear(hidden=2000, layers=40))
     x = np.zeros((64, 1, 4, 4), np.uint8)
     with Server(tmp_path / "b", tmp_path / "s", max_wait=60.0) as server:
-        body, headers = wire.encode_request([wire.Tensor("x", x)], binary=True)
+        body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=True)
         with ThreadPoolExecutor(3) as pool:
             busy = [pool.submit(Client(server).ask, x) for _ in range(3)]
             until(lambda: server.metric("l2h_in_flight") >= 1)

@@ -18,9 +18,9 @@ import pytest
 from serving_maker import linear, write_bundle
 from serving_process import Client, Load, Server, make_key, until
 
-from l2h import wire
+from l2h import protocol
 from l2h.bundle import ServerBundle
-from l2h.serving.allowance import Rate
+from l2h.serving.accounts.allowance import Rate
 
 
 def test_the_command_serves(bundle, tmp_path, x):
@@ -170,7 +170,7 @@ def test_tls(bundle, tmp_path, certificate, x):
         trusted = ssl.create_default_context(cafile=str(cert))
         with urllib.request.urlopen(f"{server.url}/v2/health/ready", context=trusted, timeout=20) as answer:
             assert answer.status == 200
-        body, headers = wire.encode_request([wire.Tensor("x", x)], binary=True)
+        body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=True)
         asked = httpx.post(f"{server.url}/v2/models/digits/infer", content=body, headers=headers, verify=trusted)
         assert (asked.status_code, len(server.rows())) == (200, 1)
         with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
@@ -225,7 +225,7 @@ def test_a_version_in_the_path_is_the_one_that_answers(bundle, tmp_path, x):
     folder = tmp_path / "bundle"
     write_bundle(folder, linear())
     with Server(folder, tmp_path) as server:
-        body, headers = wire.encode_request([wire.Tensor("x", x)], binary=True)
+        body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=True)
         path = f"/v2/models/digits/versions/{server.version}/infer"
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:

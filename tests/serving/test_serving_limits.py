@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving_process import Client, Server, make_key, until
 
-from l2h.serving.allowance import Quota, Rate
-from l2h.serving.keys import change_key, read_keys
-from l2h.serving.rates import RateTable, make_table
+from l2h.serving.accounts.allowance import Quota, Rate
+from l2h.serving.accounts.keys import change_key, read_keys
+from l2h.serving.accounts.rates import RateTable, make_table
 
 
 def test_a_quota_is_exact_over_threads_and_workers(bundle, tmp_path, x):

@@ -12,7 +12,7 @@ import tritonclient.http as triton
 from serving_maker import linear, write_bundle
 from serving_process import Client, Server, until
 
-from l2h import wire
+from l2h import protocol
 from l2h.bundle import ServerBundle
 
 
@@ -38,12 +38,12 @@ def test_a_running_server_is_live_and_ready(server, path):
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("path", ["/v2/models/digits/infer", "/v2/models/digits/versions/{}/infer"])
 def test_answers_are_those_of_the_bundle(server, bundle, x, binary, path):
-    body, headers = wire.encode_request([wire.Tensor("x", x)], binary=binary, id="mine")
+    body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=binary, id="mine")
     reply = Client(server).post(body, headers, path.format(server.version))
     assert reply.status == 200, reply.body
-    length = wire.header_length(reply.headers.get(wire.LENGTH_HEADER.lower()))
+    length = protocol.header_length(reply.headers.get(protocol.LENGTH_HEADER.lower()))
     assert (length is not None) == binary
-    found = wire.decode_response(reply.body, length)
+    found = protocol.decode_response(reply.body, length)
     assert (found.model, found.version, found.id) == ("digits", server.version, "mine")
     np.testing.assert_allclose(found.outputs[0].data, ServerBundle(bundle).run(x), rtol=1e-5, atol=1e-5)
 
@@ -70,7 +70,7 @@ def test_float_inputs(tmp_path):
 
 @pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_packed_bodies_are_read(server, x, name, pack):
-    body, headers = wire.encode_request([wire.Tensor("x", x)], binary=True)
+    body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=True)
     reply = Client(server).post(pack(body), {**headers, "Content-Encoding": name})
     np.testing.assert_array_equal(reply.scores, Client(server).ask(x).scores)
 
@@ -125,18 +125,18 @@ def test_what_does_not_fit_is_refused_with_a_sentence(server, x):
     client = Client(server)
 
     def refused(tensors, **more):
-        body, headers = wire.encode_request(tensors, binary=True, **more)
+        body, headers = protocol.encode_request(tensors, binary=True, **more)
         reply = client.post(body, headers)
         assert reply.status == 400
         return reply.error
 
-    assert "one input, 'x'" in refused([wire.Tensor("y", x)])
-    assert "one input, 'x'" in refused([wire.Tensor("x", x), wire.Tensor("y", x)])
-    assert "UINT8; got FP32" in refused([wire.Tensor("x", x.astype(np.float32))])
-    assert "got [3, 4, 4]" in refused([wire.Tensor("x", x[:, 0])])
-    assert "1 to 64 inputs; got 0" in refused([wire.Tensor("x", x[:0])])
-    assert "at most 1024" in refused([wire.Tensor("x", np.zeros((65, 1, 4, 4), np.uint8))])
-    assert "one output, 'scores'" in refused([wire.Tensor("x", x)], outputs=["labels"])
+    assert "one input, 'x'" in refused([protocol.Tensor("y", x)])
+    assert "one input, 'x'" in refused([protocol.Tensor("x", x), protocol.Tensor("y", x)])
+    assert "UINT8; got FP32" in refused([protocol.Tensor("x", x.astype(np.float32))])
+    assert "got [3, 4, 4]" in refused([protocol.Tensor("x", x[:, 0])])
+    assert "1 to 64 inputs; got 0" in refused([protocol.Tensor("x", x[:0])])
+    assert "at most 1024" in refused([protocol.Tensor("x", np.zeros((65, 1, 4, 4), np.uint8))])
+    assert "one output, 'scores'" in refused([protocol.Tensor("x", x)], outputs=["labels"])
     reply = client.post(b"{", {})
     assert (reply.status, "no JSON" in reply.error) == (400, True)
 

@@ -24,8 +24,8 @@ from training_maker import (
 from l2h.cli.app import run as run_command
 from l2h.costs import Costs
 from l2h.errors import CheckpointError, ResumeError, RunError
+from l2h.experiments.runs import prepare_run, read_config
 from l2h.models.rejectors import client_view
-from l2h.runs import prepare_run, read_config
 from l2h.settings import StageSettings
 from l2h.training.alternating import AlternatingStage
 from l2h.training.checkpoint import Checkpoints, load_checkpoint, save_checkpoint

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from l2h import wire
-from l2h.wire import Limits, Request, Response, Tensor, WireError
+from l2h import protocol
+from l2h.protocol import Limits, Request, Response, Tensor, WireError
 
-TYPES = {name: wire.numpy_type(name) for name in wire.DATATYPES}
+TYPES = {name: protocol.numpy_type(name) for name in protocol.DATATYPES}
 names = st.text(min_size=1, max_size=12)
 
 
@@ -42,13 +42,13 @@ def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 def length(headers: dict[str, str]) -> int | None:
-    return wire.header_length(headers.get(wire.LENGTH_HEADER))
+    return protocol.header_length(headers.get(protocol.LENGTH_HEADER))
 
 
 @given(tensors(), st.none() | st.text(max_size=8))
 def test_a_binary_request_is_read_back_to_the_bit(inputs: list[Tensor], id: str | None) -> None:
-    body, headers = wire.encode_request(inputs, binary=True, id=id)
-    found = wire.decode_request(body, length(headers))
+    body, headers = protocol.encode_request(inputs, binary=True, id=id)
+    found = protocol.decode_request(body, length(headers))
     assert_same(found.inputs, inputs)
     assert (found.id, found.all_binary) == (id, True)
     assert headers["Content-Type"] == "application/octet-stream"
@@ -56,9 +56,9 @@ def test_a_binary_request_is_read_back_to_the_bit(inputs: list[Tensor], id: str 
 
 @given(tensors(finite=True), st.none() | st.text(max_size=8))
 def test_a_request_in_json_is_read_back_to_the_bit(inputs: list[Tensor], id: str | None) -> None:
-    body, headers = wire.encode_request(inputs, binary=False, id=id)
-    assert wire.LENGTH_HEADER not in headers
-    found = wire.decode_request(body, None)
+    body, headers = protocol.encode_request(inputs, binary=False, id=id)
+    assert protocol.LENGTH_HEADER not in headers
+    found = protocol.decode_request(body, None)
     assert_same(found.inputs, inputs)
     assert (found.id, found.all_binary) == (id, False)
 
@@ -66,8 +66,8 @@ def test_a_request_in_json_is_read_back_to_the_bit(inputs: list[Tensor], id: str
 @given(tensors(finite=True), st.data())
 def test_an_answer_is_read_back_whatever_part_of_it_is_binary(outputs: list[Tensor], data: st.DataObject) -> None:
     binary = {tensor.name: data.draw(st.booleans()) for tensor in outputs}
-    body, headers = wire.encode_response(Response(outputs, "m", "1", "id"), binary)
-    found = wire.decode_response(body, length(headers))
+    body, headers = protocol.encode_response(Response(outputs, "m", "1", "id"), binary)
+    found = protocol.decode_response(body, length(headers))
     assert_same(found.outputs, outputs)
     assert (found.model, found.version, found.id) == ("m", "1", "id")
 
@@ -77,14 +77,14 @@ def test_nested_data_and_flat_data_are_the_same(shape: list[int]) -> None:
     values = np.arange(6, dtype=np.float32).reshape(shape)
     for data in (values.tolist(), values.reshape(-1).tolist()):
         body = json.dumps({"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": data}]}).encode()
-        assert_same(wire.decode_request(body).inputs, [Tensor("x", values)])
+        assert_same(protocol.decode_request(body).inputs, [Tensor("x", values)])
 
 
 def test_outputs_can_be_asked_for_one_by_one() -> None:
     tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
     outputs = [{"name": "a", "parameters": {"binary_data": True}}, {"name": "b", "parameters": {"binary_data": False}}]
     body = {"inputs": [tensor], "outputs": [*outputs, {"name": "c"}], "parameters": {"binary_data_output": True}}
-    found = wire.decode_request(json.dumps(body).encode())
+    found = protocol.decode_request(json.dumps(body).encode())
     assert found.wanted == ("a", "b", "c")
     assert [found.wants_binary(name) for name in "abc"] == [True, False, True]
 
@@ -139,7 +139,7 @@ BAD: dict[str, Any] = {
 def test_what_is_no_request_is_refused_with_a_sentence(what: str) -> None:
     body = BAD[what] if isinstance(BAD[what], bytes) else json.dumps(BAD[what]).encode()
     with pytest.raises(WireError) as error:
-        wire.decode_request(body)
+        protocol.decode_request(body)
     assert 10 < len(str(error.value)) < 400
 
 
@@ -166,32 +166,32 @@ def binary(size: Any, raw: bytes, **others: Any) -> tuple[bytes, int]:
 def test_binary_tensors_of_other_sizes_are_refused(size: Any, raw: bytes, others: dict[str, Any]) -> None:
     body, head = binary(size, raw, **others)
     with pytest.raises(WireError):
-        wire.decode_request(body, head)
+        protocol.decode_request(body, head)
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1e3", "\u0661", "0x10", " 5", "9" * 13, "5 "])
 def test_a_length_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(WireError):
-        wire.header_length(value)
+        protocol.header_length(value)
 
 
 def test_a_length_beyond_the_body_is_refused() -> None:
     body, head = binary(8, b"12345678")
     with pytest.raises(WireError, match="body has"):
-        wire.decode_request(body, head + 100)
+        protocol.decode_request(body, head + 100)
 
 
 def test_limits_are_kept() -> None:
-    body, _ = wire.encode_request([Tensor("x", np.zeros((4, 4), np.float32))], binary=False)
-    assert wire.decode_request(body, limits=Limits(elements=16)).inputs
+    body, _ = protocol.encode_request([Tensor("x", np.zeros((4, 4), np.float32))], binary=False)
+    assert protocol.decode_request(body, limits=Limits(elements=16)).inputs
     for limits in (Limits(elements=15), Limits(axes=1), Limits(json_bytes=20), Limits(tensors=0)):
         with pytest.raises(WireError):
-            wire.decode_request(body, limits=limits)
+            protocol.decode_request(body, limits=limits)
 
 
 @given(st.binary(max_size=200), st.none() | st.integers(0, 300))
 def test_any_bytes_are_a_message_or_a_wire_error(body: bytes, head: int | None) -> None:
-    for read in (wire.decode_request, wire.decode_response):
+    for read in (protocol.decode_request, protocol.decode_response):
         with contextlib.suppress(WireError):
             assert isinstance(read(body, head), Request | Response)
 
@@ -213,7 +213,7 @@ json_values = st.recursive(
 def test_any_json_is_a_message_or_a_wire_error(tensor: dict[str, Any], head: dict[str, Any]) -> None:
     body = json.dumps({"inputs": [tensor], **head}).encode()
     try:
-        found = wire.decode_request(body)
+        found = protocol.decode_request(body)
     except WireError:
         return
     for one in found.inputs:
@@ -222,11 +222,11 @@ def test_any_json_is_a_message_or_a_wire_error(tensor: dict[str, Any], head: dic
 
 def test_types_that_the_protocol_has_not_are_refused() -> None:
     with pytest.raises(WireError, match="complex"):
-        wire.datatype(np.complex64)
+        protocol.datatype(np.complex64)
     with pytest.raises(WireError, match="not finite"):
-        wire.encode_response(Response([Tensor("y", np.array([np.nan]))], "m"))
+        protocol.encode_response(Response([Tensor("y", np.array([np.nan]))], "m"))
 
 
 def test_big_endian_arrays_travel_as_little_endian() -> None:
-    body, headers = wire.encode_request([Tensor("x", np.arange(3, dtype=">i4"))], binary=True)
-    assert wire.decode_request(body, length(headers)).inputs[0].data.tolist() == [0, 1, 2]
+    body, headers = protocol.encode_request([Tensor("x", np.arange(3, dtype=">i4"))], binary=True)
+    assert protocol.decode_request(body, length(headers)).inputs[0].data.tolist() == [0, 1, 2]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import ClientPart, Manifest
 from l2h.bundle.sessions import all_finite, run
-from l2h.clients import FLOOR, Client, as_client, log_softmax, unit_range
+from l2h.classifiers import FLOOR, Client, as_client, log_softmax, unit_range
 
 Array = npt.NDArray[Any]
 #: Labels (n,), log-probabilities (n, K), and features (n, E) or None.
@@ -66,7 +66,7 @@ def _given(client: Client, part: ClientPart, X: Array, classes: int) -> Said:
 
 
 def _read(output: Any, gives: str, n: int, classes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Labels and log-probabilities, by the same rules as in training (:class:`l2h.clients.Client`)."""
+    """Labels and log-probabilities, by the same rules as in training (:class:`l2h.classifiers.adapters.Client`)."""
     if isinstance(output, list):  # skl2onnx's dictionary a sample
         output = np.array([[row[label] for label in sorted(row)] for row in output], dtype=np.float32)
     out: Array = output

@@ -18,8 +18,8 @@ from l2h.bundle.manifest import Manifest
 from l2h.bundle.sessions import CHUNK, Array, all_finite, check_inputs, make_session, run
 from l2h.bundle.verifying import read_file, read_side
 from l2h.costs import Costs
+from l2h.decision import Judgement
 from l2h.errors import SettingsError
-from l2h.judgement import Judgement
 
 Labels = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]

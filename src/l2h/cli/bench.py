@@ -95,8 +95,8 @@ def serve(
 
     from l2h.cli.output import make_console, print_json
     from l2h.edge.keys import read_key
-    from l2h.loadtest import measure
-    from l2h.serving.bench import describe, raw_throughput, running
+    from l2h.serving.bench.load import measure
+    from l2h.serving.bench.server import describe, raw_throughput, running
 
     rows: dict[str, dict[str, Any]] = {}
     bounds: dict[str, Any] = {}

@@ -36,10 +36,11 @@ def calibrate(
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
     import l2h
-    from l2h import limits, runs
+    from l2h import limits
     from l2h.cli.evaluate import data_of, from_files
     from l2h.cli.output import print_json, print_pairs
     from l2h.costs import Costs
+    from l2h.experiments import runs
     from l2h.experiments.plan import divide, plan_of
     from l2h.limits import RateLimit
 

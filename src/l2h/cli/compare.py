@@ -16,8 +16,8 @@ from l2h.cli.options import TRAINING, Device, Limit, ModelOption, Precision, Set
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
+    from l2h.experiments.compare.seeds import Tell
     from l2h.experiments.plan import Plan
-    from l2h.experiments.seeds import Tell
 
 _COSTS, _RUN = "Prices", "Run"
 GRID_1, GRID_E = (1.0, 1.25), (0.05, 0.1, 0.15, 0.25)
@@ -100,8 +100,8 @@ def compare(
     """
     from l2h.cli.console import log
     from l2h.cli.output import make_console, print_json
-    from l2h.experiments.seeds import Comparison, prepare, results, run_seeds
-    from l2h.experiments.summary import summarise
+    from l2h.experiments.compare.seeds import Comparison, prepare, results, run_seeds
+    from l2h.experiments.compare.summary import summarise
     from l2h.methods import get, known
 
     if seeds < 1:

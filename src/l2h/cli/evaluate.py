@@ -84,8 +84,8 @@ def evaluate(
 
 def _require_seeds(run: list[Path]) -> None:
     """A mean over runs is a mean over seeds: refuse one that would be something else."""
-    from l2h import runs
     from l2h.errors import RunError
+    from l2h.experiments import runs
 
     seen: dict[int | None, Path] = {}
     first: dict[str, Any] | None = None
@@ -119,10 +119,10 @@ class Asked:
 def _evaluate(folder: Path, asked: Asked, out: Path | None) -> list[Result]:
     """One run at every price; pictures of the first into ``out``."""
     import l2h
-    from l2h import runs
     from l2h.cli.console import log
     from l2h.cli.workflow import evaluate_all, write_pictures
     from l2h.costs import cost_grid
+    from l2h.experiments import runs
 
     config = runs.read_config(folder)
     training = config.get("training", {})

@@ -46,9 +46,9 @@ def export(
     Example: [bold]l2h export runs/demo --out bundles/digits --c-e 0.05 --int8 --force[/]
     """
     import l2h
-    from l2h import runs
     from l2h.cli.evaluate import data_of, from_files
     from l2h.cli.output import print_json
+    from l2h.experiments import runs
     from l2h.experiments.plan import divide, plan_of
     from l2h.export.folder import check_target
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from l2h.serving.keys import Key
+    from l2h.serving.accounts.keys import Key
 
 File = Annotated[Path, typer.Option("--file", "-f", help="The key file.")]
 DEFAULT = Path("keys.json")
@@ -35,7 +35,7 @@ def add(
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.keys import add_key
+    from l2h.serving.accounts.keys import add_key
 
     key, text = add_key(file, name, admin=admin, **_allowances(quota, rate, burst))
     if as_json:
@@ -61,7 +61,7 @@ def change(
     Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.keys import change_key
+    from l2h.serving.accounts.keys import change_key
 
     for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
         if named is not None and taken:
@@ -91,7 +91,7 @@ def show(
     from rich.table import Table
 
     from l2h.cli.output import make_console, print_json
-    from l2h.serving.keys import read_keys
+    from l2h.serving.accounts.keys import read_keys
 
     rows = [_shown(key) for key in read_keys(file)]
     if as_json:
@@ -115,7 +115,7 @@ def revoke(
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.keys import change_key
+    from l2h.serving.accounts.keys import change_key
 
     revoked = change_key(file, who, enabled=False)
     if as_json:
@@ -132,7 +132,7 @@ def _shown(key: Key) -> dict[str, Any]:
 
 def _allowances(quota: str | None, rate: str | None, burst: int | None) -> dict[str, Any]:
     """Those that were given, read."""
-    from l2h.serving.allowance import Quota, Rate
+    from l2h.serving.accounts.allowance import Quota, Rate
 
     if burst is not None and rate is None:
         raise typer.BadParameter("--burst goes with --rate", param_hint="--burst")

@@ -13,22 +13,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from l2h import runs
 from l2h.data import Dataset
 from l2h.errors import L2HError, SettingsError
-from l2h.exchange import ExchangeError, PublisherServer, SnapshotFetcher, SnapshotStore
-from l2h.exchange.identity import check_token
-from l2h.exchange.peer import check_url
+from l2h.experiments import runs
 from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
 from l2h.files import digest
 from l2h.models import NAMES
-from l2h.persistence import save_server
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.system import HelpSystem
+from l2h.system.persistence import save_server
 from l2h.training import Context, Progress, Trained, pick_device
 from l2h.training.building import server_builder
 from l2h.training.checkpoint import Checkpoints
-from l2h.training.following import AnswersCopy, FollowingStage, PublishingStage, ServerCopy, WeightsCopy
+from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotFetcher, SnapshotStore
+from l2h.training.exchange.identity import check_token
+from l2h.training.exchange.peer import check_url
+from l2h.training.hosts import AnswersCopy, FollowingStage, PublishingStage, ServerCopy, WeightsCopy
 from l2h.training.job import view_tensor
 from l2h.training.loop import repeatable, run_stage, seeded
 from l2h.training.recipes import make_rejectors

@@ -88,7 +88,7 @@ def serve(
     import sys
 
     from l2h.errors import MissingExtraError
-    from l2h.serving.config import ServingConfig
+    from l2h.serving.process.config import ServingConfig
 
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:

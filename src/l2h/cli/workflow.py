@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l2h import runs
 from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.errors import ClientError
+from l2h.experiments import runs
 from l2h.experiments.plan import Plan, divide, make_client, make_system
 from l2h.files import write_atomically
 from l2h.limits import RateLimit

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from l2h.answers import Answers
 from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
+from l2h.decision import Judgement
 from l2h.edge.client import EdgeClient
 from l2h.edge.core import Call, Draft
 from l2h.edge.errors import EdgeError
 from l2h.edge.stats import EdgeStats
-from l2h.judgement import Judgement
 
 T = TypeVar("T")
 

@@ -14,12 +14,11 @@ import numpy.typing as npt
 from l2h.answers import Answers
 from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
+from l2h.decision import Judgement
 from l2h.edge.core import Call, Core
 from l2h.edge.errors import EdgeError
 from l2h.edge.stats import EdgeStats
-from l2h.judgement import Judgement
-from l2h.limiter import Limiter
-from l2h.limits import RateLimit
+from l2h.limits import Limiter, RateLimit
 
 
 class EdgeClient:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
 from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
+from l2h.decision import Judgement
 from l2h.edge import reasons
 from l2h.edge.breaker import Breaker, Pass
 from l2h.edge.errors import EdgeError
@@ -26,9 +27,7 @@ from l2h.edge.policy import Policy, Prices, Wishes
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
 from l2h.edge.transport import Patience, Reply, Transport
-from l2h.judgement import Judgement
-from l2h.limiter import Limiter
-from l2h.limits import RateLimit
+from l2h.limits import Limiter, RateLimit
 
 Array = npt.NDArray[Any]
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.

@@ -12,10 +12,9 @@ import numpy as np
 from l2h import limits
 from l2h.bundle import BundleError, DeviceBundle
 from l2h.costs import BoolArray, Costs, FloatArray, require_costs
+from l2h.decision import Judgement
 from l2h.errors import L2HError
-from l2h.judgement import Judgement
-from l2h.limiter import Limiter
-from l2h.limits import RateLimit, Threshold
+from l2h.limits import Limiter, RateLimit, Threshold
 
 log = logging.getLogger("l2h.edge")
 #: Under a limit and without prices asking is free, and the limit is used up.

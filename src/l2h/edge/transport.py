@@ -14,8 +14,8 @@ import anyio
 import numpy as np
 import numpy.typing as npt
 
-from l2h import wire
-from l2h.edge import protocol, reasons
+from l2h import protocol
+from l2h.edge import messages, reasons
 from l2h.edge.errors import EdgeError
 from l2h.edge.faults import FaultError
 from l2h.edge.options import Options
@@ -137,7 +137,7 @@ class Transport:
         try:
             with Patience(until).begin() as scope:
                 try:
-                    await self._pool.exchange("GET", protocol.ready_path(), most=_LARGE)
+                    await self._pool.exchange("GET", messages.ready_path(), most=_LARGE)
                 except FaultError as fault:
                     if fault.reason in (reasons.REFUSED, reasons.BAD_ANSWER):
                         raise EdgeError(f"{server} is no server of the Open Inference Protocol: {fault}") from fault
@@ -151,7 +151,7 @@ class Transport:
 
     async def _try_key(self) -> None:
         """See that the key is taken: by a request without inputs, which is refused for that, and costs nothing."""
-        path = protocol.infer_path(self._options.model)
+        path = messages.infer_path(self._options.model)
         try:
             await self._pool.exchange("POST", path, most=_LARGE, body=b'{"inputs": []}', headers=_JSON)
         except FaultError as fault:
@@ -203,15 +203,15 @@ class Transport:
         begun = time.monotonic()
         said, answer = await self._pool.exchange(
             "POST",
-            protocol.infer_path(self._options.model),
-            most=protocol.most_bytes(len(X), self._classes),
+            messages.infer_path(self._options.model),
+            most=messages.most_bytes(len(X), self._classes),
             body=body,
             headers=headers,
             attempt=attempt,
         )
 
         def decode() -> tuple[Labels, str | None]:
-            return protocol.labels_of(
+            return messages.labels_of(
                 answer,
                 said,
                 rows=len(X),
@@ -223,15 +223,15 @@ class Transport:
 
         try:
             label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
-        except protocol.BadAnswerError as error:
+        except messages.BadAnswerError as error:
             raise FaultError(reasons.BAD_ANSWER, str(error)) from error
         self._recorder.replied(time.monotonic() - begun, version, said.get("L2H-Charged"))
         return label
 
     async def _encode(self, X: Array, source: str, output: str, id: str) -> tuple[bytes, dict[str, str]]:
         def encode() -> tuple[bytes, dict[str, str]]:
-            tensors = [wire.Tensor(source, X)]
-            return wire.encode_request(tensors, binary=self._options.binary, id=id, outputs=[output])
+            tensors = [protocol.Tensor(source, X)]
+            return protocol.encode_request(tensors, binary=self._options.binary, id=id, outputs=[output])
 
         return encode() if self._options.binary or X.size < _LARGE else await asyncio.to_thread(encode)
 
@@ -250,7 +250,7 @@ class Transport:
                 raise FaultError(reasons.BAD_ANSWER, str(error)) from error
 
     async def _learn(self, attempt: Attempt | None = None) -> tuple[str, str]:
-        path = protocol.model_path(self._options.model)
+        path = messages.model_path(self._options.model)
         most = _LARGE + len(json.dumps(self._class_names))
         try:
             _, body = await self._pool.exchange("GET", path, most=most, attempt=attempt)
@@ -263,7 +263,7 @@ class Transport:
         except (ValueError, RecursionError):
             metadata = None
         try:
-            self._names = names = protocol.names_of(
+            self._names = names = messages.names_of(
                 metadata,
                 model=self._options.model,
                 shape=self._shape,
@@ -274,7 +274,7 @@ class Transport:
             )
         except EdgeError as error:
             raise EdgeError(f"{self._options.server}: {error}") from error
-        self.classes_compared = protocol.class_names_of(metadata) is not None
+        self.classes_compared = messages.class_names_of(metadata) is not None
         versions = metadata.get("versions")
         self.versions = [str(one) for one in versions] if isinstance(versions, list) else []
         return names

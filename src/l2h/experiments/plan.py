@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.clients import Client, as_client, unit_range
+from l2h.classifiers import Client, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.errors import ModelError, SettingsError, UnknownNameError

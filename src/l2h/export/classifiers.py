@@ -14,7 +14,7 @@ import torch
 from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.answering import of_session
 from l2h.bundle.sessions import make_session
-from l2h.clients import Client, OnnxClient, SklearnClient, TorchClient
+from l2h.classifiers import Client, OnnxClient, SklearnClient, TorchClient
 from l2h.errors import L2HWarning
 from l2h.export.checking import TOLERANCE, compare, run_model
 from l2h.export.errors import ExportError
@@ -129,7 +129,7 @@ def _torch(client: TorchClient, classes: int, features: bool, probes: list[Array
 
 
 def _reads(client: TorchClient, classes: int, X: Array) -> str:
-    """What a torch client's output is, by the rules of :class:`l2h.clients.Client`."""
+    """What a torch client's output is, by the rules of :class:`l2h.classifiers.adapters.Client`."""
     client.answers(X, classes)  # refuses what is neither, and finds out about probabilities
     scores = client.raw(X)[0]
     if scores.shape in ((len(X),), (len(X), 1)):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l2h.clients import FLOOR, TorchClient
+from l2h.classifiers import FLOOR, TorchClient
 from l2h.export.errors import ExportError
 from l2h.models import client_view
 
@@ -62,7 +62,7 @@ class ClientGraph(nn.Module):
         return (log_probability, kept[0].flatten(1).float()) if self.features else (log_probability,)
 
     def _log_probability(self, scores: Tensor) -> Tensor:
-        """By the rules of :class:`l2h.clients.Client`."""
+        """By the rules of :class:`l2h.classifiers.adapters.Client`."""
         if self.reads == "label":
             label = scores.reshape(-1, 1).long()
             one_hot = label == torch.arange(self.classes)

@@ -24,7 +24,7 @@ from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorP
 from l2h.bundle.answering import of_session
 from l2h.bundle.manifest import NAME
 from l2h.bundle.sessions import CHUNK, make_session
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.errors import L2HWarning, SettingsError
 from l2h.export.checking import compare, probes, run_model

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.system import HelpSystem
 from l2h.training import Context, Job, Pool

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.decision import expected_saving
 from l2h.methods.base import Traits

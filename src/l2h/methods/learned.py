@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.errors import SettingsError
 from l2h.methods.base import Method, Threshold

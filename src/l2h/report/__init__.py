@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from l2h.report.comparison_page import write_comparison
-    from l2h.report.comparison_plots import plot_frontiers, plot_pairs, plot_risk_grid
-    from l2h.report.comparison_tables import comparison_table, grid_tables, property_table
-    from l2h.report.comparison_words import comparison_headline
-    from l2h.report.figure import png
-    from l2h.report.history import plot_sync
-    from l2h.report.page import write_page
-    from l2h.report.paper import experiment_tables, write_experiment, write_overview
-    from l2h.report.paper_plots import plot_bounds, plot_losses, plot_risk_curves, plot_scaling, plot_tradeoff
-    from l2h.report.plots import (
+    from l2h.report.common.figure import png
+    from l2h.report.comparison.page import write_comparison
+    from l2h.report.comparison.plots import plot_frontiers, plot_pairs, plot_risk_grid
+    from l2h.report.comparison.tables import comparison_table, grid_tables, property_table
+    from l2h.report.comparison.words import comparison_headline
+    from l2h.report.paper.page import experiment_tables, write_experiment, write_overview
+    from l2h.report.paper.plots import plot_bounds, plot_losses, plot_risk_curves, plot_scaling, plot_tradeoff
+    from l2h.report.run.history import plot_sync
+    from l2h.report.run.page import write_page
+    from l2h.report.run.plots import (
         plot_contrastive,
         plot_frontier,
         plot_history,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         plot_samples,
         save_plots,
     )
-    from l2h.report.summary import Verdict, headline, verdict
-    from l2h.report.tables import contrastive_table, risk_table, spread_table
+    from l2h.report.run.summary import Verdict, headline, verdict
+    from l2h.report.run.tables import contrastive_table, risk_table, spread_table
 
 __all__ = [
     "Verdict",
@@ -69,38 +69,38 @@ __all__ = [
 ]
 
 _HOME = {
-    "Verdict": "summary",
-    "headline": "summary",
-    "verdict": "summary",
-    "contrastive_table": "tables",
-    "risk_table": "tables",
-    "spread_table": "tables",
-    "write_page": "page",
-    "plot_sync": "history",
-    "png": "figure",
-    "comparison_headline": "comparison_words",
-    "write_comparison": "comparison_page",
-    "plot_frontiers": "comparison_plots",
-    "plot_pairs": "comparison_plots",
-    "plot_risk_grid": "comparison_plots",
-    "comparison_table": "comparison_tables",
-    "grid_tables": "comparison_tables",
-    "property_table": "comparison_tables",
-    "experiment_tables": "paper",
-    "write_experiment": "paper",
-    "write_overview": "paper",
-    "plot_bounds": "paper_plots",
-    "plot_losses": "paper_plots",
-    "plot_risk_curves": "paper_plots",
-    "plot_scaling": "paper_plots",
-    "plot_tradeoff": "paper_plots",
+    "Verdict": "run.summary",
+    "headline": "run.summary",
+    "verdict": "run.summary",
+    "contrastive_table": "run.tables",
+    "risk_table": "run.tables",
+    "spread_table": "run.tables",
+    "write_page": "run.page",
+    "plot_sync": "run.history",
+    "png": "common.figure",
+    "comparison_headline": "comparison.words",
+    "write_comparison": "comparison.page",
+    "plot_frontiers": "comparison.plots",
+    "plot_pairs": "comparison.plots",
+    "plot_risk_grid": "comparison.plots",
+    "comparison_table": "comparison.tables",
+    "grid_tables": "comparison.tables",
+    "property_table": "comparison.tables",
+    "experiment_tables": "paper.page",
+    "write_experiment": "paper.page",
+    "write_overview": "paper.page",
+    "plot_bounds": "paper.plots",
+    "plot_losses": "paper.plots",
+    "plot_risk_curves": "paper.plots",
+    "plot_scaling": "paper.plots",
+    "plot_tradeoff": "paper.plots",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'plots')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME.get(name, 'run.plots')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from l2h.errors import L2HError
-from l2h.serving.config import ServingConfig
+from l2h.serving.process.config import ServingConfig
 
 
 def main(arguments: list[str]) -> int:
     """Serve; gives the exit status."""
-    from l2h.serving.supervisor import Supervisor
+    from l2h.serving.process.supervisor import Supervisor
 
     try:
         return Supervisor(ServingConfig.from_json(arguments[0])).run()

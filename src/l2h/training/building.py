@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from l2h.clients import Client, as_client
+from l2h.classifiers import Client, as_client
 from l2h.errors import ModelError, UnknownNameError
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view_size
 from l2h.models.rejectors import UserRejector

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.clients import ClientAnswers
+from l2h.classifiers import ClientAnswers
 from l2h.training.job import view_tensor
 from l2h.training.loop import Context
 from l2h.training.rejectors import RejectorBatch

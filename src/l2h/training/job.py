@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.clients import Client, ClientAnswers
+from l2h.classifiers import Client, ClientAnswers
 from l2h.models.rejectors import client_view
 from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, StageSettings
 from l2h.training.loop import Context

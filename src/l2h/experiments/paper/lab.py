@@ -21,13 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from l2h.clients import Client, as_client, unit_range
+from l2h.classifiers import Client, as_client, unit_range
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset, load_dataset, split
+from l2h.decision import Judgement
 from l2h.errors import DataError, RunError
 from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
 from l2h.files import digest, write_atomically
-from l2h.judgement import Judgement
 from l2h.methods.bench import Bench
 from l2h.methods.helping import PricedAttached, PricedRule
 from l2h.methods.learned import LearnedRule

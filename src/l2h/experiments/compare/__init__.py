@@ -1,0 +1,1 @@
+"""``l2h compare``: methods side by side, over seeds."""

@@ -1,0 +1,262 @@
+"""The run-time limiter: cap, pacing and drift behind one lock."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.errors import DataError
+from l2h.limits.drift import DriftMonitor
+from l2h.limits.pacing import Pacer
+from l2h.limits.rules import LimitError, RateLimit, Threshold, threshold_for
+from l2h.limits.status import (
+    BELOW_MIN_SCORE,
+    BELOW_PACE,
+    LEDGER_UNAVAILABLE,
+    LIMIT_REACHED,
+    WITHIN_LIMIT,
+    Drift,
+    Permit,
+    Status,
+)
+from l2h.limits.store import LedgerUnavailableError, SqliteLedger
+from l2h.limits.window import Ledger, MemoryLedger, Window
+
+log = logging.getLogger("l2h.limits")
+
+
+class Limiter:
+    """Keeps a limit at run time, whatever comes.
+
+    **The cap is hard.** For ``RateLimit(100, per="1h")`` no time window of that length, half open and at any
+    offset, ever holds more than 100 permits. For ``RateLimit(fraction=0.2, window=1000)`` no 1000 calls of
+    :meth:`allow` in a row hold more than 200. It starts as if nothing had been sent before: the first 1000
+    requests have the whole cap between them, and without pacing the first 200 of them take it. Calls are
+    counted in the order in which they get the lock; any number of threads may call.
+
+    **Time never goes back.** A clock that jumps back is waited for: until it has caught up, the limiter
+    stands at the latest time it saw, so a jump back can only delay permits (``status().clock_behind`` says by
+    how much). A jump forward frees budget as if that time had passed.
+
+    **A path makes it last.** Permits are then written to an SQLite file before they are given, and every
+    process that names the file shares the budget. They survive ``kill -9``; to survive a loss of power as
+    well, set ``power_safe``. If the file cannot be written no permit is given. Without a path the permits
+    belong to one process: a forked child is refused with an error rather than given a second budget. Pacing
+    and drift begin anew with each process.
+
+    Args:
+        limit: a count ``per`` time, or a ``fraction`` with a ``window``.
+        path: file that holds the permits.
+        clock: seconds; ``time.monotonic`` without a path and ``time.time``, which means the same after a
+            restart, with one.
+        pacing: spend the budget on the inputs that gain most (:mod:`l2h.limits.pacing`); else on the first
+            to come.
+        min_score: never ask below this score, such as 0 where the score is the expected saving.
+        calibration: scores of a calibration set, for pacing to begin with.
+        threshold: the calibrated threshold against which drift is measured; made from ``calibration`` for a
+            fraction. Without it drift is not watched. It does not decide what is sent.
+        memory: how many recent scores set the pace.
+        drift_window: over how many requests drift is watched.
+        drift_confidence: chance of no false alarm of drift in 20,000 requests.
+        power_safe: wait for the disk at every permit.
+        seed: of the draws by which pacing breaks ties.
+
+    Raises:
+        LimitError: a limit that cannot be kept at run time, or a file that cannot hold it.
+
+    Example:
+        >>> now = 0.0
+        >>> limiter = Limiter(RateLimit(2, per="1h"), clock=lambda: now, pacing=False)
+        >>> [limiter.allow(score=0.5).reason for _ in range(3)]
+        ['within_limit', 'within_limit', 'limit_reached']
+        >>> now = 3600.0
+        >>> bool(limiter.allow(score=0.5)), limiter.status().remaining
+        (True, 1)
+    """
+
+    def __init__(
+        self,
+        limit: RateLimit,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        clock: Callable[[], float] | None = None,
+        pacing: bool = True,
+        min_score: float | None = None,
+        calibration: npt.ArrayLike | None = None,
+        threshold: Threshold | None = None,
+        memory: int = 1000,
+        drift_window: int = 500,
+        drift_confidence: float = 0.95,
+        power_safe: bool = False,
+        seed: int = 0,
+    ) -> None:
+        length = limit.per if limit.per is not None else limit.window
+        if limit.cap is None or length is None:
+            raise LimitError(
+                f"RateLimit(fraction={limit.fraction!r}) has no window to keep it in at run time: add "
+                f"window=1000, the number of requests in a row it is to hold for"
+            )
+        if memory < 1:
+            raise LimitError(f"memory={memory} keeps no scores: give 1 or more")
+        if min_score is not None and math.isnan(min_score):
+            raise LimitError("min_score=nan is no score: leave it out to ask at any score")
+        scores = None if calibration is None else np.asarray(calibration, dtype=np.float64)
+        if scores is not None and threshold is None and limit.fraction is not None:
+            threshold = threshold_for(scores, limit.fraction)
+        if scores is not None and (scores.ndim != 1 or np.isnan(scores).any()):
+            raise DataError(f"calibration must be (n,) scores without NaN; got shape {scores.shape}")
+        by_time = limit.per is not None
+        window = Window(limit.cap, length)
+        self.limit = limit
+        self._clock = clock or (time.monotonic if path is None else time.time)
+        self._ledger: Ledger = (
+            MemoryLedger(window, by_time) if path is None else SqliteLedger(path, window, by_time, power_safe)
+        )
+        self._pacer = Pacer(window, by_time, memory, scores, seed) if pacing else None
+        self._min_score = -math.inf if min_score is None else min_score
+        self._cut = math.inf if threshold is None else threshold.value
+        self._monitor = None
+        if threshold is not None and math.isfinite(threshold.value):
+            self._monitor = DriftMonitor(threshold.above, threshold.samples, drift_window, drift_confidence)
+        self._by_time = by_time
+        self._behind = False
+        self._unwritable = False
+        self._count: Counter[str] = Counter()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def allow(self, score: float) -> Permit:
+        """Whether the server may be asked about an input of this score; larger means more to gain.
+
+        Every call is one request. A permit counts from the moment it is given, whether it is used or not.
+
+        Raises:
+            DataError: the score is NaN.
+            LimitError: the clock gave no finite number, or the process was forked and there is no path.
+        """
+        if math.isnan(score):
+            raise DataError("the score is NaN: the model has diverged")
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._lock:
+            permit = self._decide(float(score))
+            self._count[permit.reason] += 1
+            return permit
+
+    def status(self) -> Status:
+        """Counters, the window that ends now, and drift."""
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._lock:
+            now = self._now()
+            try:
+                self._ledger.refresh(now)
+            except LedgerUnavailableError as error:
+                self._complain(error)
+            window, monitor = self._ledger.window, self._monitor
+            permits = self._count[WITHIN_LIMIT]
+            seen = self._pacer is not None and self._count.total() > 0
+            return Status(
+                limit=str(self.limit),
+                requests=self._count.total(),
+                permits=permits,
+                refused={reason: n for reason, n in sorted(self._count.items()) if reason != WITHIN_LIMIT},
+                cap=window.cap,
+                used=window.used,
+                remaining=max(0, window.cap - window.used),
+                threshold=self._pacer.cut(self._ledger.position)[0] if self._pacer and seen else None,
+                observed=None if monitor is None else monitor.observed,
+                expected=None if monitor is None else monitor.rate,
+                drift=None if monitor is None else monitor.drift,
+                clock_behind=max(0.0, self._ledger.position - now) if self._by_time else 0.0,
+            )
+
+    def drift(self) -> Drift | None:
+        """``"above"`` or ``"below"`` while the share of requests above the threshold is out of its band."""
+        return None if self._monitor is None else self._monitor.drift
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        with self._lock:
+            self._ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _decide(self, score: float) -> Permit:
+        ledger, pacer = self._ledger, self._pacer
+        now = self._now()
+        ledger.arrive(now)
+        self._note_clock(now)
+        if self._monitor is not None:
+            self._monitor.observe(score > self._cut)
+        asked = None
+        reason = WITHIN_LIMIT
+        if pacer is not None:
+            pacer.arrive(ledger.position, score)
+        if score < self._min_score:
+            reason = BELOW_MIN_SCORE
+        elif ledger.window.full:
+            reason = LIMIT_REACHED
+        elif pacer is not None:
+            cut = pacer.cut(ledger.position)
+            asked = cut[0]
+            if not pacer.wants(score, cut):
+                reason = BELOW_PACE
+        try:
+            granted = ledger.settle(wants=reason == WITHIN_LIMIT)
+        except LedgerUnavailableError as error:
+            self._complain(error)
+            return Permit(False, LEDGER_UNAVAILABLE, ledger.position, asked)
+        self._unwritable = False
+        if not granted and reason == WITHIN_LIMIT:
+            reason = LIMIT_REACHED
+        return Permit(granted, reason, ledger.position, asked)
+
+    def _now(self) -> float:
+        now = float(self._clock())
+        if not math.isfinite(now):
+            raise LimitError(f"the clock gave {now}: it must give a finite number of seconds")
+        return now
+
+    def _note_clock(self, now: float) -> None:
+        if not self._by_time:
+            return
+        behind = self._ledger.position - now
+        if behind > 0 and not self._behind:
+            log.warning(
+                "the clock is %.3f s behind the latest time the limiter saw: it stands still until the clock "
+                "has caught up",
+                behind,
+            )
+        self._behind = behind > 0
+
+    def _complain(self, error: LedgerUnavailableError) -> None:
+        if not self._unwritable:
+            log.warning("no permit is given, since none can be recorded: %s", error)
+        self._unwritable = True
+
+    def _after_fork(self) -> None:
+        # A lock that another thread held at the fork would never be released here.
+        self._lock = threading.Lock()
+        if not self._ledger.reopen():
+            raise LimitError(
+                "this limiter was made in another process and keeps its permits in memory: give path= so "
+                "that processes share one budget"
+            )
+        self._pid = os.getpid()

@@ -1,0 +1,1 @@
+"""What every page and plot shares: figures and the shell of a page."""

@@ -1,0 +1,1 @@
+"""The report of the paper's experiments."""

@@ -1,0 +1,120 @@
+"""Images kept and sent, with what client and server made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.errors import DataError
+from l2h.metrics import Report
+from l2h.report.common.figure import CLIENT, INK, MUTED, SERVER, Figure, canvas, plain
+from l2h.report.run.summary import KEPT, SENT, percent
+
+Images = npt.NDArray[np.uint8]
+
+# Inches: an image with its three lines, the line above each side, and the edge around it all.
+_CELL = (1.5, 2.0)
+_HEAD = 0.55
+_EDGE = 0.14
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image of a gallery.
+
+    Attributes:
+        image: uint8 (H, W, 3).
+        truth: name of its class.
+        client: name of the client's answer.
+        server: name of the server's answer.
+    """
+
+    image: Images
+    truth: str
+    client: str
+    server: str
+
+
+def plot_samples(
+    report: Report, images: Images | None, *, per_side: int = 10, columns: int = 5, seed: int = 0
+) -> Figure | None:
+    """Images kept above images sent, drawn at random, with the truth and both answers under each.
+
+    Args:
+        report: of these images.
+        images: uint8 (n, C, H, W) with C 1 or 3, in the report's order; ``None`` for data that are no images.
+        per_side: how many of each side at most.
+        columns: images in a row.
+        seed: of the choice.
+
+    Returns:
+        The figure, or ``None`` without images.
+
+    Raises:
+        DataError: the images have another type, shape or number than said above.
+    """
+    if images is None:
+        return None
+    sides = choose(report, images, per_side=per_side, seed=seed)
+    heights = [_HEAD + _CELL[1] * -(-len(samples) // columns) for samples in sides.values()]
+    figure = canvas(2 * _EDGE + _CELL[0] * columns, sum(heights) + _EDGE)
+    shares = {KEPT: 1 - report.reject_rate, SENT: report.reject_rate}
+    top = sum(heights) + _EDGE
+    for (side, samples), height in zip(sides.items(), heights, strict=True):
+        count = f"{len(samples)} at random" if samples else "none"
+        _write(figure, _EDGE, top - 0.16, f"{side}, {percent(shares[side])} of the inputs: {count}")
+        for k, sample in enumerate(samples):
+            row, column = divmod(k, columns)
+            _show(figure, _EDGE + _CELL[0] * column, top - _HEAD - _CELL[1] * row, sample)
+        top -= height
+    return figure
+
+
+def choose(report: Report, images: Images, *, per_side: int = 10, seed: int = 0) -> dict[str, list[Sample]]:
+    """Some of the images kept and some of those sent, by side; the same for the same seed."""
+    images = np.asarray(images)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise DataError(f"images must be uint8 (n, 1 or 3, H, W); got {images.dtype} {images.shape}")
+    if len(images) != len(report.y):
+        raise DataError(f"{len(images)} images for a report on {len(report.y)} samples: give one for each")
+    rng = np.random.default_rng(seed)
+    out: dict[str, list[Sample]] = {}
+    for side, chosen in ((KEPT, ~report.remote), (SENT, report.remote)):
+        where = np.flatnonzero(chosen)
+        some = rng.choice(where, size=min(per_side, len(where)), replace=False) if len(where) else where
+        out[side] = [_sample(report, images[i], int(i)) for i in some]
+    return out
+
+
+def _sample(report: Report, image: Images, i: int) -> Sample:
+    names = report.class_names
+    return Sample(
+        image=np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0)),
+        truth=names[report.y[i]],
+        client=names[report.client_label[i]],
+        server=names[report.server_label[i]],
+    )
+
+
+def _write(figure: Figure, x: float, y: float, text: str) -> None:
+    width, height = figure.get_size_inches()
+    figure.text(x / width, y / height, text, va="top", fontsize=11.5, fontweight="bold", color=INK)
+
+
+def _show(figure: Figure, left: float, top: float, sample: Sample) -> None:
+    width, height = figure.get_size_inches()
+    side = _CELL[0] - 0.14
+    ax = figure.add_axes((left / width, (top - side) / height, side / width, side / height))
+    ax.set_axis_off()
+    ax.set_anchor("SW")
+    ax.imshow(sample.image, interpolation="nearest")
+    lines = [(f"truth: {plain(sample.truth, 13)}", INK)]
+    for who, answer, colour in (("client", sample.client, CLIENT), ("server", sample.server, SERVER)):
+        right = answer == sample.truth
+        lines.append((f"{'✓' if right else '✗'} {who}: {plain(answer, 12)}", colour if right else MUTED))
+    for k, (text, colour) in enumerate(lines):
+        place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
+        ax.annotate(text, (0, 0), (0, -4 - 11 * k), fontsize=8, color=colour, **place)

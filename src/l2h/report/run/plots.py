@@ -1,0 +1,281 @@
+"""Plots of a report. Each function gives a matplotlib ``Figure`` that pyplot does not know of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.files import write_atomically
+from l2h.metrics import Report
+from l2h.report.common.figure import (
+    CLIENT,
+    CONFIDENCE,
+    FAINT,
+    INK,
+    LABEL_FREE,
+    MUTED,
+    SERVER,
+    SYSTEM,
+    Axes,
+    Figure,
+    blank,
+    legend_below,
+    percent_axis,
+    plain,
+    png,
+    titled,
+)
+from l2h.report.run.gallery import plot_samples
+from l2h.report.run.history import plot_history
+from l2h.report.run.summary import contrastive_rows, number, percent, risk_rows
+
+__all__ = [
+    "draw",
+    "plot_contrastive",
+    "plot_frontier",
+    "plot_history",
+    "plot_per_class",
+    "plot_reliability",
+    "plot_risk",
+    "plot_samples",
+    "save_plots",
+]
+
+_CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("oracle", "oracle", {"color": INK, "linestyle": (0, (1, 1.2)), "linewidth": 1.4}),
+    ("label_free", "label-free bound", {"color": LABEL_FREE, "linestyle": (0, (5, 1.5)), "linewidth": 1.6}),
+    (
+        "confidence",
+        "confidence",
+        {"color": CONFIDENCE, "linestyle": (0, (6, 1.5, 1.5, 1.5)), "linewidth": 1.6},
+    ),
+    ("random", "random", {"color": MUTED, "linewidth": 1.0}),
+    ("system", "this system", {"color": SYSTEM, "linewidth": 2.4}),
+)
+_FEW = 20  # samples in a bin below which its point says little
+_COLUMN = 34  # classes in one column of the plot per class
+_MANY = 4 * _COLUMN  # more classes than this and only both ends are shown
+
+
+def plot_frontier(report: Report) -> Figure:
+    """Joint accuracy against reject rate for every ranking, with the gains and the operating point."""
+    figure, (ax,) = blank(6.6, 5.4)
+    handles: list[Any] = []
+    labels: list[str] = []
+    for key, name, look in _CURVES:
+        curve, gain = report.frontiers[key], report.gains[key]
+        (line,) = ax.plot(curve.rate, curve.accuracy, **look)
+        handles.append(line)
+        labels.append(f"{name}, gain {'n/a' if gain is None else f'{gain + 0.0:.3f}'}")
+    marks = (
+        ("client alone", 0.0, report.accuracy["client"], "o", CLIENT),
+        ("server alone", 1.0, report.accuracy["server"], "s", SERVER),
+    )
+    for name, x, height, marker, colour in marks:
+        handles += ax.plot([x], [height], marker, color=colour, markersize=7, clip_on=False, zorder=4)
+        labels.append(f"{name}, {percent(height)} right")
+    rate, accuracy = report.reject_rate, report.accuracy["system"]
+    handles += ax.plot(
+        [rate],
+        [accuracy],
+        "D",
+        color=SYSTEM,
+        markersize=9,
+        markeredgecolor=INK,
+        clip_on=False,
+        zorder=5,
+        linestyle="none",
+    )
+    labels.append(f"operating point, {percent(accuracy)} right, {percent(rate)} sent")
+    # This system first, where the eye looks first.
+    order = [4, 7, 5, 6, 2, 3, 1, 0]
+    ax.set_xlim(-0.015, 1.015)
+    ax.grid(color=FAINT, linewidth=0.5)
+    ax.set_axisbelow(True)
+    percent_axis(ax.xaxis)
+    percent_axis(ax.yaxis)
+    titled(ax, "Accuracy bought by asking", "reject rate (share of inputs sent)", "accuracy of the two together")
+    legend_below(figure, [handles[i] for i in order], [labels[i] for i in order])
+    return figure
+
+
+def plot_contrastive(report: Report) -> Figure:
+    """Accuracy of client and server on the inputs kept, sent, and all; ``n/a`` for an empty side."""
+    figure, (ax,) = blank(6.6, 4.2)
+    rows = contrastive_rows(report)
+    places = np.arange(len(rows))
+    for offset, name, colour in ((-0.2, "client", CLIENT), (0.2, "server", SERVER)):
+        values: list[float | None] = [getattr(row, name) for row in rows]
+        ax.bar(places + offset, [v or 0.0 for v in values], width=0.38, color=colour, label=name)
+        for x, value in zip(places + offset, values, strict=True):
+            ax.annotate(
+                percent(value),
+                (float(x), value or 0.0),
+                (0, 3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=10,
+                color=INK if value is not None else MUTED,
+            )
+    ax.set_xticks(places, [f"{row.name}\n{percent(row.share)} of the inputs" for row in rows])
+    ax.tick_params(axis="x", length=0)
+    ax.set_ylim(0, 1.08)
+    ax.set_yticks(np.linspace(0, 1, 6))
+    percent_axis(ax.yaxis)
+    titled(ax, f"Who is right where (joint accuracy {percent(report.contrastive.joint)})", "", "accuracy")
+    legend_below(figure, *ax.get_legend_handles_labels())
+    return figure
+
+
+def plot_risk(report: Report) -> Figure:
+    """The risk of the system and of every rule it must beat; less is better."""
+    rows = [row for row in risk_rows(report) if row.risk is not None]
+    figure, (ax,) = blank(6.6, 0.44 * len(rows) + 1.2)
+    colours = {"system": SYSTEM, "oracle": FAINT}
+    risks = np.array([row.risk for row in rows], dtype=np.float64)
+    top = float(risks.max()) or 1.0
+    ax.barh(np.arange(len(rows)), risks, height=0.68, color=[colours.get(row.key, "#9A9A9A") for row in rows])
+    ax.axvline(report.risk.system, color=SYSTEM, linewidth=1, linestyle=(0, (4, 3)))
+    for i, (row, risk) in enumerate(zip(rows, risks, strict=True)):
+        # The value stands on white, so that the line of the system's risk does not run through it.
+        ax.text(
+            float(risk) + 0.012 * top,
+            i,
+            number(row.risk),
+            va="center",
+            fontsize=10,
+            color=INK,
+            fontweight="bold" if row.key == "system" else "normal",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2},
+        )
+    ax.set_yticks(np.arange(len(rows)), [row.name for row in rows])
+    ax.get_yticklabels()[0].set_fontweight("bold")
+    ax.invert_yaxis()
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlim(0, 1.14 * top)
+    titled(ax, f"Risk at {report.costs}: less is better", "generalized 0-1 risk (mean cost of an input)")
+    return figure
+
+
+def plot_per_class(report: Report) -> Figure:
+    """Reject rate of each class, the most sent first; past 136 classes, both ends of that order."""
+    rates = report.per_class
+    order = sorted(range(len(rates)), key=lambda k: -np.nan_to_num(rates[k], nan=-1.0))
+    if len(order) > _MANY:
+        present = [k for k in order if not np.isnan(rates[k])]
+        blocks = [present[:_COLUMN], present[-_COLUMN:]]
+        notes = [f"the {_COLUMN} of {len(order)} classes sent most", "sent least"]
+    else:
+        columns = 1 if len(order) <= _COLUMN - 9 else -(-len(order) // _COLUMN)
+        blocks = [list(block) for block in np.array_split(np.array(order), columns)]
+        notes = [f"{report.y.size:,} samples, {len(order)} classes"] + [""] * (columns - 1)
+    longest = max(len(block) for block in blocks)
+    width = 6.6 if len(blocks) == 1 else 1.2 + 3.0 * len(blocks)
+    size = 10.0 if len(blocks) == 1 and longest <= 12 else 8.5
+    row_height = 0.3 if size == 10.0 else 0.2
+    figure, axes = blank(width, max(2.2, row_height * longest + 1.4), 1, len(blocks))
+    for ax, block, note in zip(axes, blocks, notes, strict=True):
+        _class_bars(ax, report, block, longest, size)
+        ax.set_title(note, loc="left", fontsize=9.5, color=MUTED)
+    figure.suptitle("Reject rate per class", x=0.01, ha="left", fontsize=11.5, fontweight="bold", color=INK)
+    legend_below(figure, [axes[0].lines[0]], [f"overall, {percent(report.reject_rate)}"])
+    return figure
+
+
+def plot_reliability(report: Report) -> Figure | None:
+    """Stated against observed probability of being right; ``None`` for a rejector without heads."""
+    if not report.heads:
+        return None
+    figure, (ax, counts) = blank(6.6, 6.0, 2, 1, sharex=True, height_ratios=(3.2, 1))
+    ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, label="stated as observed")
+    looks = {"client": (CLIENT, "o", -0.009, "q_m"), "server": (SERVER, "s", 0.009, "q_e")}
+    for name, curve in report.heads.items():
+        colour, marker, shift, symbol = looks[name]
+        label = f"{name} ({symbol}), ECE {report.ece[name]:.3f}"
+        ax.plot(curve.stated, curve.observed, color=colour, linewidth=1.8, marker=marker, label=label)
+        few = curve.count < _FEW
+        ax.plot(curve.stated[few], curve.observed[few], marker, color=colour, markerfacecolor="white")
+        counts.bar(curve.stated + shift, curve.count, width=0.018, color=colour)
+    percent_axis(ax.xaxis)
+    percent_axis(ax.yaxis)
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.04))
+    ax.grid(color=FAINT, linewidth=0.5)
+    titled(ax, "Do the heads' probabilities hold?", "", "observed share right")
+    ax.text(0.02, 0.98, f"hollow: fewer than {_FEW} samples", va="top", fontsize=9, color=MUTED)
+    titled(counts, "", "stated probability of being right", "samples")
+    legend_below(figure, *ax.get_legend_handles_labels(), columns=3)
+    figure.align_ylabels()
+    return figure
+
+
+def draw(
+    report: Report,
+    history: Sequence[Mapping[str, Any]] | None = None,
+    images: npt.NDArray[np.uint8] | None = None,
+    seed: int = 0,
+) -> dict[str, Figure]:
+    """Every plot that there is something to draw for, by name."""
+    figures = {
+        "frontier": plot_frontier(report),
+        "contrastive": plot_contrastive(report),
+        "risk": plot_risk(report),
+        "per_class": plot_per_class(report),
+        "reliability": plot_reliability(report),
+        "samples": plot_samples(report, images, seed=seed),
+        "history": plot_history(history or ()),
+    }
+    return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def save_plots(
+    report: Report,
+    folder: str | Path,
+    history: Sequence[Mapping[str, Any]] | None = None,
+    images: npt.NDArray[np.uint8] | None = None,
+    seed: int = 0,
+) -> list[Path]:
+    """Write every plot that there is something to draw for as ``folder/NAME.png``.
+
+    Args:
+        report: what to draw.
+        folder: made where it does not exist.
+        history: rows with ``stage``, ``epoch``, ``train_loss`` and ``held_out_loss``.
+        images: uint8 (n, C, H, W), the inputs behind the report, C being 1 or 3.
+        seed: of the choice of images.
+
+    Returns:
+        The files, in the order of the page.
+    """
+    figures = draw(report, history, images, seed)
+    return [write_atomically(Path(folder) / f"{name}.png", png(figure)) for name, figure in figures.items()]
+
+
+def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: float) -> None:
+    rates = [float(report.per_class[k]) for k in block]
+    ax.barh(np.arange(len(block)), np.nan_to_num(rates), height=0.72, color=SYSTEM)
+    ax.axvline(report.reject_rate, color=INK, linewidth=1.1, linestyle=(0, (4, 2.5)), clip_on=False)
+    # The values stand in a column of their own, where neither a bar nor the line can run through them.
+    for i, rate in enumerate(rates):
+        ax.annotate(
+            "n/a" if np.isnan(rate) else f"{100 * rate:.0f}%",
+            (1.0, i),
+            (30, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            fontsize=size,
+            color=MUTED if np.isnan(rate) else INK,
+            annotation_clip=False,
+        )
+    ax.set_yticks(np.arange(len(block)), [plain(report.class_names[k]) for k in block])
+    ax.tick_params(axis="y", length=0, labelsize=size)
+    ax.tick_params(axis="x", labelsize=size)
+    ax.set(xlim=(0, 1), ylim=(rows - 0.4, -0.6))
+    ax.set_xticks(np.linspace(0, 1, 5) if rows <= 12 else [0, 0.5, 1])
+    percent_axis(ax.xaxis)
+    ax.set_xlabel("share of the class sent", fontsize=size, color=INK)

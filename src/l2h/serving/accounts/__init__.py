@@ -1,0 +1,1 @@
+"""Accounts: API keys, quotas, rates, charges and the ledger."""

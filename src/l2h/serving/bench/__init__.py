@@ -1,0 +1,1 @@
+"""Load: what ``l2h bench`` sends and measures."""

@@ -1,0 +1,1 @@
+"""HTTP: connections, routes, and one inference request from the first byte to the last."""

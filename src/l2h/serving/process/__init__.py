@@ -1,0 +1,1 @@
+"""Processes: the supervisor, its workers, their settings, logs and metrics."""

@@ -1,0 +1,143 @@
+"""The HTTP application of the publisher. Imported only where one is made: it needs starlette."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any, BinaryIO
+
+from starlette.applications import Starlette
+from starlette.concurrency import iterate_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from l2h.training.exchange.identity import DIGEST_HEADER, IDENTITY_HEADER, LATEST_HEADER, PREFIX, same_token
+from l2h.training.exchange.snapshot import KINDS
+from l2h.training.exchange.store import SnapshotStore
+
+log = logging.getLogger("l2h.training.exchange")
+
+_CHUNK = 256 * 1024
+_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})?")
+_NUMBER = re.compile(r"\d{1,15}")
+
+
+def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> Starlette:
+    """The application of :func:`l2h.training.exchange.publish_app`, with the identity as it is sent."""
+    stated = json.dumps(identity, sort_keys=True).encode()
+
+    async def tell_identity(request: Request) -> Response:
+        return _json(stated)
+
+    async def tell_latest(request: Request) -> Response:
+        kind, after = request.query_params.get("kind"), request.query_params.get("after", "0")
+        if kind not in KINDS or not _NUMBER.fullmatch(after):
+            return PlainTextResponse("kind must be weights or answers, after a version\n", 400)
+        newest = store.latest(kind)
+        if newest is None:
+            return Response(status_code=204)
+        if newest.version <= int(after):
+            return Response(status_code=304, headers={LATEST_HEADER: str(newest.version)})
+        return _json(newest.to_json())
+
+    async def send_snapshot(request: Request) -> Response:
+        kind, version = request.query_params.get("kind"), request.path_params["version"]
+        if kind not in KINDS or not _NUMBER.fullmatch(version):
+            return PlainTextResponse("no such snapshot\n", 404)
+        found = store.open(kind, int(version))
+        if found is None:
+            return PlainTextResponse("no such snapshot\n", 404)
+        snapshot, file = found
+        etag = f'"{snapshot.sha256}"'
+        first, last = _asked(request.headers, etag, snapshot.size)
+        if first >= snapshot.size or last < first:
+            file.close()
+            return Response(status_code=416, headers={"content-range": f"bytes */{snapshot.size}"})
+        headers = {"etag": etag, "accept-ranges": "bytes", "content-length": str(last - first + 1)}
+        partial = "range" in request.headers and (first > 0 or last < snapshot.size - 1)
+        if partial:
+            headers["content-range"] = f"bytes {first}-{last}/{snapshot.size}"
+        log.debug("sending kind=%s version=%d first=%d last=%d", kind, snapshot.version, first, last)
+        return _FileSlice(file, first, last - first + 1, 206 if partial else 200, headers)
+
+    routes = [
+        Route(f"{PREFIX}/identity", tell_identity),
+        Route(f"{PREFIX}/snapshots/latest", tell_latest),
+        Route(f"{PREFIX}/snapshots/{{version}}", send_snapshot),
+    ]
+    guard = Middleware(_Guard, token=token, digest=sha256(stated).hexdigest())
+    app = Starlette(routes=routes, middleware=[guard])
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Guard:
+    """Lets nothing but a GET with the token through, and signs what comes back with the identity's digest."""
+
+    def __init__(self, app: ASGIApp, token: str, digest: str) -> None:
+        self._app, self._token, self._digest = app, token, digest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        if not same_token(authorization, self._token):
+            refusal = PlainTextResponse("unauthorized\n", 401, {"www-authenticate": "Bearer"})
+            await refusal(scope, receive, send)
+            return
+        if scope["method"] != "GET":
+            await Response(status_code=405, headers={"allow": "GET"})(scope, receive, send)
+            return
+
+        async def signed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[IDENTITY_HEADER] = self._digest
+            await send(message)
+
+        await self._app(scope, receive, signed)
+
+
+class _FileSlice(StreamingResponse):
+    """A part of an open file, read as fast as the peer takes it, and closed whatever happens."""
+
+    def __init__(self, file: BinaryIO, first: int, length: int, status: int, headers: Mapping[str, str]) -> None:
+        chunks = iterate_in_threadpool(_chunks(file, first, length))
+        super().__init__(chunks, status, headers, media_type="application/octet-stream")
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()
+
+
+def _chunks(file: BinaryIO, first: int, length: int) -> Iterator[bytes]:
+    file.seek(first)
+    while length > 0:
+        chunk = file.read(min(_CHUNK, length))
+        if not chunk:  # shorter than its manifest: the peer sees a cut, and the hash would tell anyway
+            return
+        length -= len(chunk)
+        yield chunk
+
+
+def _asked(headers: Headers, etag: str, size: int) -> tuple[int, int]:
+    """The first and the last byte asked for; a form of Range that we do not serve means everything, as HTTP allows."""
+    asked = _RANGE.fullmatch(headers.get("range", ""))
+    if asked is None or headers.get("if-range", etag) != etag:
+        return 0, size - 1
+    return int(asked[1]), min(int(asked[2] or size), size - 1)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json", headers={DIGEST_HEADER: sha256(body).hexdigest()})

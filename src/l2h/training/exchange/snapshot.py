@@ -1,0 +1,121 @@
+"""What a snapshot is: bytes, and a manifest of plain values that says which bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from l2h.training.exchange.errors import SnapshotError
+
+SCHEMA = 1
+#: ``weights``: the server model as safetensors bytes. ``answers``: one bit a training sample, packed.
+KINDS = ("weights", "answers")
+#: The longest manifest or identity, in bytes.
+JSON_LIMIT = 1 << 20
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The manifest of one snapshot.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        version: counts up from 1 in each kind of a store.
+        step: the publisher's training step.
+        size: of the bytes.
+        sha256: of the bytes, in hexadecimal.
+        meta: plain values of the publisher's choice.
+        time: of publishing, in seconds since 1970 by the publisher's clock.
+    """
+
+    kind: str
+    version: int
+    step: int
+    size: int
+    sha256: str
+    meta: dict[str, Any]
+    time: float
+
+    def to_json(self) -> bytes:
+        """The manifest as JSON.
+
+        Raises:
+            SnapshotError: ``meta`` holds what JSON has not, or more than a manifest may.
+        """
+        try:
+            data = json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise SnapshotError(f"the metadata of a snapshot must be plain values: {error}") from error
+        if len(data) > JSON_LIMIT:
+            raise SnapshotError(f"a manifest of {len(data)} bytes is over {JSON_LIMIT}: put less into meta")
+        return data
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Snapshot:
+        """Read a manifest, believing nothing in it.
+
+        Raises:
+            SnapshotError: it is not one; the message names the field.
+        """
+        values = parse_object(data)
+        schema = values.get("schema")
+        if schema != SCHEMA:
+            raise SnapshotError(
+                f"a manifest of schema {schema!r}; this version reads {SCHEMA}: update l2h on both sides"
+            )
+        kind, digest, meta, when = (values.get(name) for name in ("kind", "sha256", "meta", "time"))
+        if kind not in KINDS:
+            raise SnapshotError(f"a manifest of the kind {kind!r}: expected one of {', '.join(KINDS)}")
+        if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+            raise SnapshotError(f"a manifest whose sha256 is {digest!r}")
+        if not isinstance(meta, dict):
+            raise SnapshotError(f"a manifest whose meta is {type(meta).__name__}, not an object")
+        if isinstance(when, bool) or not isinstance(when, int | float) or not math.isfinite(when):
+            raise SnapshotError(f"a manifest whose time is {when!r}")
+        version, step, size = (_whole(values, *field) for field in (("version", 1), ("step", 0), ("size", 1)))
+        return cls(str(kind), version, step, size, digest, meta, float(when))
+
+
+def check_kind(kind: str) -> None:
+    """Raise :class:`SnapshotError` where ``kind`` is not one of :data:`KINDS`."""
+    if kind not in KINDS:
+        raise SnapshotError(f"no kind of snapshot is called {kind!r}: use one of {', '.join(KINDS)}")
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """A JSON object from outside.
+
+    Raises:
+        SnapshotError: it is none.
+    """
+    try:
+        values = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise SnapshotError(f"not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise SnapshotError(f"a JSON {type(values).__name__} where an object was expected")
+    return values
+
+
+def hash_file(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _whole(values: dict[str, Any], name: str, least: int) -> int:
+    value = values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**53:
+        raise SnapshotError(f"a manifest whose {name} is {value!r}: expected a whole number from {least}")
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

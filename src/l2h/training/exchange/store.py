@@ -1,0 +1,176 @@
+"""The publisher's side on the disk: versions that never repeat and are whole or not there, whenever it is killed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from l2h.files import write_atomically
+from l2h.training.exchange.errors import ExchangeError, SnapshotError
+from l2h.training.exchange.snapshot import KINDS, Snapshot, check_kind, hash_file, parse_object
+
+log = logging.getLogger("l2h.training.exchange")
+
+_NAME = re.compile(rf"({'|'.join(KINDS)})-(\d+)\.(bin|json)")
+_LOCK = ".lock"
+
+
+class SnapshotStore:
+    """Snapshots in a folder: ``KIND-VERSION.bin`` and, written after it, its manifest ``KIND-VERSION.json``.
+
+    Reading and publishing from several threads is safe; one process at a time may publish from a folder.
+
+    Args:
+        folder: where; made when it is missing. What an earlier process published there is found again.
+        keep: how many of each kind stay. A download of one that goes meanwhile ends well on POSIX, since the file is
+            open; who comes back for it later is told that it is gone.
+
+    Attributes:
+        run: the id of this series of versions, made with the folder and kept in it as ``run.json``.
+
+    Raises:
+        ExchangeError: ``keep`` is less than 1, or the folder holds the damaged file of a store.
+    """
+
+    def __init__(self, folder: Path | str, keep: int = 3) -> None:
+        if keep < 1:
+            raise ExchangeError(f"keep must be at least 1, got {keep}")
+        self.folder = Path(folder)
+        self.keep = keep
+        self.run = self._run_id()
+        self._publishing = threading.Lock()
+        self._index = self._read_index()
+        self._lock_file: int | None = None
+
+    def publish(self, kind: str, data: bytes, step: int, meta: Mapping[str, Any]) -> Snapshot:
+        """Write a snapshot to the disk, from where it is offered. Returns when it is written; no network is involved.
+
+        Raises:
+            SnapshotError: an unknown kind, no bytes, a negative step, or metadata that is not plain.
+            ExchangeError: another process publishes from this folder.
+            CheckpointError: the disk would not take it; what was published before stays offered.
+        """
+        check_kind(kind)
+        if not data:
+            raise SnapshotError("a snapshot without bytes")
+        if step < 0:
+            raise SnapshotError(f"a snapshot's step must not be negative, got {step}")
+        digest = hashlib.sha256(data).hexdigest()
+        with self._publishing:
+            self._claim()
+            version = 1 + max([*self._versions_on_disk(kind), *self._index[kind]], default=0)
+            snapshot = Snapshot(kind, version, step, len(data), digest, dict(meta), time.time())
+            manifest = snapshot.to_json()
+            write_atomically(self._path(kind, version, "bin"), data)
+            write_atomically(self._path(kind, version, "json"), manifest)
+            _flush_folder(self.folder)
+            self._index[kind] = {**self._index[kind], version: snapshot}
+            self._prune(kind)
+        log.debug("published kind=%s version=%d step=%d bytes=%d", kind, version, step, len(data))
+        return snapshot
+
+    def latest(self, kind: str) -> Snapshot | None:
+        """The newest snapshot of a kind; never waits for a publish under way."""
+        check_kind(kind)
+        versions = self._index[kind]
+        return versions[max(versions)] if versions else None
+
+    def open(self, kind: str, version: int) -> tuple[Snapshot, BinaryIO] | None:
+        """A snapshot and its open file, which stays readable when the snapshot goes; None when it is not there."""
+        check_kind(kind)
+        snapshot = self._index[kind].get(version)
+        if snapshot is None:
+            return None
+        try:
+            return snapshot, self._path(kind, version, "bin").open("rb")
+        except FileNotFoundError:
+            return None
+
+    def _path(self, kind: str, version: int, suffix: str) -> Path:
+        return self.folder / f"{kind}-{version:08d}.{suffix}"
+
+    def _run_id(self) -> str:
+        path = self.folder / "run.json"
+        if not path.exists():
+            write_atomically(path, f'{{"run": "{uuid.uuid4().hex}"}}\n'.encode())
+        try:
+            return str(parse_object(path.read_bytes())["run"])
+        except (SnapshotError, KeyError) as error:
+            raise ExchangeError(f"{path} is damaged ({error}): publish from another folder") from error
+
+    def _read_index(self) -> dict[str, dict[int, Snapshot]]:
+        """What is whole on the disk. A dictionary of it is replaced, never changed, so that readers need no lock."""
+        index: dict[str, dict[int, Snapshot]] = {kind: {} for kind in KINDS}
+        for path in self.folder.glob("*-*.json"):
+            name = _NAME.fullmatch(path.name)
+            if name is None:
+                continue
+            try:
+                snapshot = Snapshot.from_json(path.read_bytes())
+                whole = hash_file(path.with_suffix(".bin")) == snapshot.sha256
+            except (OSError, SnapshotError) as error:
+                log.warning("snapshot %s cannot be offered: %s", path.name, error)
+                continue
+            if not whole or (snapshot.kind, snapshot.version) != (name[1], int(name[2])):
+                log.warning("snapshot %s is damaged and not offered", path.name)
+                continue
+            index[snapshot.kind][snapshot.version] = snapshot
+        return index
+
+    def _versions_on_disk(self, kind: str) -> list[int]:
+        """Every version that has a file, whole or not: none of them is given again."""
+        names = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return [int(name[2]) for name in names if name is not None and name[1] == kind]
+
+    def _prune(self, kind: str) -> None:
+        kept = sorted(self._index[kind])[-self.keep :]
+        self._index[kind] = {version: self._index[kind][version] for version in kept}
+        for version in set(self._versions_on_disk(kind)) - set(kept):
+            for suffix in ("json", "bin"):  # a manifest never outlives its bytes
+                with suppress(OSError):
+                    self._path(kind, version, suffix).unlink()
+
+    def _claim(self) -> None:
+        """Once: make sure that no other process publishes here, and clear away what a killed one left half written."""
+        if self._lock_file is not None:
+            return
+        self._lock_file = _lock(self.folder / _LOCK)
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def _lock(path: Path) -> int:
+    """Lock a file for the life of this process: a killed process leaves no lock, and its forks inherit none."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # no such locks on this system
+        return descriptor
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
+            return descriptor
+        os.close(descriptor)
+        raise ExchangeError(f"another process publishes from {path.parent}: give each its own folder") from error
+    return descriptor
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the names durable as well, where the system can: a version must not repeat after a power cut."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
