@@ -289,7 +289,6 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
 
 def assert_answers(interpreter: str, folder: Path) -> None:
     """The device's half of a bundle gives there what it gives here."""
-    sys.path.insert(0, str(Path(__file__).parent / "field"))
     from field_maker import export_digits
 
     export_digits(folder / "bundle")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_runner import DIGITS, QUICK, Result, call, execute
+from commands import DIGITS, QUICK, Result, call, execute
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_runner import Result, assert_schema, assert_told, call, files_of, one_line
+from commands import Result, assert_schema, assert_told, call, files_of, one_line
 from scipy.stats import binom
 
 import l2h

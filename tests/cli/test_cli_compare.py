@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import Result, assert_told, call, command, environment, execute, files_of, one_line
+from commands import Result, assert_told, call, command, environment, execute, files_of, one_line
 
 from l2h import methods
 from l2h.costs import Costs, generalized_loss

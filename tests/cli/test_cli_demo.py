@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import assert_schema, command, environment, one_line
+from commands import assert_schema, command, environment, one_line
 
 MEMORY = 1.5e9  # bytes
 

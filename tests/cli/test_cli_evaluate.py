@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_runner import DIGITS, QUICK, Result, assert_same, assert_schema, assert_told, call, execute, files_of, one_line
+from commands import DIGITS, QUICK, Result, assert_same, assert_schema, assert_told, call, execute, files_of, one_line
 
 import l2h
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_runner import DIGITS, QUICK, command, environment
+from commands import DIGITS, QUICK, command, environment
 
 
 def on_a_terminal(*arguments: object) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_runner import DIGITS, QUICK, Result, assert_same, assert_schema, call, files_of
+from commands import DIGITS, QUICK, Result, assert_same, assert_schema, call, files_of
 from safetensors import safe_open
 
 import l2h

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli_runner import DIGITS, QUICK, Result, assert_told, call, execute, files_of, one_line
+from commands import DIGITS, QUICK, Result, assert_told, call, execute, files_of, one_line
 
 import l2h
 from l2h.cli.app import app

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from edge_maker import CLASSES, FEATURES, make_system, scores_of
-from edge_server import Proxy, RoughServer
+from rough_server import Proxy, RoughServer
 
 from l2h import Costs, EdgeClient, HelpSystem
 from l2h.bundle import DeviceBundle

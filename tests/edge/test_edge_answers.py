@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edge_maker import ALL, FEATURES, KEY, NONE, X_TEST, SlowDevice, make_system, samples
-from edge_server import closed_port, wait_until
+from rough_server import closed_port, wait_until
 
 import l2h
 from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from edge_maker import CLASSES, FEATURES, KEY, X_TEST
-from edge_server import closed_port
+from rough_server import closed_port
 
 import l2h
 from l2h.bundle import DeviceBundle

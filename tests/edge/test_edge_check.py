@@ -7,7 +7,7 @@ import copy
 
 import pytest
 from edge_maker import ALL, CLASSES, FEATURES, KEY, X_TEST
-from edge_server import Fault, closed_port
+from rough_server import Fault, closed_port
 
 from l2h import AsyncEdgeClient
 from l2h.edge import EdgeError

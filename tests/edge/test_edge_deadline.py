@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edge_maker import ALL, CLASSES, FEATURES, X_TEST, SlowDevice, scores_of
-from edge_server import Fault, RoughServer, closed_port
+from rough_server import Fault, RoughServer, closed_port
 
 from l2h import AsyncEdgeClient
 from l2h.edge import REASONS

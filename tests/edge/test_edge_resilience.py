@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from edge_maker import ALL, X_TEST
-from edge_server import Fault, wait_until
+from rough_server import Fault, wait_until
 
 from l2h import AsyncEdgeClient
 from l2h.edge import REASONS

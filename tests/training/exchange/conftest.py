@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from exchange_maker import IDENTITY, TOKEN, publish
-from exchange_proxy import FaultProxy
+from fault_proxy import FaultProxy
 
 from l2h.training.exchange import PublisherServer, SnapshotStore
 

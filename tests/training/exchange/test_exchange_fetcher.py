@@ -9,7 +9,7 @@ import time
 
 import pytest
 from exchange_maker import IDENTITY, QUICK, TOKEN, arrives, fetcher_for, publish, until, whole
-from exchange_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy
 
 from l2h.training.exchange import (
     ExchangeError,

@@ -1,4 +1,4 @@
-"""``l2h`` as a program of its own that keeps a witness: ``roles_process.py WITNESS ARGUMENTS...``.
+"""``l2h`` as a program of its own that keeps a witness: ``hosts_process.py WITNESS ARGUMENTS...``.
 
 A line for every snapshot before it is published and for every one whose bytes were taken into use: what really
 happened, told by neither the history nor the status that are to be tested.

@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from cli_runner import Result, assert_told, call, one_line
-from roles_maker import SETTINGS, TOKEN, history
+from commands import Result, assert_told, call, one_line
+from hosts_maker import SETTINGS, TOKEN, history
 
 URL = "http://127.0.0.1:9"
 SHORT = ["--set", "server.epochs=1", "--set", "rejector.epochs=1"]

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, until, whole
-from exchange_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy
 
 STATED = json.dumps({**IDENTITY, "protocol": 1, "run": "rogue", "kinds": ["weights"]}).encode()
 DIGEST = sha256(STATED).hexdigest()

@@ -34,7 +34,7 @@ from l2h.training import RejectorSpec
 TABLES = files("l2h.experiments.paper") / "tables"
 NAMES = ("cifar10-svhn-alexnet", "cifar100-vit", "contrastive-main", "imbalance")
 #: The paper's own tables, where the folder with its sources lies beside the checkout.
-SOURCES = Path(__file__).parents[3] / "shared" / "paper" / "tables"
+SOURCES = Path(__file__).parents[4] / "shared" / "paper" / "tables"
 #: A pass of a second.
 TINY = replace(
     QUICK,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import assert_told, call
-from roles_maker import SETTINGS, TOKEN, history, link, until
+from commands import assert_told, call
+from hosts_maker import SETTINGS, TOKEN, history, link, until
 from safetensors.torch import save
 
 from l2h import Settings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_runner import assert_schema, assert_told, call
-from roles_maker import (
+from commands import assert_schema, assert_told, call
+from hosts_maker import (
     Pair,
     Program,
     assert_only_published_copies,

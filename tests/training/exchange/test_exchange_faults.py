@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from exchange_maker import IDENTITY, TOKEN, arrives, content, fetcher_for, publish, until, whole
-from exchange_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

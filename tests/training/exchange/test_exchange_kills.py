@@ -8,7 +8,7 @@ import time
 
 import pytest
 from exchange_maker import arrives, fetcher_for, publish, run_role, until, whole, words
-from exchange_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy
 
 from l2h.training.exchange import SnapshotStore
 

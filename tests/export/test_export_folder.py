@@ -113,10 +113,14 @@ def test_a_reader_finds_none_or_a_whole_bundle_while_it_is_replaced(bundles: Bun
 
 def test_a_killed_export_leaves_none_or_a_whole_bundle(tmp_path: Path) -> None:
     here = Path(__file__).parent
-    source = str(Path(l2h.__file__).parents[1])
+    path = os.pathsep.join([str(Path(l2h.__file__).parents[1]), str(here.parent / "support")])
     done = subprocess.run(
-        [sys.executable, str(here / "bundle_process.py"), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([source, str(here)]), "OMP_NUM_THREADS": "1"},
+        [sys.executable, str(here / "export_process.py"), str(tmp_path)],
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=300,

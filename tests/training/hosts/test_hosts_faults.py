@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runner import assert_told, call
-from exchange_proxy import Fault, FaultProxy
-from roles_maker import (
+from commands import assert_told, call
+from fault_proxy import Fault, FaultProxy
+from hosts_maker import (
     PUBLISH,
     SETTINGS,
     TEST,

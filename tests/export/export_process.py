@@ -1,4 +1,4 @@
-"""Exports that are killed: ``bundle_process.py FOLDER``.
+"""Exports that are killed: ``export_process.py FOLDER``.
 
 One system is trained, and a process is forked for every kill; each exports that system by itself until SIGKILL. What is
 found at the target afterwards goes to stdout as JSON, one line a kill.

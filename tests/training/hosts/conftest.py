@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-# The proxy of the exchange's tests and the runner of the commands' tests serve here as well.
-sys.path += [str(Path(__file__).parents[1] / name) for name in ("exchange", "cli")]
-
-from roles_maker import PUBLISH, Pair, Program, free_port, save_data
+from hosts_maker import PUBLISH, Pair, Program, free_port, save_data
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from cli_runner import call, environment
+from commands import call, environment
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Program:
         if role == "server" and "--listen" not in more:
             arguments += ["--listen", "127.0.0.1:0"]
         arguments += ["--poll", "0.05"] if role == "client" else []
-        script = Path(__file__).with_name("roles_process.py")
+        script = Path(__file__).with_name("hosts_process.py")
         self.process = subprocess.Popen(
             [sys.executable, str(script), str(witness(out)), *map(str, [*arguments, *more])],
             stdout=subprocess.DEVNULL,
