@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: Bytes of a request line and its headers; and of what may follow a chunked body.
 _HEAD = 32 * 1024
@@ -29,33 +30,37 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head: int | None = None
         self._size = self._trailers = 0
         self._chunk_empty = False
+        self._unanswered = 0
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._late = self.loop.time() + self.patience
         if len(self.connections) > self.max_connections:
             self._refuse(503, "too many connections: try again later", b"retry-after: 1\r\n")
             return
-        self.timeout_keep_alive_task = self.loop.call_later(self.patience, self.timeout_keep_alive_handler)
+        self._idle_timer = self.loop.call_later(self.patience, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()
-        for timer in (self._head_timer, self._write_timer):
+        super().connection_lost(None)  # with an error uvicorn would leave its timer, and all that hangs on it, running
+        for timer in (self._idle_timer, self._head_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
-        if self.parser is None or self.transport.is_closing():
+        if self.transport.is_closing():
             return
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
         super().data_received(data)
         self._trailers = self._trailers + len(data) if self._chunk_empty else 0
         if self._trailers > _HEAD:
             self.transport.abort()
         elif self._head is not None:
             self._wait_for_head(len(data))
-        elif self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
+        elif not self._unanswered:
             self._discard()
 
     def on_message_begin(self) -> None:
@@ -94,9 +99,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
         super().on_headers_complete()
+        self._unanswered += 1
 
     def on_response_complete(self) -> None:
         """It was answered."""
+        self._unanswered -= 1
         self._late = self.loop.time() + self.patience
         super().on_response_complete()
 
@@ -135,17 +142,19 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head > _HEAD:
             self._refuse_head()
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.patience, self.timeout_keep_alive_handler)
+            self._head_timer = self.loop.call_later(self.patience, self.transport.close)
 
     def _discard(self) -> None:
         """Bytes of no request: blank lines, or a body answered before its end, so that the peer gets to read that."""
         left = self._late - self.loop.time()
-        self.timeout_keep_alive_task = self.loop.call_later(max(0.0, left), self.timeout_keep_alive_handler)
+        self._idle_timer = self.loop.call_later(max(0.0, left), self.transport.close)
 
     def _refuse(self, status: int, sentence: str, further: bytes = b"") -> None:
         body = json.dumps({"error": sentence}).encode()
         self.transport.write(
-            STATUS_LINE[status] + further + b"content-type: application/json\r\nconnection: close\r\n"
+            b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
+            + further
+            + b"content-type: application/json\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
         self.transport.close()
