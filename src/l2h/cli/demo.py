@@ -26,15 +26,19 @@ def demo(
     from l2h.cli.bars import telling
     from l2h.cli.console import log
     from l2h.cli.output import print_json, print_results
-    from l2h.cli.workflow import report_run, train_run
+    from l2h.experiments.evaluating import evaluate_plan
     from l2h.experiments.plan import digits_plan, load_data
+    from l2h.experiments.runs import RunTarget
+    from l2h.experiments.training import train_run
+    from l2h.report import write_run_page
 
     plan = digits_plan(seed, (c_1,), (c_e,))
     _ = plan.specs  # a bad price is told before anything is trained
     dataset = load_data(plan)
     with telling() as progress:
-        system = train_run(plan, dataset, out, progress, force=force)
-    results = report_run(system, dataset, plan, out)
+        system = train_run(plan, dataset, RunTarget(out, force=force), progress)
+    results = evaluate_plan(system, dataset, plan, out)
+    write_run_page(results[0].report, dataset, out, system.history, plan.as_dict())
     if as_json:
         print_json(results[0].as_dict())
         return

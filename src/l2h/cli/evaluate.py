@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from l2h.cli.workflow import Result
     from l2h.costs import Costs
     from l2h.data import Dataset
+    from l2h.experiments.evaluating import Evaluation
     from l2h.limits import RateLimit
 
 
@@ -116,13 +116,14 @@ class Asked:
     server_run: Path | None
 
 
-def _evaluate(folder: Path, asked: Asked, out: Path | None) -> list[Result]:
+def _evaluate(folder: Path, asked: Asked, out: Path | None) -> list[Evaluation]:
     """One run at every price; pictures of the first into ``out``."""
     import l2h
     from l2h.cli.console import log
-    from l2h.cli.workflow import evaluate_all, write_pictures
     from l2h.costs import cost_grid
     from l2h.experiments import runs
+    from l2h.experiments.evaluating import evaluate_system
+    from l2h.report import write_run_page
 
     config = runs.read_config(folder)
     training = config.get("training", {})
@@ -131,10 +132,10 @@ def _evaluate(folder: Path, asked: Asked, out: Path | None) -> list[Result]:
     prices: list[Costs | None] = [*cost_grid(asked.c_1 or training.get("c_1") or [1.0], _prices(asked, training))]
     if asked.bounds and asked.c_e is None and asked.c_1 is None:
         prices = [None]  # the bound is the price
-    results = evaluate_all(system, dataset, prices, asked.bounds or [None], asked.rule)
+    results = evaluate_system(system, dataset, prices, asked.bounds or [None], asked.rule)
     if out is not None:
         runs.write_metrics(out, results[0].as_dict())
-        write_pictures(results[0].report, dataset, out, [], training)
+        write_run_page(results[0].report, dataset, out, settings=training)
         log.info("The page with every number and picture: %s", out / "report.html")
     return results
 
@@ -169,7 +170,7 @@ def from_files(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _print_spread(by_run: list[list[Result]], as_json: bool) -> None:
+def _print_spread(by_run: list[list[Evaluation]], as_json: bool) -> None:
     """Mean and spread over runs, a table a price."""
     from l2h.cli.output import grid_table, make_console, print_json
     from l2h.metrics import spread_of_reports

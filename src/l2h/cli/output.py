@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from l2h.cli.workflow import Result
+    from l2h.experiments.evaluating import Evaluation
 
 
 def print_json(values: Any) -> None:
@@ -20,7 +20,7 @@ def print_json(values: Any) -> None:
     sys.stdout.write(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
-def print_results(results: Sequence[Result]) -> None:
+def print_results(results: Sequence[Evaluation]) -> None:
     """The contrastive table and the risk table of the first; a grid where there are several."""
     from l2h.report import contrastive_table, risk_table
 

@@ -17,6 +17,7 @@ from l2h.data import Dataset
 from l2h.errors import L2HError, SettingsError
 from l2h.experiments import runs
 from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
+from l2h.experiments.runs import RunTarget
 from l2h.files import digest
 from l2h.models import NAMES
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
@@ -101,9 +102,10 @@ def read_token(path: Path | None) -> str:
         raise SettingsError(f"{path} holds no text: write a token with `openssl rand -hex 16`") from error
 
 
-def serve_training(plan: Plan, dataset: Dataset, folder: Path, link: Link, progress: Progress, **run: Any) -> None:
+def serve_training(plan: Plan, dataset: Dataset, target: RunTarget, link: Link, progress: Progress) -> None:
     """The server's side: train e, offer snapshots, stay a while to be fetched from."""
-    parts, context = _prepare(plan, dataset, folder, progress, "server", link, **run)
+    parts, context = _prepare(plan, dataset, target, progress, "server", link)
+    folder = target.folder
     X, y = parts.train
     device = context.device
     with repeatable(plan.settings, device):
@@ -132,14 +134,15 @@ def serve_training(plan: Plan, dataset: Dataset, folder: Path, link: Link, progr
 
 
 def follow_training(
-    plan: Plan, dataset: Dataset, folder: Path, link: Link, progress: Progress, **run: Any
+    plan: Plan, dataset: Dataset, target: RunTarget, link: Link, progress: Progress
 ) -> HelpSystem | None:
     """The client's side: train r against the last snapshot that arrived.
 
     Returns:
         The system, with the last copy of the server; None where only answers were sent and there is no copy.
     """
-    parts, context = _prepare(plan, dataset, folder, progress, "client", link, **run)
+    parts, context = _prepare(plan, dataset, target, progress, "client", link)
+    folder = target.folder
     X, y = parts.train
     device = context.device
     with repeatable(plan.settings, device):
@@ -194,7 +197,7 @@ def follow_training(
 
 
 def _prepare(
-    plan: Plan, dataset: Dataset, folder: Path, progress: Progress, role: str, link: Link, **run: Any
+    plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress, role: str, link: Link
 ) -> tuple[Parts, Context]:
     """What both sides do first: the folder and the parts of the data."""
     if plan.settings.recipe != "paper":
@@ -203,9 +206,9 @@ def _prepare(
         raise SettingsError("--sync imitates a link: with --role the link is real, leave --sync out")
     if plan.server not in NAMES:
         raise SettingsError(f"--role trains a named server ({', '.join(NAMES)}), not {plan.server}")
-    every = run.pop("checkpoint_every", 1)
-    runs.prepare_run(folder, {**plan.as_dict(), "role": role, "send": link.send}, **run)
-    checkpoints = Checkpoints(folder / runs.CHECKPOINTS, run.get("resume", False), every)
+    folder, training = target.folder, {**plan.as_dict(), "role": role, "send": link.send}
+    runs.prepare_run(folder, training, force=target.force, resume=target.resume)
+    checkpoints = Checkpoints(folder / runs.CHECKPOINTS, target.resume, target.checkpoint_every)
     device = pick_device(plan.settings.device)
     return divide(dataset, plan), Context(
         plan.settings, device, checkpoints, progress, history_file=folder / runs.HISTORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -161,8 +161,11 @@ def train(
     from l2h.cli.console import log
     from l2h.cli.options import make_settings, parse_options
     from l2h.cli.output import print_json, print_results
-    from l2h.cli.workflow import report_run, train_run
+    from l2h.experiments.evaluating import evaluate_plan
     from l2h.experiments.plan import Plan, load_data
+    from l2h.experiments.runs import RunTarget
+    from l2h.experiments.training import train_run
+    from l2h.report import write_run_page
 
     options = parse_options(option or [])
     settings = make_settings(
@@ -203,22 +206,24 @@ def train(
         raise typer.BadParameter(f"{role!r} is unknown; known: server, client", param_hint="--role")
     if role == "client" and server_url is None:
         raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
-    run: dict[str, Any] = {"force": force, "resume": resume, "checkpoint_every": checkpoint_every}
+    target = RunTarget(out, force, resume, checkpoint_every)
     with telling(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
         if role is None:
-            system: HelpSystem | None = train_run(plan, dataset, out, progress, **run)
+            system: HelpSystem | None = train_run(plan, dataset, target, progress)
         else:
             from l2h.cli.roles import Link, follow_training, read_token, serve_training
 
             link = Link(read_token(token_file), send, listen, server_url or "", publish_every, linger, poll)
             if role == "server":
-                serve_training(plan, dataset, out, link, progress, **run)
+                serve_training(plan, dataset, target, link, progress)
                 return
-            system = follow_training(plan, dataset, out, link, progress, **run)
+            system = follow_training(plan, dataset, target, link, progress)
     if system is None:
         log.info("trained on answers alone: l2h evaluate %s --server-run RUN, with RUN the folder of the server", out)
         return
-    results = report_run(system, dataset, plan, out)
+    results = evaluate_plan(system, dataset, plan, out)
+    syncs = [spec.sync for spec in system.specs]
+    write_run_page(results[0].report, dataset, out, system.history, plan.as_dict(), syncs)
     if as_json:
         print_json([result.as_dict() for result in results])
         return

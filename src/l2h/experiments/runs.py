@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,23 @@ __all__ = ["CHECKPOINTS", "CONFIG", "SCHEMA", "differences", "read_config", "wri
 METRICS, HISTORY, PLOTS = "metrics.json", "history.csv", "plots"
 #: Of the two programs of setting IA: what one published, what the other fetched, and how the link did.
 SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
+
+
+@dataclass(frozen=True)
+class RunTarget:
+    """Where a training goes, and what happens to a run that is there already.
+
+    Attributes:
+        folder: the run folder.
+        force: remove the run that is there.
+        resume: go on with it.
+        checkpoint_every: epochs between two checkpoints.
+    """
+
+    folder: Path
+    force: bool = False
+    resume: bool = False
+    checkpoint_every: int = 1
 
 
 def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = False, resume: bool = False) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from l2h.report.comparison.words import comparison_headline
     from l2h.report.paper.page import experiment_tables, write_experiment, write_overview
     from l2h.report.paper.plots import plot_bounds, plot_losses, plot_risk_curves, plot_scaling, plot_tradeoff
+    from l2h.report.run.folder import write_run_page
     from l2h.report.run.history import plot_sync
     from l2h.report.run.page import write_page
     from l2h.report.run.plots import (
@@ -66,6 +67,7 @@ __all__ = [
     "write_experiment",
     "write_overview",
     "write_page",
+    "write_run_page",
 ]
 
 _HOME = {
@@ -76,6 +78,7 @@ _HOME = {
     "risk_table": "run.tables",
     "spread_table": "run.tables",
     "write_page": "run.page",
+    "write_run_page": "run.folder",
     "plot_sync": "run.history",
     "png": "common.figure",
     "comparison_headline": "comparison.words",

@@ -19,6 +19,7 @@ from l2h.cli import roles
 from l2h.cli.roles import Link, follow_training, serve_training
 from l2h.data import Dataset
 from l2h.experiments.plan import Plan, divide, load_data
+from l2h.experiments.runs import RunTarget
 from l2h.files import digest
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
@@ -110,7 +111,7 @@ def follow(plan: Plan, dataset: Dataset, tmp_path: Path, heard: None) -> Callabl
 
     def train(server: PublisherServer, send: str = "weights", **run: Any) -> HelpSystem | None:
         a_link = Link(TOKEN, send, url=server.url, interval=0.05)
-        return follow_training(plan, dataset, tmp_path / "client", a_link, Silent(), **run)
+        return follow_training(plan, dataset, RunTarget(tmp_path / "client", **run), a_link, Silent())
 
     return train
 
@@ -235,7 +236,8 @@ def test_the_server_states_what_the_client_compares(
             super().__init__(store, identity, *more)
 
     monkeypatch.setattr(roles, "PublisherServer", Listening)
-    serve_training(plan, dataset, tmp_path / "server", Link(TOKEN, listen="127.0.0.1:0", linger=0), Silent())
+    a_link = Link(TOKEN, listen="127.0.0.1:0", linger=0)
+    serve_training(plan, dataset, RunTarget(tmp_path / "server"), a_link, Silent())
     assert stated == [{**identity, "kinds": ["weights"]}]
 
 
@@ -251,9 +253,11 @@ def test_a_run_that_is_replaced_begins_without_the_copy_of_the_old_one(
 
 def test_a_server_that_is_replaced_offers_nothing_of_the_old_one(plan: Plan, dataset: Dataset, tmp_path: Path) -> None:
     out, a_link = tmp_path / "server", Link(TOKEN, listen="127.0.0.1:0", linger=0, publish_every=10)
-    serve_training(plan, dataset, out, a_link, Silent())
+    serve_training(plan, dataset, RunTarget(out), a_link, Silent())
     before = SnapshotStore(out / "snapshots")
-    serve_training(replace(plan, settings=replace(plan.settings, seed=1)), dataset, out, a_link, Silent(), force=True)
+    serve_training(
+        replace(plan, settings=replace(plan.settings, seed=1)), dataset, RunTarget(out, force=True), a_link, Silent()
+    )
     after = SnapshotStore(out / "snapshots")
     assert after.run != before.run
     newest = before.latest("weights"), after.latest("weights")
@@ -272,11 +276,11 @@ def test_a_server_stopped_while_it_stays_is_resumed_without_new_training(
 
     monkeypatch.setattr(roles, "time", SimpleNamespace(sleep=interrupt))
     with pytest.raises(KeyboardInterrupt):
-        serve_training(plan, dataset, out, a_link, Silent())
+        serve_training(plan, dataset, RunTarget(out), a_link, Silent())
     monkeypatch.setattr(roles, "time", SimpleNamespace(sleep=lambda seconds: None))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     steps: list[int] = []
     monkeypatch.setattr(Silent, "step", lambda self: steps.append(1))
-    serve_training(plan, dataset, out, a_link, Silent(), resume=True)
+    serve_training(plan, dataset, RunTarget(out, resume=True), a_link, Silent())
     assert steps == []
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
