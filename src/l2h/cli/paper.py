@@ -176,7 +176,8 @@ def _write(experiment: Experiment, study: Study, quick: bool, folder: Path) -> d
 
 
 def _draw(plot: str, data: Any) -> Any:
-    from l2h.report import paper_plots, plot_samples
+    from l2h.report import plot_samples
+    from l2h.report.paper import plots as paper_plots
 
     if plot == "samples":
         return plot_samples(data["report"], data["images"], seed=data["seed"])
