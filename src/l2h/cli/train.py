@@ -211,13 +211,14 @@ def train(
         if role is None:
             system: HelpSystem | None = train_run(plan, dataset, target, progress)
         else:
-            from l2h.cli.roles import Link, follow_training, read_token, serve_training
+            from l2h.experiments.two_hosts import train_client_side, train_server_side
+            from l2h.training.hosts_run import HostLink, read_token
 
-            link = Link(read_token(token_file), send, listen, server_url or "", publish_every, linger, poll)
+            link = HostLink(read_token(token_file), send, listen, server_url or "", publish_every, linger, poll)
             if role == "server":
-                serve_training(plan, dataset, target, link, progress)
+                train_server_side(plan, dataset, target, link, progress)
                 return
-            system = follow_training(plan, dataset, target, link, progress)
+            system = train_client_side(plan, dataset, target, link, progress)
     if system is None:
         log.info("trained on answers alone: l2h evaluate %s --server-run RUN, with RUN the folder of the server", out)
         return

@@ -15,19 +15,20 @@ from hosts_maker import SETTINGS, TOKEN, history, link, until
 from safetensors.torch import save
 
 from l2h import Settings
-from l2h.cli import roles
-from l2h.cli.roles import Link, follow_training, serve_training
 from l2h.data import Dataset
+from l2h.experiments import two_hosts
 from l2h.experiments.plan import Plan, divide, load_data
 from l2h.experiments.runs import RunTarget
+from l2h.experiments.two_hosts import train_client_side, train_server_side
 from l2h.files import digest
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.system import HelpSystem
-from l2h.training import Silent
+from l2h.training import Silent, hosts_run
 from l2h.training.checkpoint import load_checkpoint
 from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore, pack_answers
+from l2h.training.hosts_run import HostLink
 from l2h.training.loop import run_stage
 
 EPOCHS = 2
@@ -85,7 +86,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> None:
         until(lambda: fetcher.latest() is not None or fetcher.status().failures)
         run_stage(stage, context)
 
-    monkeypatch.setattr(roles, "run_stage", later)
+    monkeypatch.setattr(hosts_run, "run_stage", later)
 
 
 @pytest.fixture
@@ -110,8 +111,8 @@ def follow(plan: Plan, dataset: Dataset, tmp_path: Path, heard: None) -> Callabl
     """The client's side against a publisher, into ``tmp_path / "client"``."""
 
     def train(server: PublisherServer, send: str = "weights", **run: Any) -> HelpSystem | None:
-        a_link = Link(TOKEN, send, url=server.url, interval=0.05)
-        return follow_training(plan, dataset, RunTarget(tmp_path / "client", **run), a_link, Silent())
+        a_link = HostLink(TOKEN, send, url=server.url, interval=0.05)
+        return train_client_side(plan, dataset, RunTarget(tmp_path / "client", **run), a_link, Silent())
 
     return train
 
@@ -235,9 +236,9 @@ def test_the_server_states_what_the_client_compares(
             stated.append(dict(identity))
             super().__init__(store, identity, *more)
 
-    monkeypatch.setattr(roles, "PublisherServer", Listening)
-    a_link = Link(TOKEN, listen="127.0.0.1:0", linger=0)
-    serve_training(plan, dataset, RunTarget(tmp_path / "server"), a_link, Silent())
+    monkeypatch.setattr(hosts_run, "PublisherServer", Listening)
+    a_link = HostLink(TOKEN, listen="127.0.0.1:0", linger=0)
+    train_server_side(plan, dataset, RunTarget(tmp_path / "server"), a_link, Silent())
     assert stated == [{**identity, "kinds": ["weights"]}]
 
 
@@ -252,10 +253,10 @@ def test_a_run_that_is_replaced_begins_without_the_copy_of_the_old_one(
 
 
 def test_a_server_that_is_replaced_offers_nothing_of_the_old_one(plan: Plan, dataset: Dataset, tmp_path: Path) -> None:
-    out, a_link = tmp_path / "server", Link(TOKEN, listen="127.0.0.1:0", linger=0, publish_every=10)
-    serve_training(plan, dataset, RunTarget(out), a_link, Silent())
+    out, a_link = tmp_path / "server", HostLink(TOKEN, listen="127.0.0.1:0", linger=0, publish_every=10)
+    train_server_side(plan, dataset, RunTarget(out), a_link, Silent())
     before = SnapshotStore(out / "snapshots")
-    serve_training(
+    train_server_side(
         replace(plan, settings=replace(plan.settings, seed=1)), dataset, RunTarget(out, force=True), a_link, Silent()
     )
     after = SnapshotStore(out / "snapshots")
@@ -268,19 +269,19 @@ def test_a_server_that_is_replaced_offers_nothing_of_the_old_one(plan: Plan, dat
 def test_a_server_stopped_while_it_stays_is_resumed_without_new_training(
     plan: Plan, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, a_link = tmp_path / "server", Link(TOKEN, listen="127.0.0.1:0", linger=5.0, publish_every=10)
+    out, a_link = tmp_path / "server", HostLink(TOKEN, listen="127.0.0.1:0", linger=5.0, publish_every=10)
 
     def interrupt(seconds: float) -> None:
         assert seconds == 5.0
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(roles, "time", SimpleNamespace(sleep=interrupt))
+    monkeypatch.setattr(two_hosts, "time", SimpleNamespace(sleep=interrupt))
     with pytest.raises(KeyboardInterrupt):
-        serve_training(plan, dataset, RunTarget(out), a_link, Silent())
-    monkeypatch.setattr(roles, "time", SimpleNamespace(sleep=lambda seconds: None))
+        train_server_side(plan, dataset, RunTarget(out), a_link, Silent())
+    monkeypatch.setattr(two_hosts, "time", SimpleNamespace(sleep=lambda seconds: None))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     steps: list[int] = []
     monkeypatch.setattr(Silent, "step", lambda self: steps.append(1))
-    serve_training(plan, dataset, RunTarget(out, resume=True), a_link, Silent())
+    train_server_side(plan, dataset, RunTarget(out, resume=True), a_link, Silent())
     assert steps == []
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
