@@ -22,7 +22,20 @@ PROJECT = Path(__file__).parents[1]
 #: Floor of every module; imports point down only.
 FLOORS = {
     **dict.fromkeys(
-        ("answers", "costs", "decision", "errors", "files", "judgement", "limits", "metrics", "runs", "settings"), 0
+        (
+            "answers",
+            "closing",
+            "costs",
+            "decision",
+            "errors",
+            "files",
+            "judgement",
+            "limits",
+            "metrics",
+            "runs",
+            "settings",
+        ),
+        0,
     ),
     **dict.fromkeys(("bundle", "clients", "edge", "exchange", "limiter", "loadtest", "wire"), 1),
     **dict.fromkeys(("data", "export", "losses", "models", "persistence", "serving", "system", "training"), 2),

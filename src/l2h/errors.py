@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+def shown(value: object, most: int = 60) -> str:
+    """Return the ``repr`` of a value, cut to ``most`` characters for a message."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 class L2HError(Exception):
     """Base of every error that L2H raises on purpose."""
 

@@ -425,7 +425,7 @@ def test_the_key_is_sent_and_never_shown(connect, server, caplog, capfd):
     assert server.asked[0].headers["authorization"] == f"Bearer {KEY}"
     assert "not_authorised" in reasons
     # The server repeated the key in its error, as a careless one would.
-    shown = [caplog.text, repr(edge), repr(edge._core.options), str(edge.stats()), *capfd.readouterr()]
+    shown = [caplog.text, repr(edge), repr(vars(edge)), str(edge.stats()), *capfd.readouterr()]
     assert not any(KEY in text for text in shown)
     assert "***" in caplog.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from dataclasses import replace
 
 import pytest
 from edge_maker import ALL, CLASSES, FEATURES, KEY, X_TEST
@@ -95,13 +96,14 @@ def test_a_key_that_is_not_taken_is_told_and_nothing_is_asked(connect, server):
 
 def test_so_many_classes_that_their_names_are_long(connect, server, bundle):
     many = copy.copy(bundle)
-    many.classes = tuple(f"class number {i} \N{SNOWMAN}" for i in range(20_000))
+    names = tuple(f"class number {i} \N{SNOWMAN}" for i in range(20_000))
+    many.manifest = replace(bundle.manifest, classes=names)
     server.metadata["outputs"] = [{"name": "scores", "datatype": "FP32", "shape": [-1, 20_000]}]
-    server.metadata["parameters"] = {"classes": list(many.classes)}
+    server.metadata["parameters"] = {"classes": list(names)}
     edge = connect(server.url, bundle=many)
     edge.check()
     assert edge.classes_compared
-    server.metadata["parameters"] = {"classes": [*many.classes[:-1], "last"]}
+    server.metadata["parameters"] = {"classes": [*names[:-1], "last"]}
     assert "class 19999" in refusal(edge)
 
 

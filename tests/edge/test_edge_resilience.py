@@ -255,23 +255,23 @@ def test_a_probe_that_its_caller_gave_up_makes_room_for_another(server, bundle):
 def test_verdicts_of_an_earlier_state_do_not_count():
     now = 0.0
     breaker = Breaker(failures=2, rest=1.0, clock=lambda: now)
-    early = breaker.enter(6)
-    early[0].settle(False)
-    early[1].settle(False)
+    early = breaker.admit(6)
+    early[0].report(False)
+    early[1].report(False)
     assert breaker.state == "open"
-    early[2].settle(True)
+    early[2].report(True)
     assert breaker.state == "open"
     now = 1.0
-    (probe,) = breaker.enter(1)
-    early[3].settle(True)
-    early[4].settle(False)
+    (probe,) = breaker.admit(1)
+    early[3].report(True)
+    early[4].report(False)
     assert breaker.state == "half-open"
     assert breaker.blocked()
-    probe.settle(True)
-    probe.settle(False)
-    early[5].settle(False)
+    probe.report(True)
+    probe.report(False)
+    early[5].report(False)
     assert (breaker.state, breaker.opened) == ("closed", 1)
-    breaker.enter(1)[0].settle(False)
+    breaker.admit(1)[0].report(False)
     assert breaker.state == "closed"
 
 
@@ -279,13 +279,13 @@ def test_many_threads_get_one_probe_between_them():
     breaker = Breaker(failures=1, rest=0.01)
     granted = 0
     for _ in range(20):
-        breaker.enter(1)[0].settle(False)
+        breaker.admit(1)[0].report(False)
         time.sleep(0.011)
         with ThreadPoolExecutor(8) as pool:
-            passes = [p for some in pool.map(lambda _: breaker.enter(1), range(32)) for p in some]
+            passes = [p for some in pool.map(lambda _: breaker.admit(1), range(32)) for p in some]
         assert len(passes) == 1
         granted += 1
-        passes[0].settle(True)
+        passes[0].report(True)
     assert granted == 20
 
 

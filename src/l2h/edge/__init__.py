@@ -1,4 +1,4 @@
-"""The device's side: the local answer always, the server's where it pays and where it comes in time.
+"""The device's side: always a local answer, and the server's where it pays and comes in time.
 
 :class:`EdgeClient` (and :class:`AsyncEdgeClient` with ``await``) runs an exported bundle and asks a server of the Open
 Inference Protocol. No torch is needed, and none is imported.

@@ -1,8 +1,9 @@
-"""The circuit breaker: a server that fails again and again is left alone for a while, then tried by one request.
+"""The circuit breaker: a server that fails again and again is not asked for a while, then tried by one request.
 
-The states and the count of failures are pybreaker's. It would let every concurrent caller through while it is
-half-open, times its rest by the wall clock, and takes the word of a request that began before the circuit opened. So
-here stands a door before it: one probe at a time, a clock that does not jump, and verdicts on the present state alone.
+pybreaker keeps the states and counts the failures. By itself it would let every concurrent caller through while it is
+half-open, time its rest by the wall clock, and count a request that began before the circuit opened. So
+:class:`Breaker` admits one probe at a time, uses a clock that does not jump, and counts only requests of the present
+state.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from contextlib import suppress
 
 import pybreaker
 
+from l2h.edge.options import check_seconds, check_whole
+
 log = logging.getLogger("l2h.edge")
 
 
@@ -22,51 +25,52 @@ class _FailedError(Exception):
     """Stands for a failed request in pybreaker's count."""
 
 
-class Pass:
-    """Leave to ask the server once. Its first verdict counts, a later one is ignored."""
+class Admission:
+    """Permission to ask the server once. Its first report counts, later ones are ignored."""
 
-    __slots__ = ("_breaker", "_epoch", "_open")
+    __slots__ = ("_breaker", "epoch", "reported")
 
     def __init__(self, breaker: Breaker, epoch: int) -> None:
-        self._breaker, self._epoch, self._open = breaker, epoch, True
+        self._breaker, self.epoch, self.reported = breaker, epoch, False
 
-    def settle(self, healthy: bool | None) -> None:
-        """Say how it went; None: there is nothing to say of the server, such as where the caller gave up."""
-        with self._breaker._lock:
-            if self._open:
-                self._open = False
-                self._breaker._settle(self._epoch, healthy)
+    def report(self, healthy: bool | None) -> None:
+        """Report how the request went; None where it says nothing of the server, such as when the caller gave up."""
+        self._breaker.record(self, healthy)
 
 
 class Breaker:
     """Decides whether the server is worth trying; any number of threads may ask.
 
     Args:
-        failures: in a row that open it.
-        rest: seconds that it then stays open before one request may probe.
+        failures: how many in a row open it.
+        rest: seconds for which it then stays open before one request may probe.
         clock: seconds that never go back.
+
+    Raises:
+        EdgeSettingsError: ``failures`` is no whole number of 1 or more, or ``rest`` no time above 0.
 
     Example:
         >>> now = 0.0
         >>> breaker = Breaker(failures=2, rest=5.0, clock=lambda: now)
-        >>> for leave in breaker.enter(2):
-        ...     leave.settle(healthy=False)
-        >>> breaker.state, breaker.enter(2)
+        >>> for admission in breaker.admit(2):
+        ...     admission.report(healthy=False)
+        >>> breaker.state, breaker.admit(2)
         ('open', [])
         >>> now = 5.0
-        >>> (probe,) = breaker.enter(2)
-        >>> breaker.state, breaker.enter(2)
+        >>> (probe,) = breaker.admit(2)
+        >>> breaker.state, breaker.admit(2)
         ('half-open', [])
-        >>> probe.settle(healthy=True)
+        >>> probe.report(healthy=True)
         >>> breaker.state
         'closed'
     """
 
     def __init__(self, failures: int, rest: float, clock: Callable[[], float] = time.monotonic) -> None:
+        check_whole("failures", failures, least=1)
+        self._rest, self._clock = check_seconds("rest", rest), clock
         self._circuit = pybreaker.CircuitBreaker(
-            fail_max=failures, reset_timeout=rest, throw_new_error_on_trip=False, name="l2h server"
+            fail_max=failures, reset_timeout=self._rest, throw_new_error_on_trip=False, name="l2h server"
         )
-        self._rest, self._clock = rest, clock
         self._lock = threading.Lock()
         self._epoch = 0
         self._until = 0.0
@@ -80,23 +84,34 @@ class Breaker:
         return self._circuit.current_state
 
     def blocked(self) -> bool:
-        """Whether :meth:`enter` would now refuse."""
+        """Return whether :meth:`admit` would now refuse."""
         if self._circuit.current_state == pybreaker.STATE_CLOSED:
             return False
         with self._lock:
             return self._refuses()
 
-    def enter(self, wanted: int) -> list[Pass]:
-        """Leave to ask the server so many times, once where it is only tried, or never. Every pass must be settled."""
+    def admit(self, wanted: int) -> list[Admission]:
+        """Admit so many requests, one where the server is only tried, or none. Every admission must be reported."""
         with self._lock:
             if wanted < 1 or self._refuses():
                 return []
             if self._circuit.current_state != pybreaker.STATE_CLOSED:
                 if self._circuit.current_state == pybreaker.STATE_OPEN:
-                    self._turn(self._circuit.half_open)
+                    self._circuit.half_open()
+                    self._epoch += 1
                 self._probing = True
                 wanted = 1
-            return [Pass(self, self._epoch) for _ in range(wanted)]
+            return [Admission(self, self._epoch) for _ in range(wanted)]
+
+    def record(self, admission: Admission, healthy: bool | None) -> None:
+        """Count what an admitted request says of the server."""
+        with self._lock:
+            first, admission.reported = not admission.reported, True
+            # A request that set out in an earlier state says nothing of this one.
+            if first and admission.epoch == self._epoch:
+                self._probing = False
+                if healthy is not None:
+                    self._count(healthy)
 
     def _refuses(self) -> bool:
         state = self._circuit.current_state
@@ -104,36 +119,24 @@ class Breaker:
             return False
         return self._probing or (state == pybreaker.STATE_OPEN and self._clock() < self._until)
 
-    def _settle(self, epoch: int, healthy: bool | None) -> None:
-        if epoch != self._epoch:
-            return  # it set out in an earlier state, and says nothing of this one
-        self._probing = False
-        if healthy is None:
-            return
+    def _count(self, healthy: bool) -> None:
         before = self._circuit.current_state
-        if healthy:
-            self._circuit.call(_succeed)
-        else:
-            with suppress(_FailedError):
-                self._circuit.call(_fail)
+        with suppress(_FailedError):
+            self._circuit.call(_succeed if healthy else _fail)
         after = self._circuit.current_state
-        if after != before:
-            self._turn(None)
+        if after == before:
+            return
+        self._epoch += 1
         if after == pybreaker.STATE_OPEN:
             self.opened += 1
             self._until = self._clock() + self._rest
-            log.warning("the server is left alone for %g s: it failed too often", self._rest)
-        elif after != before:
+            log.warning("the server is not asked for %g s: it failed too often", self._rest)
+        else:
             log.info("the server answers again")
-
-    def _turn(self, move: Callable[[], None] | None) -> None:
-        if move is not None:
-            move()
-        self._epoch += 1
 
 
 def _succeed() -> None:
-    """A request that went well."""
+    """Stand for a request that went well."""
 
 
 def _fail() -> None:

@@ -1,4 +1,4 @@
-"""What the two edge clients share: the local answer, the decision, the requests, and one answer made of them."""
+"""What the two edge clients share: the local answer, the decision, the requests, and the answers made of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
 from l2h.decision import Judgement
 from l2h.edge import reasons
-from l2h.edge.breaker import Breaker, Pass
+from l2h.edge.breaker import Admission, Breaker
+from l2h.edge.call import PendingRequest, PredictCall
 from l2h.edge.errors import EdgeError
 from l2h.edge.loop import LoopThread
-from l2h.edge.options import check_breaker, check_deadline, make_options
+from l2h.edge.options import EdgeOptions, check_seconds
 from l2h.edge.policy import Policy, Prices, Wishes
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
-from l2h.edge.transport import Patience, Reply, Transport
+from l2h.edge.transport import RequestScope, Transport
 from l2h.limits import Limiter, RateLimit
 
 Array = npt.NDArray[Any]
@@ -35,96 +36,40 @@ _MARGIN, _MARGIN_SHARE = 0.01, 0.05
 _TEXT = np.array(REASONS)
 _SOURCE = np.array(["local", "remote"])
 _KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
-#: The reason by 2 * goes + wanted.
+#: The reason by 2 * remote + wanted.
 _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
 
 
-class Call:
-    """A call of ``predict``: when it was made, and whether its caller has gone meanwhile."""
-
-    __slots__ = ("begun", "gone")
-
-    def __init__(self) -> None:
-        self.begun = time.monotonic()
-        self.gone = False
-
-
-class Part:
-    """Some inputs of a call that travel in one request."""
-
-    __slots__ = ("_give_up", "_pass", "future", "rows")
-
-    def __init__(
-        self, rows: npt.NDArray[np.intp], leave: Pass, future: Future[Reply], give_up: Callable[[], None]
-    ) -> None:
-        self.rows, self._pass, self.future, self._give_up = rows, leave, future, give_up
-        future.add_done_callback(self._settle)
-
-    def give_up(self) -> None:
-        """The caller has gone: end the request, which says nothing of the server."""
-        self._pass.settle(None)
-        self._give_up()
-
-    def reply(self) -> Reply:
-        """What came of it by now."""
-        if not self.future.done():  # it ends by itself, any moment, and then says what it knows of the server
-            return Reply(reasons.DEADLINE, None, healthy=None)
-        self._settle(self.future)
-        try:
-            return self.future.result()
-        except CancelledError:  # the client was closed meanwhile
-            return Reply(reasons.SERVER_UNREACHABLE, None, healthy=True)
-
-    def _settle(self, future: Future[Reply]) -> None:
-        self._pass.settle(None if future.cancelled() or future.exception() else future.result().healthy)
-
-
-class Draft:
-    """A call of ``predict`` before the server's answers."""
-
-    __slots__ = ("at", "call", "codes", "costs", "label", "parts")
-
-    def __init__(self, call: Call, seconds: float, costs: Costs, label: npt.NDArray[np.int64]) -> None:
-        self.call, self.at, self.costs, self.label = call, call.begun + seconds, costs, label
-        self.codes: npt.NDArray[np.int8] = np.zeros(len(label), dtype=np.int8)
-        self.parts: list[Part] = []
-
-    def give_up(self) -> None:
-        """The caller has gone: end what is under way."""
-        for part in self.parts:
-            part.give_up()
-
-
-class Core:
-    """An edge client but for the waiting. The arguments are those of :class:`l2h.edge.EdgeClient`."""
+class EdgeCore:
+    """The base of both edge clients, which add how their callers wait; :class:`l2h.EdgeClient` has the arguments."""
 
     def __init__(
         self,
         bundle: str | Path | DeviceBundle,
-        server: str | None,
+        server: str | None = None,
         *,
-        deadline: float,
-        costs: Costs | None,
-        limit: RateLimit | Limiter | None,
-        key: str | None,
-        client: Callable[..., Any] | None,
-        binary: bool,
-        retries: int,
-        max_batch: int,
-        failures: int,
-        rest: float,
-        model: str | None,
-        input_name: str | None,
-        output_name: str | None,
-        connections: int,
-        verify_tls: bool | str | Path,
+        deadline: float = 0.2,
+        costs: Costs | None = None,
+        limit: RateLimit | Limiter | None = None,
+        key: str | None = None,
+        client: Callable[..., Any] | None = None,
+        binary: bool = True,
+        retries: int = 1,
+        max_batch: int = 64,
+        failures: int = 5,
+        rest: float = 5.0,
+        model: str | None = None,
+        input_name: str | None = "x",
+        output_name: str | None = "scores",
+        connections: int = 16,
+        verify_tls: bool | str | Path = True,
     ) -> None:
-        breaker = Breaker(*check_breaker(failures, rest))
-        self.bundle = bundle if isinstance(bundle, DeviceBundle) else DeviceBundle(bundle, client=client)
-        self.options = make_options(
+        self._breaker = Breaker(failures, rest)
+        self._bundle = bundle if isinstance(bundle, DeviceBundle) else DeviceBundle(bundle, client=client)
+        self._options = EdgeOptions(
             server=server,
             deadline=deadline,
-            model=self.bundle.manifest.name if model is None else model,
+            model=self._bundle.manifest.name if model is None else model,
             input_name=input_name,
             output_name=output_name,
             binary=binary,
@@ -134,154 +79,180 @@ class Core:
             key=key,
             verify_tls=verify_tls,
         )
-        self._policy = Policy(self.bundle, limit)
+        self._policy = Policy(self._bundle, limit)
         self._bounded = limit is not None
-        self.prices = self._policy.prices(costs)
-        self._breaker, self._recorder = breaker, Recorder()
+        self._prices = self._policy.prices(costs)
+        self._recorder = Recorder()
         self._transport: Transport | None = None
         self._loop: LoopThread | None = None
-        if self.options.server is not None:
-            shape, dtype = tuple(self.bundle.input_shape), str(self.bundle.input_dtype)
-            classes = tuple(str(name) for name in self.bundle.classes)
-            self._transport = Transport(self.options, shape, dtype, classes, self._recorder)
+        if self._options.server is not None:
+            self._transport = Transport(self._options, self._bundle.manifest, self._recorder)
             self._loop = LoopThread(self._transport.close)
             # Whoever forgets to close the client leaves no thread behind.
             weakref.finalize(self, self._loop.stop, 0.0).atexit = False
         self._closed = False
         self._pid = os.getpid()
 
-    def set_prices(self, costs: Costs | None) -> None:
-        """Prices from now on."""
-        self.prices = self._policy.settle_on(costs)
+    @property
+    def bundle(self) -> DeviceBundle:
+        """The device's half of the system."""
+        return self._bundle
 
-    def judge(self, X: npt.ArrayLike, costs: Costs | None) -> Judgement:
-        """What the rejector makes of the inputs."""
-        self._usable()
-        return self.bundle.judge(X, self._prices(costs).which)[1]
+    @property
+    def costs(self) -> Costs:
+        """The prices in use; may be set at any time, None for those of the beginning.
 
-    def begin(self, X: npt.ArrayLike, costs: Costs | None, deadline: float | None, call: Call) -> Draft | Answers:
-        """Answer locally, decide, and send what goes; the answers themselves where there is nothing to wait for.
-
-        The deadline counts from the call on. For one whose caller has gone nothing is decided or sent.
+        Raises:
+            L2HError: the rejector was trained for other prices and knows no others.
         """
-        self._usable()
-        prices = self._prices(costs)
-        seconds = self.options.deadline if deadline is None else check_deadline(deadline)
-        label, judgement = self.bundle.judge(X, prices.which)
-        if not call.gone and len(label) == 1 and not self._bounded and prices.keeps(judgement):
-            return self._kept(label, prices.costs, call.begun)
-        draft = Draft(call, seconds, prices.costs, label)
-        if call.gone:
-            return draft
-        self._ask(draft, X, self._policy.weigh(judgement, prices), draft.at - min(_MARGIN, _MARGIN_SHARE * seconds))
-        return draft if draft.parts or call.gone else self.finish(draft)
+        return self._prices.costs
 
-    def finish(self, draft: Draft) -> Answers:
-        """One answer an input, with what the server said by now."""
-        codes, label = draft.codes, draft.label
-        for part in draft.parts:
-            reply = part.reply()
+    @costs.setter
+    def costs(self, costs: Costs | None) -> None:
+        self._prices = self._policy.settle_on(costs)
+
+    @property
+    def classes_compared(self) -> bool:
+        """Whether the server gave names of classes when ``check`` last compared it with the bundle."""
+        return self._transport is not None and self._transport.classes_compared
+
+    @property
+    def server_versions(self) -> list[str]:
+        """The versions of its model that the server named when ``check`` last looked; none before."""
+        return [] if self._transport is None else self._transport.versions
+
+    def stats(self) -> EdgeStats:
+        """Return the counters since the client was made; never waits."""
+        return self._recorder.stats(self._breaker.state, self._breaker.opened, self._policy.status())
+
+    def __repr__(self) -> str:
+        options = self._options
+        name = f"{type(self).__name__}({self._bundle.manifest.name!r}"
+        return f"{name}, server={options.server!r}, deadline={options.deadline:g})"
+
+    def _judge(self, X: npt.ArrayLike, costs: Costs | None) -> Judgement:
+        self._require_usable()
+        return self._bundle.judge(X, self._prices_for(costs).which)[1]
+
+    def _begin(
+        self, call: PredictCall, X: npt.ArrayLike, costs: Costs | None, deadline: float | None
+    ) -> Answers | None:
+        """Answer locally, decide, and send what goes.
+
+        Nothing is decided or sent for a call that was abandoned.
+
+        Returns:
+            The answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
+        """
+        self._require_usable()
+        prices = self._prices_for(costs)
+        seconds = self._options.deadline if deadline is None else check_seconds("deadline", deadline)
+        label, judgement = self._bundle.judge(X, prices.which)
+        if not call.abandoned and len(label) == 1 and not self._bounded and prices.keeps(judgement):
+            return self._kept(label, prices.costs, call.begun)
+        call.deadline, call.costs, call.label = call.begun + seconds, prices.costs, label
+        if call.abandoned:
+            return None
+        self._ask(call, X, self._policy.weigh(judgement, prices), call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds))
+        return None if call.requests or call.abandoned else self._finish(call)
+
+    def _finish(self, call: PredictCall) -> Answers:
+        """Return one answer per input, with what the server said by now."""
+        codes, label = call.codes, call.label
+        for request in call.requests:
+            reply = request.reply()
             if reply.label is not None:
-                label[part.rows] = reply.label
+                label[request.rows] = reply.label
             elif reply.reason is not None:
-                codes[part.rows] = CODE[reply.reason]
+                codes[request.rows] = CODE[reply.reason]
         remote = (codes == CODE[WORTH_ASKING]) | (codes == CODE[WITHIN_LIMIT])
-        latency = time.monotonic() - draft.call.begun
+        latency = time.monotonic() - call.begun
         self._recorder.answered(codes, latency)
         return Answers(
             label=label,
             source=_SOURCE[remote.view(np.int8)],
             reason=_TEXT[codes],
-            cost=np.where(remote, draft.costs.c_sc, draft.costs.c_cc),
+            cost=np.where(remote, call.costs.c_sc, call.costs.c_cc),
             latency=np.full(len(label), latency),
         )
 
     def _kept(self, label: npt.NDArray[np.int64], costs: Costs, begun: float) -> Answers:
-        """One answer that the rejector keeps: the case that must cost next to nothing beside the models."""
+        """Return one answer that the rejector keeps: the case that must cost next to nothing beside the models."""
         latency = time.monotonic() - begun
         self._recorder.answered_one(0, latency)
         return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), np.array([costs.c_cc]), np.array([latency]))
 
-    def start_check(self, seconds: float) -> Future[None]:
+    def _start_check(self, seconds: float) -> Future[None]:
         """Begin to compare the server with the bundle."""
-        self._usable()
+        self._require_usable()
         if self._loop is None or self._transport is None:
             raise EdgeError("there is no server to check: give server=")
-        return self._loop.submit(self._transport.check(time.monotonic() + check_deadline(seconds)))
+        return self._loop.submit(self._transport.check(time.monotonic() + check_seconds("deadline", seconds)))
 
-    @property
-    def classes_compared(self) -> bool:
-        """Whether the server gave names of classes when it was last compared with the bundle."""
-        return self._transport is not None and self._transport.classes_compared
+    def _late_check(self) -> EdgeError:
+        return EdgeError(f"{self._options.server} gave no answer in time")
 
-    @property
-    def server_versions(self) -> list[str]:
-        """Of the server's model, when last looked at."""
-        return [] if self._transport is None else self._transport.versions
-
-    def stats(self) -> EdgeStats:
-        """The counters, as of now."""
-        return self._recorder.stats(self._breaker.state, self._breaker.opened, self._policy.status())
-
-    def close(self) -> None:
-        """Give up what is under way and close the connections."""
+    def _close(self) -> None:
+        """End what is under way and close the connections."""
         self._closed = True
         if self._loop is not None:
             self._loop.stop()
 
-    def _prices(self, costs: Costs | None) -> Prices:
-        return self.prices if costs is None else self._policy.prices(costs)
+    def _prices_for(self, costs: Costs | None) -> Prices:
+        return self._prices if costs is None else self._policy.prices(costs)
 
-    def _ask(self, draft: Draft, X: npt.ArrayLike, wishes: Wishes, until: float) -> None:
+    def _ask(self, call: PredictCall, X: npt.ArrayLike, wishes: Wishes, until: float) -> None:
         """Send what may go and can go, and note what becomes of the rest."""
-        size = self.options.max_batch
+        size = self._options.max_batch
         unable = self._unable(until)
-        # Leave to send comes before the permits: none is spent on what then stays.
-        passes = [] if unable else self._breaker.enter(-(-int(wishes.able.sum()) // size))
+        # The breaker is asked before the limiter: no permit is spent on what is then not sent.
+        admissions = [] if unable else self._breaker.admit(-(-int(wishes.able.sum()) // size))
         try:
-            most = len(passes) * size
+            most = len(admissions) * size
             if unable is None and not most and wishes.able.any():  # it opened just now
                 unable = reasons.CIRCUIT_OPEN
             remote = self._policy.permit(wishes, None if unable else most)
-            draft.codes = _DECIDED[2 * remote + wishes.wanted]
+            call.codes = _DECIDED[2 * remote + wishes.wanted]
             rows = np.flatnonzero(remote)
-            draft.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
+            call.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
             sent = rows[:most]
-            if not len(sent) or draft.call.gone:
+            if not len(sent) or call.abandoned:
                 return
-            inputs = self.bundle.check(X)
+            inputs = self._bundle.check(X)
             for start in range(0, len(sent), size):
-                if self._send(draft, passes[-1], inputs, sent[start : start + size], until):
-                    passes.pop()
+                if self._send(call, admissions[-1], inputs, sent[start : start + size], until):
+                    admissions.pop()
         except BaseException:
-            draft.give_up()
+            call.abandon()
             raise
         finally:
-            for leave in passes:
-                leave.settle(None)
+            for admission in admissions:
+                admission.report(None)
 
     def _unable(self, until: float) -> str | None:
-        """Why nobody can be asked, whatever is to be sent."""
+        """Return the reason why the server cannot be asked at all, None where it can."""
         if self._loop is None:
             return reasons.NO_SERVER
         if time.monotonic() >= until:
             return reasons.DEADLINE
         return reasons.CIRCUIT_OPEN if self._breaker.blocked() else None
 
-    def _send(self, draft: Draft, leave: Pass, inputs: Array, rows: npt.NDArray[np.intp], until: float) -> bool:
-        """Send some inputs; False where there is nobody left to do it, and the pass was not used."""
+    def _send(
+        self, call: PredictCall, admission: Admission, inputs: Array, rows: npt.NDArray[np.intp], until: float
+    ) -> bool:
+        """Send some inputs; False where the loop has ended, and the admission was not used."""
         assert self._loop is not None
         assert self._transport is not None
-        patience = Patience(until)
+        scope = RequestScope(until)
         try:
-            future = self._loop.submit(self._transport.ask(inputs[rows], patience))
+            future = self._loop.submit(self._transport.ask(inputs[rows], scope))
         except RuntimeError:  # closed by another thread meanwhile, or no thread could be started
-            draft.codes[rows] = CODE[reasons.SERVER_UNREACHABLE]
+            call.codes[rows] = CODE[reasons.SERVER_UNREACHABLE]
             return False
-        draft.parts.append(Part(rows, leave, future, partial(self._loop.call, patience.end)))
+        call.requests.append(PendingRequest(rows, admission, future, partial(self._loop.call, scope.abandon)))
         return True
 
-    def _usable(self) -> None:
+    def _require_usable(self) -> None:
         if self._closed:
             raise EdgeError("this edge client is closed: make another")
         if os.getpid() != self._pid:

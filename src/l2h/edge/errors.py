@@ -1,4 +1,4 @@
-"""What is the caller's to mend. What the network does is never raised: it is answered locally."""
+"""Errors that the caller has to fix. What the network does is never raised: the device answers instead."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class EdgeError(L2HError, RuntimeError):
 
 
 class EdgeSettingsError(EdgeError, SettingsError):
-    """An option of the edge client out of its range, or an address that is none."""
+    """An option of the edge client out of its range, or an invalid address."""

@@ -1,4 +1,4 @@
-"""What can come of a request instead of labels, and how soon it may be repeated."""
+"""What can come of a request instead of labels, and when it may be repeated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 
 from l2h.edge import reasons
 
-#: The longest wait before a repeat on a new connection; half to all of it is taken.
+#: The longest wait before a repeat on a new connection; the wait is drawn between half of it and all of it.
 _PAUSE = 0.02
 
 
@@ -19,10 +19,10 @@ class FaultError(Exception):
     """A request that brought no labels.
 
     Attributes:
-        reason: its code.
-        again: seconds to wait before it may be repeated; None where a repeat is of no use.
+        reason: its code, one of :data:`l2h.edge.reasons.REASONS`.
+        retry_in: seconds to wait before it may be repeated; None where a repeat is of no use.
         healthy: whether the server did its part all the same, for the circuit breaker.
-        stale: whether a kept connection that had ended meanwhile would look so.
+        stale: whether it looks like a kept connection that the server had closed meanwhile.
     """
 
     def __init__(
@@ -30,43 +30,37 @@ class FaultError(Exception):
         reason: str,
         text: str,
         *,
-        again: float | None = None,
+        retry_in: float | None = None,
         healthy: bool | None = None,
         stale: bool = False,
     ) -> None:
         super().__init__(text)
-        self.reason, self.again, self.stale = reason, again, stale
+        self.reason, self.retry_in, self.stale = reason, retry_in, stale
         self.healthy = reason not in reasons.FAILURES if healthy is None else healthy
 
 
+def bad_answer(text: str) -> FaultError:
+    """Return the fault of an answer that cannot be used; ``text`` says why."""
+    return FaultError(reasons.BAD_ANSWER, text)
+
+
 def broken(error: BaseException, *, stale: bool = False) -> FaultError:
-    """No connection, or one that ended too early."""
-    again = random.uniform(_PAUSE / 2, _PAUSE)
-    return FaultError(reasons.SERVER_UNREACHABLE, _cause(error), again=again, stale=stale)
-
-
-def _cause(error: BaseException) -> str:
-    """What the system said, below what the libraries made of it."""
-    told: BaseException | None = error
-    for _ in range(10):
-        if told is None or (isinstance(told, OSError) and told.strerror):
-            break
-        told = told.exceptions[0] if isinstance(told, BaseExceptionGroup) else told.__cause__ or told.__context__
-    found = error if told is None else told
-    return str(found) or type(found).__name__
+    """Return the fault of a connection that could not be made or ended too early."""
+    pause = random.uniform(_PAUSE / 2, _PAUSE)
+    return FaultError(reasons.SERVER_UNREACHABLE, _cause(error), retry_in=pause, stale=stale)
 
 
 def for_status(status: int, headers: Mapping[str, str], text: str) -> FaultError | None:
-    """What a status other than 200 says; None for 200."""
+    """Return the fault that a status other than 200 means; None for 200."""
     reason = reasons.for_status(status)
     if reason is None:
         return None
-    again = retry_after(headers.get("Retry-After")) if reason == reasons.SERVER_BUSY else None
-    return FaultError(reason, text, again=again, healthy=False if status == 503 else None)
+    wait = retry_after(headers.get("Retry-After")) if reason == reasons.SERVER_BUSY else None
+    return FaultError(reason, text, retry_in=wait, healthy=False if status == 503 else None)
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds that a busy server asks to wait; None where it does not say.
+    """Return the seconds that a busy server asks to wait; None where it does not say.
 
     Example:
         >>> retry_after("2"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon"), retry_after(None)
@@ -85,22 +79,33 @@ def retry_after(value: str | None) -> float | None:
     return None if math.isnan(seconds) else max(0.0, seconds)
 
 
-def sentence(status: int, body: bytes, secret: str | None) -> str:
-    """The status, and what the server said with it on one line; should it repeat the key, without that.
+def describe_status(status: int, body: bytes, secret: str | None) -> str:
+    """Return the status and the server's own message, on one line and without the key should it repeat that.
 
     Example:
-        >>> sentence(429, b'{"error": "quota of s3cret\\\\nused up"}', "s3cret")
+        >>> describe_status(429, b'{"error": "quota of s3cret\\\\nused up"}', "s3cret")
         'status 429, quota of *** used up'
-        >>> sentence(500, b"<html>", None)
+        >>> describe_status(500, b"<html>", None)
         'status 500'
     """
     try:
-        said = json.loads(body).get("error")
+        message = json.loads(body).get("error")
     except (ValueError, RecursionError, AttributeError):
-        said = None
-    if not isinstance(said, str):
+        message = None
+    if not isinstance(message, str):
         return f"status {status}"
     if secret:
-        said = said.replace(secret, "***")
-    plain = "".join(c if c.isprintable() else " " for c in said[:300])
+        message = message.replace(secret, "***")
+    plain = "".join(c if c.isprintable() else " " for c in message[:300])
     return ", ".join(part for part in (f"status {status}", " ".join(plain.split())) if part)
+
+
+def _cause(error: BaseException) -> str:
+    """Return what the operating system said, found below what the libraries made of it."""
+    cause: BaseException | None = error
+    for _ in range(10):
+        if cause is None or (isinstance(cause, OSError) and cause.strerror):
+            break
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
+    named = error if cause is None else cause
+    return str(named) or type(named).__name__

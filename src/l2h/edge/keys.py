@@ -1,4 +1,4 @@
-"""The key for the server, from where others cannot read it."""
+"""The key for the server, read from a file or the environment rather than from the command line."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _LONGEST = 4096
 
 
 def read_key(path: str | Path | None = None) -> str | None:
-    """The key in a file, or else in the environment's ``L2H_KEY``; None where there is neither.
+    """Return the key in a file, or else in the environment's ``L2H_KEY``; None where there is neither.
 
-    A file that others may read gives a warning.
+    Warns of a file that others may read.
 
     Raises:
         EdgeSettingsError: the file cannot be read, or holds no key; the message does not show what it holds.
     """
     if path is None:
-        found = os.environ.get(VARIABLE)
-        return None if found is None else check_key(found.strip())
+        key = os.environ.get(VARIABLE)
+        return None if key is None else check_key(key.strip())
     try:
         with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode

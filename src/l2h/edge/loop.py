@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-Address = tuple[Any, ...]
+Question = tuple[Any, ...]
 
 
 class LoopThread:
-    """Runs coroutines for callers of any thread; begins with the first of them.
+    """Runs coroutines for callers of any thread; the thread starts with the first of them.
 
     Args:
         ending: awaited on the loop before it ends.
@@ -50,13 +50,13 @@ class LoopThread:
             raise
 
     def call(self, work: Callable[[], object]) -> None:
-        """Do something on the loop, if it still runs."""
+        """Call a function on the loop, if it still runs."""
         with self._lock:
             if self._loop is not None and not self._stopped:
                 self._loop.call_soon_threadsafe(work)
 
-    def stop(self, patience: float = 2.0) -> None:
-        """Cancel what is under way and end the thread; in a forked child, which has no such thread, do nothing."""
+    def stop(self, timeout: float = 2.0) -> None:
+        """Cancel what is under way and end the thread; do nothing in a forked child, which has no such thread."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class LoopThread:
             if loop is not None:
                 loop.call_soon_threadsafe(loop.stop)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(patience)
+            thread.join(timeout)
 
     def _run(self, loop: _Loop) -> None:
         asyncio.set_event_loop(loop)
@@ -85,29 +85,29 @@ class LoopThread:
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose look-ups of names can hang without holding anything up.
+    """An event loop on which a host name look-up that hangs holds nothing else up.
 
-    The usual loop looks names up in a pool of few threads that the interpreter waits for when it ends. Here every name
-    has at most one look-up under way, in a thread that nobody waits for.
+    The usual loop looks names up in a pool of few threads, for which the interpreter waits when it ends. Here every
+    name has at most one look-up under way, in a thread that nobody waits for.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._looking: dict[Address, asyncio.Future[list[Any]]] = {}
+        self._lookups: dict[Question, asyncio.Future[list[Any]]] = {}
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[Any]:
-        """As ``socket.getaddrinfo``."""
         question = (host, port, family, type, proto, flags)
-        found = self._looking.get(question)
-        if found is None:
-            found = self._looking[question] = self.create_future()
-            found.add_done_callback(lambda done: done.cancelled() or done.exception())
-            threading.Thread(target=self._look, args=(question, found), name="l2h-dns", daemon=True).start()
-        return await asyncio.shield(found)
+        lookup = self._lookups.get(question)
+        if lookup is None:
+            lookup = self._lookups[question] = self.create_future()
+            # Whoever asked may have gone: a failure that nobody reads is not to be logged.
+            lookup.add_done_callback(lambda done: done.cancelled() or done.exception())
+            threading.Thread(target=self._look_up, args=(question, lookup), name="l2h-dns", daemon=True).start()
+        return await asyncio.shield(lookup)
 
-    def _look(self, question: Address, found: asyncio.Future[list[Any]]) -> None:
+    def _look_up(self, question: Question, lookup: asyncio.Future[list[Any]]) -> None:
         answer: list[Any] | None = None
         error: Exception | None = None
         try:
@@ -115,17 +115,17 @@ class _Loop(asyncio.SelectorEventLoop):
         except (OSError, UnicodeError) as problem:
             error = problem
 
-        def tell() -> None:
-            self._looking.pop(question, None)
-            if found.done():
+        def finish() -> None:
+            self._lookups.pop(question, None)
+            if lookup.done():
                 return
             if error is not None:
-                found.set_exception(error)
+                lookup.set_exception(error)
             else:
-                found.set_result(answer or [])
+                lookup.set_result(answer or [])
 
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            self.call_soon_threadsafe(tell)
+            self.call_soon_threadsafe(finish)
 
 
 async def _gather(work: Any) -> None:

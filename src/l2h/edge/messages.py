@@ -1,4 +1,4 @@
-"""What is sent to the server and what is accepted from it, by the Open Inference Protocol."""
+"""What is accepted from the server: its answers and its metadata, by the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -10,41 +10,37 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import protocol
+from l2h.bundle import Manifest
 from l2h.edge.errors import EdgeError
+from l2h.edge.faults import bad_answer
+from l2h.edge.options import EdgeOptions
+from l2h.errors import shown
 
 Array = npt.NDArray[Any]
-#: Bytes of an answer beside its scores, and at most so many for a score: JSON writes a float64 in up to 25.
+READY_PATH = "/v2/health/ready"
+#: Bytes of an answer beside its scores, and at most so many per score: JSON writes a float64 in up to 25.
 _HEAD, _SCORE = 1 << 16, 32
 
 
-class BadAnswerError(Exception):
-    """An answer that is none: it says why."""
-
-
-def ready_path() -> str:
-    """Of the question whether the server is ready."""
-    return "/v2/health/ready"
-
-
 def model_path(model: str) -> str:
-    """Of a model's metadata."""
+    """Return the path of a model's metadata."""
     return f"/v2/models/{quote(model, safe='')}"
 
 
 def infer_path(model: str) -> str:
-    """Of inference."""
+    """Return the path of a model's inference."""
     return f"{model_path(model)}/infer"
 
 
 def most_bytes(rows: int, classes: int) -> int:
-    """The longest answer that is read."""
+    """Return the length of the longest answer that is read."""
     return _HEAD + rows * classes * _SCORE
 
 
-def labels_of(
+def read_labels(
     body: bytes, headers: Mapping[str, str], *, rows: int, classes: int, model: str, output: str, id: str
 ) -> tuple[npt.NDArray[np.int64], str | None]:
-    """The server's labels, and the version of its model.
+    """Return the server's labels, int64 (rows,), and the version of its model.
 
     Args:
         body: of its answer.
@@ -56,86 +52,74 @@ def labels_of(
         id: of the request.
 
     Raises:
-        BadAnswerError: it is no such answer.
+        FaultError: the answer cannot be used, with the reason ``bad_answer``.
     """
     try:
         length = protocol.header_length(headers.get(protocol.LENGTH_HEADER))
         response = protocol.decode_response(body, length)
     except protocol.WireError as error:
-        raise BadAnswerError(str(error)) from error
+        raise bad_answer(str(error)) from error
     if response.model != model:
-        raise BadAnswerError(f"the answer is of the model {_short(response.model)}, not {model!r}")
+        raise bad_answer(f"the answer is of the model {_short(response.model)}, not {model!r}")
     if response.id not in (None, id):
-        raise BadAnswerError(f"the answer is to request {_short(response.id)}, not {id!r}")
-    found = next((tensor.data for tensor in response.outputs if tensor.name == output), None)
-    if found is None:
+        raise bad_answer(f"the answer is to request {_short(response.id)}, not {id!r}")
+    scores = next((tensor.data for tensor in response.outputs if tensor.name == output), None)
+    if scores is None:
         names = ", ".join(tensor.name for tensor in response.outputs) or "none"
-        raise BadAnswerError(f"the answer has no output {output!r}; it has: {_short(names)}")
-    return _labels(found, rows, classes), response.version
+        raise bad_answer(f"the answer has no output {output!r}; it has: {_short(names)}")
+    return _labels(scores, rows, classes), response.version
 
 
-def _labels(found: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
-    if found.dtype.kind in "iu" and found.shape in ((rows,), (rows, 1)):
-        label = found.reshape(-1)
+def _labels(scores: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
+    if scores.dtype.kind in "iu" and scores.shape in ((rows,), (rows, 1)):
+        label = scores.reshape(-1)
         if (label < 0).any() or (label >= classes).any():
-            raise BadAnswerError(f"a label is not in 0..{classes - 1}")
+            raise bad_answer(f"a label is not in 0..{classes - 1}")
         return label.astype(np.int64)
-    if found.shape != (rows, classes) or found.dtype.kind not in "iuf":
-        raise BadAnswerError(f"scores of shape {found.shape} for {rows} inputs of {classes} classes")
-    if not np.isfinite(found).all():
-        raise BadAnswerError("a score is not finite")
-    return np.asarray(found.argmax(axis=1), dtype=np.int64)
+    if scores.shape != (rows, classes) or scores.dtype.kind not in "iuf":
+        raise bad_answer(f"scores of shape {scores.shape} for {rows} inputs of {classes} classes")
+    if not np.isfinite(scores).all():
+        raise bad_answer("a score is not finite")
+    return np.asarray(scores.argmax(axis=1), dtype=np.int64)
 
 
-def names_of(
-    metadata: Any,
-    *,
-    model: str,
-    shape: tuple[int, ...],
-    dtype: str,
-    classes: Sequence[str],
-    input: str | None,
-    output: str | None,
-) -> tuple[str, str]:
-    """Names of the model's input and output, where the metadata fits the bundle.
+def tensor_names(metadata: Any, options: EdgeOptions, manifest: Manifest) -> tuple[str, str]:
+    """Return the names of the model's input and output, where the metadata fits the bundle.
 
     Args:
         metadata: what the server says of the model.
-        model: its name.
-        shape: of one input.
-        dtype: of the inputs.
-        classes: their names; compared where the server gives them.
-        input: the name to use; None: the only one there is.
-        output: likewise.
+        options: the model's name, and those of its tensors where they are given.
+        manifest: of the bundle; the names of the classes are compared where the server gives them.
 
     Raises:
         EdgeError: it does not fit; the message says what differs.
     """
+    model, shape, classes = options.model, manifest.input.shape, manifest.classes
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise EdgeError("it gives no metadata of a model: is it a server of the Open Inference Protocol?")
     if metadata["name"] != model:
         raise EdgeError(f"it gives the model {_short(metadata['name'])}, not {model!r}: give model=, or another server")
-    name, entry = _entry(metadata, "inputs", input, "input_name")
+    name, entry = _entry(metadata, "inputs", options.input_name, "input_name")
     if entry is not None:
-        wanted = protocol.datatype(dtype)
+        wanted = protocol.datatype(manifest.input.dtype)
         if entry.get("datatype") != wanted:
             raise EdgeError(f"its input {name!r} takes {_short(entry.get('datatype'))}, the bundle's is {wanted}")
         if not _fits(entry.get("shape"), shape):
             raise EdgeError(
                 f"its input {name!r} has shape {_short(entry.get('shape'))}, the bundle's is {[-1, *shape]}"
             )
-    out, entry = _entry(metadata, "outputs", output, "output_name")
+    out, entry = _entry(metadata, "outputs", options.output_name, "output_name")
     if entry is not None:
         labels = str(entry.get("datatype")).lstrip("U").startswith("INT")
         given = entry.get("shape")
         if not (_fits(given, (len(classes),)) or (labels and (_fits(given, ()) or _fits(given, (1,))))):
             raise EdgeError(f"its output {out!r} has shape {_short(given)}, the bundle has {len(classes)} classes")
-    _compare_classes(class_names_of(metadata), classes)
+    _compare_classes(class_names(metadata), classes)
     return name, out
 
 
-def class_names_of(metadata: dict[str, Any]) -> list[str] | None:
-    """The names of the classes that the metadata gives, as a server of ours does; None where there are none."""
+def class_names(metadata: dict[str, Any]) -> list[str] | None:
+    """Return the names of the classes that the metadata gives, as a server of ours does; None where there are none."""
     parameters = metadata.get("parameters")
     names = parameters.get("classes") if isinstance(parameters, dict) else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -158,7 +142,7 @@ def _compare_classes(theirs: list[str] | None, ours: Sequence[str]) -> None:
 
 
 def _entry(metadata: dict[str, Any], key: str, name: str | None, option: str) -> tuple[str, dict[str, Any] | None]:
-    """The tensor of that name, or the only one; None where the server does not describe its tensors."""
+    """Return the tensor of that name, or the only one; None where the server does not describe its tensors."""
     given = metadata.get(key) or []
     if not isinstance(given, list) or not all(isinstance(e, dict) and isinstance(e.get("name"), str) for e in given):
         raise EdgeError(f"the {key} in its metadata of the model are no list of named tensors")
@@ -174,7 +158,7 @@ def _entry(metadata: dict[str, Any], key: str, name: str | None, option: str) ->
 
 
 def _fits(given: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a shape on the wire, its first axis the batch's or missing, can be this one; -1 is any size."""
+    """Return whether a shape on the wire, with or without the axis of the batch, can be this one; -1 is any size."""
     if not isinstance(given, list) or not all(isinstance(size, int) for size in given):
         return False
     if len(given) == len(shape) + 1:
@@ -182,6 +166,5 @@ def _fits(given: Any, shape: tuple[int, ...]) -> bool:
     return given == list(shape)
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _short(value: object) -> str:
+    return shown(value, 80)

@@ -6,7 +6,7 @@ import ipaddress
 import logging
 import math
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,20 @@ from l2h.edge.errors import EdgeSettingsError
 log = logging.getLogger("l2h.edge")
 #: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance.
 _FAIR, _FAIR_SHARE = 0.25, 0.5
+_ADDRESS_FORMS = "write http://HOST:PORT or https://HOST"
 
 
-@dataclass(frozen=True)
-class Options:
-    """How the server is asked.
+@dataclass(kw_only=True)
+class EdgeOptions:
+    """How the server is asked; :class:`l2h.EdgeClient` describes the options. They do not change once checked.
 
     Attributes:
         server: its address without a slash at the end; None: there is none.
-        deadline: seconds for a whole ``predict``.
-        model: its name on the wire.
-        input_name: of the model's input; None: as the server's metadata says.
-        output_name: of the scores; None likewise.
-        binary: whether tensors travel as bytes, not as JSON.
-        retries: at most so many repeats of a request.
-        max_batch: at most so many inputs in a request.
-        connections: at most so many requests at a time.
         key: for the server; never shown.
         tls: how the server's certificate is verified; None for plain HTTP.
+
+    Raises:
+        EdgeSettingsError: an option that cannot be used; the message never shows the key.
     """
 
     server: str | None
@@ -47,7 +43,25 @@ class Options:
     max_batch: int
     connections: int
     key: str | None = field(repr=False)
-    tls: ssl.SSLContext | None = field(repr=False)
+    verify_tls: InitVar[bool | str | Path]
+    tls: ssl.SSLContext | None = field(init=False, repr=False)
+
+    def __post_init__(self, verify_tls: bool | str | Path) -> None:
+        self.server = None if self.server is None else _check_url(self.server)
+        for name in ("model", "input_name", "output_name"):
+            text = getattr(self, name)
+            if text is not None and (not isinstance(text, str) or not text):
+                raise EdgeSettingsError(f"{name}={text!r} must be a name")
+        if self.key is not None:
+            check_key(self.key)
+            if self.server is not None and _in_the_open(httpx.URL(self.server)):
+                log.warning("the key goes to %s unencrypted: use https where others can listen", self.server)
+        self.deadline = check_seconds("deadline", self.deadline)
+        self.binary = bool(self.binary)
+        check_whole("retries", self.retries, least=0)
+        check_whole("max_batch", self.max_batch, least=1)
+        check_whole("connections", self.connections, least=1)
+        self.tls = _make_tls(verify_tls, self.server)
 
     @property
     def fair_wait(self) -> float:
@@ -55,86 +69,30 @@ class Options:
         return min(_FAIR, _FAIR_SHARE * self.deadline)
 
     def headers(self) -> dict[str, str]:
-        """Of every request."""
+        """Return the headers of every request."""
         plain = {"Accept-Encoding": "identity", "User-Agent": "l2h"}
         return plain if self.key is None else plain | {"Authorization": f"Bearer {self.key}"}
 
 
-def make_options(
-    *,
-    server: str | None,
-    deadline: float,
-    model: str,
-    input_name: str | None,
-    output_name: str | None,
-    binary: bool,
-    retries: int,
-    max_batch: int,
-    connections: int,
-    key: str | None,
-    verify_tls: bool | str | Path,
-) -> Options:
-    """Options that can serve.
-
-    Raises:
-        EdgeSettingsError: one that cannot; the key is never named.
-    """
-    address = None if server is None else check_url(server)
-    for name, text in (("model", model), ("input_name", input_name), ("output_name", output_name)):
-        if text is not None and (not isinstance(text, str) or not text):
-            raise EdgeSettingsError(f"{name}={text!r} must be a name")
-    if key is not None:
-        check_key(key)
-        if address is not None and httpx.URL(address).scheme == "http" and not _is_here(httpx.URL(address).host):
-            log.warning("the key goes to %s unencrypted: use https where others can listen", address)
-    return Options(
-        server=address,
-        deadline=check_deadline(deadline),
-        model=model,
-        input_name=input_name,
-        output_name=output_name,
-        binary=bool(binary),
-        retries=whole("retries", retries, least=0),
-        max_batch=whole("max_batch", max_batch, least=1),
-        connections=whole("connections", connections, least=1),
-        key=key,
-        tls=_tls(verify_tls, address),
-    )
-
-
-def check_url(server: Any) -> str:
-    """The server's address without a slash at its end.
-
-    Raises:
-        EdgeSettingsError: it is none that could be asked.
-    """
-    wanted = "write http://HOST:PORT or https://HOST"
-    if not isinstance(server, str):
-        raise EdgeSettingsError(f"server={server!r} is no address: {wanted}")
-    try:
-        url = httpx.URL(server)
-        usable = url.scheme in ("http", "https") and bool(url.host) and not (url.query or url.fragment)
-        port = 1 if url.port is None else url.port
-    except (httpx.InvalidURL, ValueError, UnicodeError) as error:
-        raise EdgeSettingsError(f"server={server!r} is no address ({error}): {wanted}") from error
-    if url.userinfo:
-        raise EdgeSettingsError("the server's address holds a name or password: leave it out, and give key=")
-    if not usable or not 0 < port < 65536 or any(c.isspace() for c in server):
-        raise EdgeSettingsError(f"server={server!r} is no server's address: {wanted}")
-    return str(url).rstrip("/")
-
-
-def check_deadline(deadline: Any) -> float:
-    """Seconds above zero.
+def check_seconds(name: str, value: Any) -> float:
+    """Return the option as a float, a finite time above 0.
 
     Raises:
         EdgeSettingsError: it is none.
     """
-    return _seconds("deadline", deadline)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        raise EdgeSettingsError(f"{name}={value!r} must be a finite number of seconds above 0")
+    return float(value)
+
+
+def check_whole(name: str, value: Any, *, least: int) -> None:
+    """Raise :class:`EdgeSettingsError` unless the option is a whole number of ``least`` or more."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise EdgeSettingsError(f"{name}={value!r} must be a whole number of {least} or more")
 
 
 def check_key(key: Any) -> str:
-    """A key that can stand in a header.
+    """Return the key if it can stand in a header.
 
     Raises:
         EdgeSettingsError: it cannot; the message does not show it.
@@ -144,36 +102,34 @@ def check_key(key: Any) -> str:
     return key
 
 
-def check_breaker(failures: Any, rest: Any) -> tuple[int, float]:
-    """The circuit breaker's options.
-
-    Raises:
-        EdgeSettingsError: one out of its range.
-    """
-    return whole("failures", failures, least=1), _seconds("rest", rest)
-
-
-def whole(name: str, value: Any, *, least: int) -> int:
-    """A whole number of ``least`` or more."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise EdgeSettingsError(f"{name}={value!r} must be a whole number of {least} or more")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise EdgeSettingsError(f"{name}={value!r} must be a finite number of seconds above 0")
-    return float(value)
-
-
-def _is_here(host: str) -> bool:
+def _check_url(server: Any) -> str:
+    """Return the server's address without a slash at its end."""
+    if not isinstance(server, str):
+        raise EdgeSettingsError(f"server={server!r} is no address: {_ADDRESS_FORMS}")
     try:
-        return ipaddress.ip_address(host).is_loopback
+        url = httpx.URL(server)
+        usable = url.scheme in ("http", "https") and bool(url.host) and not (url.query or url.fragment)
+        port = 1 if url.port is None else url.port
+    except (httpx.InvalidURL, ValueError, UnicodeError) as error:
+        raise EdgeSettingsError(f"server={server!r} is no address ({error}): {_ADDRESS_FORMS}") from error
+    if url.userinfo:
+        raise EdgeSettingsError("the server's address holds a name or password: leave it out, and give key=")
+    if not usable or not 0 < port < 65536 or any(c.isspace() for c in server):
+        raise EdgeSettingsError(f"server={server!r} is no server's address: {_ADDRESS_FORMS}")
+    return str(url).rstrip("/")
+
+
+def _in_the_open(url: httpx.URL) -> bool:
+    """Return whether what is sent there leaves this machine unencrypted."""
+    if url.scheme != "http":
+        return False
+    try:
+        return not ipaddress.ip_address(url.host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return url.host != "localhost"
 
 
-def _tls(verify_tls: bool | str | Path, address: str | None) -> ssl.SSLContext | None:
+def _make_tls(verify_tls: bool | str | Path, address: str | None) -> ssl.SSLContext | None:
     if verify_tls is False:
         raise EdgeSettingsError(
             "verify_tls=False would hand key and inputs to anyone: give the path of the certificate to trust"

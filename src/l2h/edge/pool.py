@@ -12,40 +12,40 @@ from typing import Any
 import anyio
 import httpx
 
-from l2h.edge import faults, reasons
+from l2h.edge import faults
 from l2h.edge.faults import FaultError
-from l2h.edge.options import Options
+from l2h.edge.options import EdgeOptions
 from l2h.edge.stats import Recorder
 
 #: Seconds that an idle connection is kept.
-KEEP_ALIVE = 30.0
-#: Bytes that are read of an answer that is an error.
+_KEEP_ALIVE = 30.0
+#: Bytes that are read of an error's body.
 _ERROR_BYTES = 1 << 13
-#: Requests cut off after which the connections are replaced.
+#: After so many requests that were cut off the connections are replaced.
 _MOST_CUTS = 16
 
 
 class Attempt:
-    """A request with its repeats, as far as it got; what is said of a connection is said of the last one."""
+    """How far a request and its repeats got; what is known of a connection is that of the last one."""
 
     __slots__ = ("blamed", "fault", "fresh", "paused", "silent", "since")
 
     def __init__(self) -> None:
-        #: When it was first sent, or a connection sought for it; None before.
+        #: When it was first sent, or a connection was first opened for it; None before.
         self.since: float | None = None
         #: Seconds of pauses between repeats.
         self.paused = 0.0
-        #: Whether an earlier one failed by the server's or the link's doing.
+        #: Whether an earlier repeat failed because of the server or the network.
         self.blamed = False
         self._reset()
 
     def begin(self) -> None:
-        """Before it is sent."""
+        """Note that it is about to be sent."""
         self.since = time.monotonic() if self.since is None else self.since
         self._reset()
 
     def waited(self) -> float:
-        """Seconds that the server had for it by now."""
+        """Return the seconds that the server had for it by now."""
         return 0.0 if self.since is None else time.monotonic() - self.since - self.paused
 
     def _reset(self) -> None:
@@ -53,17 +53,17 @@ class Attempt:
         self.fresh = False
         #: Whether it is under way and nothing has come back yet.
         self.silent = False
-        #: What is known of it already, should the rest never come.
+        #: What the answer's status says, should the rest never come.
         self.fault: FaultError | None = None
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Told by httpcore what it does."""
+        """Note what httpcore does; it calls this."""
         del info
         if event == "connection.connect_tcp.started":
             self.fresh = True
 
 
-class _Lease:
+class _Connections:
     """A set of connections and how many requests use it."""
 
     __slots__ = ("client", "cuts", "retired", "users")
@@ -72,13 +72,13 @@ class _Lease:
         self.client, self.users, self.cuts, self.retired = client, 0, 0, False
 
 
-class Pool:
+class ConnectionPool:
     """The connections to the server of ``options``. Everything here runs on one event loop, under a timeout."""
 
-    def __init__(self, options: Options, recorder: Recorder) -> None:
+    def __init__(self, options: EdgeOptions, recorder: Recorder) -> None:
         self._options, self._recorder = options, recorder
-        # Both would else be loaded within the first request's deadline.
-        self._lease: _Lease | None = _Lease(self._connect())
+        # Otherwise both would be loaded within the first request's deadline.
+        self._current: _Connections | None = self._connect()
         with suppress(ImportError):
             importlib.import_module("anyio._backends._asyncio")
 
@@ -86,7 +86,7 @@ class Pool:
         self, method: str, path: str, *, most: int, body: bytes | None = None,
         headers: Mapping[str, str] | None = None, attempt: Attempt | None = None,
     ) -> tuple[httpx.Headers, bytes]:  # fmt: skip
-        """Send a request; headers and body of its answer, which has the status 200.
+        """Send a request and return the headers and body of its answer, which has the status 200.
 
         Args:
             method: GET or POST.
@@ -94,7 +94,7 @@ class Pool:
             most: bytes that are read of the answer; a longer one is a fault.
             body: of the request.
             headers: beside those of every request.
-            attempt: is kept up to date.
+            attempt: notes how far it got.
 
         Raises:
             FaultError: no such answer came.
@@ -102,7 +102,7 @@ class Pool:
         attempt = attempt or Attempt()
         attempt.begin()
         try:
-            async with self._leased() as client:
+            async with self._use() as client:
                 request = client.build_request(
                     method,
                     f"{self._options.server}{path}",
@@ -119,50 +119,50 @@ class Pool:
                     with anyio.CancelScope(shield=True):
                         await response.aclose()
         except httpx.RemoteProtocolError as error:
-            # What h11 and httpcore say of a connection that ends too early; anything else was no HTTP.
+            # The words of h11 and httpcore for a connection that ends too early; anything else was no HTTP.
             if "disconnected" in str(error) or "closed connection" in str(error):
                 raise faults.broken(error, stale=not attempt.fresh) from error
-            raise FaultError(reasons.BAD_ANSWER, f"the answer is no HTTP: {error}") from error
+            raise faults.bad_answer(f"the answer is no HTTP: {error}") from error
         except (httpx.ReadError, httpx.WriteError) as error:
             raise faults.broken(error, stale=not attempt.fresh) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
             raise faults.broken(error) from error
 
     async def cut_off(self, attempt: Attempt) -> None:
-        """Told of a request that was given up.
+        """Note a request that was given up, and replace the connections where they may be unusable.
 
-        Where a kept connection fell silent, the others may have died with it. And one that is cut off at the wrong
-        moment can stay behind in httpcore's pool, so no pool lives for long after such things. One that was never sent
-        touched no connection.
+        Where a kept connection fell silent, the others may have died with it. A request that is cut off at the wrong
+        moment can also leave its connection behind in httpcore's pool, so a pool is replaced after some of them. A
+        request that was never sent used no connection.
         """
-        if self._lease is not None and attempt.since is not None:
-            self._lease.cuts += 1
-            if (attempt.silent and not attempt.fresh) or self._lease.cuts >= _MOST_CUTS:
+        if self._current is not None and attempt.since is not None:
+            self._current.cuts += 1
+            if (attempt.silent and not attempt.fresh) or self._current.cuts >= _MOST_CUTS:
                 await self.renew()
 
     async def renew(self) -> None:
-        """Use none of the present connections for another request; they close when the last of theirs is over."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.retired = True
-            if not lease.users:
-                await lease.client.aclose()
+        """Use none of the present connections for another request; they close after their last one."""
+        retired, self._current = self._current, None
+        if retired is not None:
+            retired.retired = True
+            if not retired.users:
+                await retired.client.aclose()
 
     async def _body(self, response: httpx.Response, most: int, attempt: Attempt) -> bytes:
         status, headers = response.status_code, response.headers
         attempt.fault = faults.for_status(status, headers, f"status {status}")
         if attempt.fault is not None:
-            text = faults.sentence(status, await self._read(response, _ERROR_BYTES), self._options.key)
+            text = faults.describe_status(status, await self._read(response, _ERROR_BYTES), self._options.key)
             raise faults.for_status(status, headers, text) or attempt.fault
         if headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise FaultError(reasons.BAD_ANSWER, "the answer is compressed, which was not asked for")
+            raise faults.bad_answer("the answer is compressed, which was not asked for")
         body = await self._read(response, most)
         if len(body) > most:
-            raise FaultError(reasons.BAD_ANSWER, f"the answer is longer than {most} bytes")
+            raise faults.bad_answer(f"the answer is longer than {most} bytes")
         return body
 
     async def _read(self, response: httpx.Response, most: int) -> bytes:
-        """The body as it came, a piece more than ``most`` bytes of it at the most."""
+        """Return the body as it came; reading stops with the first piece beyond ``most`` bytes."""
         size, pieces = 0, []
         async for piece in response.aiter_raw():
             size += len(piece)
@@ -173,30 +173,31 @@ class Pool:
         return b"".join(pieces)
 
     @asynccontextmanager
-    async def _leased(self) -> AsyncIterator[httpx.AsyncClient]:
-        if self._lease is None:
-            self._lease = _Lease(self._connect())
-        lease = self._lease
-        lease.users += 1
+    async def _use(self) -> AsyncIterator[httpx.AsyncClient]:
+        if self._current is None:
+            self._current = self._connect()
+        used = self._current
+        used.users += 1
         try:
-            yield lease.client
+            yield used.client
         finally:
-            lease.users -= 1
-            if lease.retired and not lease.users:
+            used.users -= 1
+            if used.retired and not used.users:
                 with anyio.CancelScope(shield=True):
-                    await lease.client.aclose()
+                    await used.client.aclose()
 
-    def _connect(self) -> httpx.AsyncClient:
+    def _connect(self) -> _Connections:
         options = self._options
-        return httpx.AsyncClient(
+        client = httpx.AsyncClient(
             headers=options.headers(),
             verify=False if options.tls is None else options.tls,
             timeout=None,  # the caller's timeout bounds the sum of all waits
             follow_redirects=False,
             trust_env=False,  # the link is between two hosts: no proxy from the environment
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            # The callers take a seat before they come here: a pool that queues can lose a cancelled one's place.
+            # The callers wait before they come here: a pool that queues can lose the place of a cancelled one.
             limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=options.connections, keepalive_expiry=KEEP_ALIVE
+                max_connections=None, max_keepalive_connections=options.connections, keepalive_expiry=_KEEP_ALIVE
             ),
         )
+        return _Connections(client)

@@ -1,4 +1,4 @@
-"""Why an answer came from where it came: the codes of the edge beside those of :mod:`l2h.answers`."""
+"""Why the device or the server answered: the codes of the edge, beside those of :mod:`l2h.answers`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING
 NO_SERVER = "no_server"
 #: No connection, or one that broke: refused, reset, no such host, TLS.
 SERVER_UNREACHABLE = "server_unreachable"
-#: The time ran out, whatever was being waited for.
+#: The time ran out.
 DEADLINE = "deadline"
 #: 429 or 503.
 SERVER_BUSY = "server_busy"
@@ -20,12 +20,12 @@ SERVER_ERROR = "server_error"
 REFUSED = "refused"
 #: 401 or 403.
 NOT_AUTHORISED = "not_authorised"
-#: An answer that is none: no message of the protocol, not finite, of another shape, from another model.
+#: An unusable answer: no message of the protocol, not finite, of another shape, from another model.
 BAD_ANSWER = "bad_answer"
-#: The server failed too often just now and is left alone for a while.
+#: The server failed too often just now and is not asked for a while.
 CIRCUIT_OPEN = "circuit_open"
 
-#: Every reason; its place is the number it has inside an edge client.
+#: Every reason; its place here is its code inside an edge client.
 REASONS = (
     NOT_WORTH_ASKING,
     WORTH_ASKING,
@@ -42,12 +42,12 @@ REASONS = (
     CIRCUIT_OPEN,
 )
 CODE = {reason: np.int8(code) for code, reason in enumerate(REASONS)}
-#: Those that speak against the server's health; so does a 503, but not a 429.
+#: Those that count as failures of the server; a 503 does too, but not a 429.
 FAILURES = frozenset({SERVER_UNREACHABLE, DEADLINE, SERVER_ERROR, BAD_ANSWER})
 
 
 def for_status(status: int) -> str | None:
-    """The reason that an HTTP status is; None for 200."""
+    """Return the reason that an HTTP status stands for; None for 200."""
     if status == 200:
         return None
     if status in (401, 403):

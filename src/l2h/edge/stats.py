@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy.typing as npt
 from l2h.answers import WITHIN_LIMIT, WORTH_ASKING
 from l2h.edge.reasons import REASONS
 
-#: How many of the last latencies the percentiles are taken over.
-MEMORY = 4096
+#: Over how many of the last latencies the percentiles are taken.
+_MEMORY = 4096
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,13 @@ class EdgeStats:
     Attributes:
         calls: of ``predict``.
         answers: inputs answered.
-        local: of them by this device.
-        remote: of them by the server.
+        local: those answered by this device.
+        remote: those answered by the server.
         reasons: answers by reason; those that never occurred are left out.
         requests: sent to the server, repeats included.
-        retries: of them repeats: after a broken connection, or when a busy server asked to come back.
-        charged: answers of the server (to whole requests) that it says it charged for.
-        repeats: answers that it says were charged before.
+        retries: the repeats among them: after a broken connection, or when a busy server asked for one.
+        charged: requests that the server says it charged for.
+        repeats: requests that it says were charged before.
         bytes_sent: bodies of requests.
         bytes_received: bodies of answers, as far as they were read.
         latency: seconds of the last calls of ``predict``: ``p50``, ``p95``, ``p99``, ``max``; empty before the first.
@@ -37,7 +38,7 @@ class EdgeStats:
         breaker: ``closed``, ``open`` or ``half-open``.
         breaker_opened: how often it opened.
         version: of the model that answered last; None before.
-        error: what went wrong with the server last; None where nothing did. Kept when all is well again.
+        error: the last problem with the server; None where there was none. It stays when all is well again.
         limit: the limiter's status, where a limiter keeps the limit.
     """
 
@@ -61,30 +62,8 @@ class EdgeStats:
     limit: dict[str, Any] | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
-
-
-class Recent:
-    """The last values of a series; the caller holds a lock."""
-
-    __slots__ = ("_next", "_values")
-
-    def __init__(self) -> None:
-        self._values: list[float] = []
-        self._next = 0
-
-    def add(self, value: float) -> None:
-        """Take in a value, in the place of the oldest where there are enough."""
-        if len(self._values) < MEMORY:
-            self._values.append(value)
-        else:
-            self._values[self._next] = value
-            self._next = (self._next + 1) % MEMORY
-
-    def values(self) -> list[float]:
-        """A copy, in no order."""
-        return list(self._values)
 
 
 class Recorder:
@@ -93,7 +72,8 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reasons = [0] * len(REASONS)
-        self._latency, self._round_trip = Recent(), Recent()
+        self._latency: deque[float] = deque(maxlen=_MEMORY)
+        self._round_trip: deque[float] = deque(maxlen=_MEMORY)
         self._count = {
             name: 0 for name in ("calls", "requests", "retries", "charged", "repeats", "bytes_sent", "bytes_received")
         }
@@ -101,53 +81,53 @@ class Recorder:
         self._error: str | None = None
 
     def answered_one(self, code: int, latency: float) -> None:
-        """A call of ``predict`` with one input."""
+        """Count a call of ``predict`` with one input."""
         with self._lock:
             self._reasons[code] += 1
             self._count["calls"] += 1
-            self._latency.add(latency)
+            self._latency.append(latency)
 
     def answered(self, codes: npt.NDArray[np.int8], latency: float) -> None:
-        """A call of ``predict``."""
+        """Count a call of ``predict``; ``codes`` has the reason of every answer."""
         counts = np.bincount(codes, minlength=len(REASONS)).tolist()
         with self._lock:
             self._reasons = [a + b for a, b in zip(self._reasons, counts, strict=True)]
             self._count["calls"] += 1
-            self._latency.add(latency)
+            self._latency.append(latency)
 
     def sent(self, size: int, repeat: bool) -> None:
-        """A request goes out."""
+        """Count a request of so many bytes."""
         with self._lock:
             self._count["requests"] += 1
             self._count["retries"] += repeat
             self._count["bytes_sent"] += size
 
     def received(self, size: int) -> None:
-        """Bytes of an answer came in."""
+        """Count bytes of an answer."""
         with self._lock:
             self._count["bytes_received"] += size
 
     def replied(self, seconds: float, version: str | None, charged: str | None) -> None:
-        """A whole answer that can be used; ``charged`` is the header of that name."""
+        """Count a usable answer; ``charged`` is the header ``L2H-Charged``."""
         with self._lock:
-            self._round_trip.add(seconds)
+            self._round_trip.append(seconds)
             self._version = version
             self._count["charged"] += charged == "1"
             self._count["repeats"] += charged == "0"
 
     def failed(self, error: str) -> bool:
-        """What went wrong; returns whether it is another thing than the last time."""
+        """Note a problem, and return whether it differs from the last one."""
         with self._lock:
-            news = error != self._error
+            changed = error != self._error
             self._error = error
-            return news
+            return changed
 
     def stats(self, breaker: str, opened: int, limit: dict[str, Any] | None) -> EdgeStats:
-        """All of it, as of now."""
+        """Return the counters as of now, with the breaker's state and the limiter's status."""
         with self._lock:
             reasons = list(self._reasons)
             count = dict(self._count)
-            latency, round_trip = self._latency.values(), self._round_trip.values()
+            latency, round_trip = list(self._latency), list(self._round_trip)
             version, error = self._version, self._error
         total = sum(reasons)
         remote = reasons[REASONS.index(WORTH_ASKING)] + reasons[REASONS.index(WITHIN_LIMIT)]

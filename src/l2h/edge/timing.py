@@ -1,4 +1,4 @@
-"""What an answer on the device costs beside the model calls it makes, measured in turn on the same inputs."""
+"""How long an answer on the device takes compared with its model calls, measured in turns on the same inputs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class EdgeTiming:
-    """Milliseconds of one input, over so many repeats of each in turn.
+    """Milliseconds per input, measured in turns.
 
     Attributes:
-        repeats: of each.
+        repeats: how often each was measured.
         model: ``p50``, ``p90``, ``p99`` of onnxruntime's calls alone.
-        local: of a whole local answer by the edge client.
-        remote: of a whole answer by the server; None where none was asked.
+        local: the same of a whole local answer by the edge client.
+        remote: the same of an answer by the server; None without a server.
         answered: how many of the remote repeats the server answered.
     """
 
@@ -38,11 +38,11 @@ class EdgeTiming:
 
     @property
     def ratio(self) -> float:
-        """A local answer over the model calls it makes, at the median."""
+        """Median time of a local answer, divided by that of the model calls it makes."""
         return self.local["p50"] / self.model["p50"]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "repeats": self.repeats,
             "model_ms": self.model,
@@ -68,10 +68,10 @@ def measure(
     Args:
         bundle: the device's half.
         X: inputs to take one after the other.
-        repeats: of each kind.
-        server: to be asked as well.
-        key: for it.
-        deadline: of an answer by it.
+        repeats: how many answers of each kind.
+        server: address of a server to measure as well.
+        key: the server's key.
+        deadline: seconds for an answer by the server.
         verify_tls: as in :class:`EdgeClient`.
 
     Raises:
@@ -108,7 +108,7 @@ def measure(
 
 
 def _free(bundle: DeviceBundle) -> Costs:
-    """No price, at which everything is sent, where the rejector answers for every price; else its own."""
+    """Return prices at which everything is sent, where the rejector answers for every price; else the bundle's."""
     return Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
 
 
@@ -126,5 +126,5 @@ def _remote(edge: EdgeClient, X: Array, repeats: int) -> tuple[dict[str, float],
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
-    found = np.percentile(1e3 * np.array(seconds), [50, 90, 99])
-    return {name: round(float(value), 4) for name, value in zip(("p50", "p90", "p99"), found, strict=True)}
+    p50, p90, p99 = np.percentile(1e3 * np.array(seconds), [50, 90, 99]).round(4).tolist()
+    return {"p50": p50, "p90": p90, "p99": p99}

@@ -1,4 +1,4 @@
-"""The way to the server and back: one answer to a set of inputs, with the repeats that are safe, by a given time."""
+"""Asking the server: one answer to a set of inputs, with the repeats that are safe, by a given time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import protocol
+from l2h.bundle import Manifest
 from l2h.edge import messages, reasons
 from l2h.edge.errors import EdgeError
 from l2h.edge.faults import FaultError
-from l2h.edge.options import Options
-from l2h.edge.pool import Attempt, Pool
+from l2h.edge.options import EdgeOptions
+from l2h.edge.pool import Attempt, ConnectionPool
 from l2h.edge.stats import Recorder
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
 log = logging.getLogger("l2h.edge")
-#: Bytes of JSON from which on it is read and written beside the loop, not on it; the longest metadata that is read,
-#: beside the names of the classes.
+#: JSON of so many bytes is read and written in a thread, not on the loop. No metadata beyond it is read, the names of
+#: the classes not counted.
 _LARGE = 1 << 16
-_JSON = {"Content-Type": "application/json"}
+_JSON = {"Content-Type": protocol.JSON}
 
 
 @dataclass(frozen=True)
@@ -46,32 +47,32 @@ class Reply:
     healthy: bool | None
 
 
-class Patience:
-    """How long an answer is waited for: until a time on the clock ``time.monotonic``, or until its caller goes."""
+class RequestScope:
+    """How long a reply is waited for: until a time on the clock ``time.monotonic``, or until its caller has gone."""
 
-    __slots__ = ("_scope", "gone", "until")
+    __slots__ = ("_scope", "abandoned", "until")
 
     def __init__(self, until: float) -> None:
         self.until = until
-        self.gone = False
+        self.abandoned = False
         self._scope: anyio.CancelScope | None = None
 
-    def begin(self) -> anyio.CancelScope:
-        """The scope that ends with it; on the loop."""
+    def open(self) -> anyio.CancelScope:
+        """Return the scope that is cancelled when the wait is over; call this on the loop."""
         # Not asyncio.timeout: that would cut httpcore's own tidying short, which only anyio's scopes respect.
         self._scope = anyio.CancelScope(deadline=self.until)
-        if self.gone:
+        if self.abandoned:
             self._scope.cancel()
         return self._scope
 
     @property
     def over(self) -> bool:
-        """Whether an answer would come for nobody."""
-        return self.gone or time.monotonic() >= self.until
+        """Whether a reply would come too late, or for nobody."""
+        return self.abandoned or time.monotonic() >= self.until
 
-    def end(self) -> None:
-        """The caller has gone; on the loop."""
-        self.gone = True
+    def abandon(self) -> None:
+        """End the wait, since the caller has gone; call this on the loop."""
+        self.abandoned = True
         if self._scope is not None:
             self._scope.cancel()
 
@@ -81,41 +82,36 @@ class Transport:
 
     Args:
         options: how it is asked; ``options.server`` is given.
-        shape: of one input, as the bundle takes it.
-        dtype: of the inputs.
-        classes: their names.
+        manifest: of the bundle, whose model the server is to have.
         recorder: counts.
 
     Attributes:
-        classes_compared: whether the server, when last looked at, gave names of classes to compare with these.
-        versions: of its model, when last looked at.
+        classes_compared: whether the server's metadata, when last read, gave names of classes to compare.
+        versions: of its model, when last read.
     """
 
-    def __init__(
-        self, options: Options, shape: tuple[int, ...], dtype: str, classes: tuple[str, ...], recorder: Recorder
-    ) -> None:
-        self._options, self._recorder = options, recorder
-        self._shape, self._dtype = shape, dtype
-        self._class_names, self._classes = classes, len(classes)
+    def __init__(self, options: EdgeOptions, manifest: Manifest, recorder: Recorder) -> None:
+        self._options, self._manifest, self._recorder = options, manifest, recorder
+        self._classes = len(manifest.classes)
         self.classes_compared = False
         self.versions: list[str] = []
-        self._pool = Pool(options, recorder)
-        self._seats = asyncio.Semaphore(options.connections)
+        self._pool = ConnectionPool(options, recorder)
+        self._in_flight = asyncio.Semaphore(options.connections)
         self._names = (options.input_name, options.output_name)
-        self._naming = asyncio.Lock()
+        self._names_lock = asyncio.Lock()
 
-    async def ask(self, X: Array, patience: Patience) -> Reply:
-        """The server's labels for these inputs, or why there are none; never an error.
+    async def ask(self, X: Array, scope: RequestScope) -> Reply:
+        """Return the server's labels for these inputs, or why there are none; never raise.
 
         Args:
             X: (n, ...), as the bundle takes them.
-            patience: when it ends without them.
+            scope: when it ends without them.
         """
         attempt = Attempt()
         fault = FaultError(reasons.DEADLINE, "no answer within the deadline")
         try:
-            with patience.begin():
-                return Reply(None, await self._ask(X, patience, attempt), healthy=True)
+            with scope.open():
+                return Reply(None, await self._ask(X, scope, attempt), healthy=True)
             fault = attempt.fault or fault
             await self._pool.cut_off(attempt)
         except FaultError as raised:
@@ -123,7 +119,7 @@ class Transport:
         except Exception as error:  # the caller has a local answer and gets it, whatever happened here
             log.warning("asking the server failed in a way that was not foreseen", exc_info=error)
             fault = FaultError(reasons.SERVER_UNREACHABLE, f"{type(error).__name__}: {error}")
-        if not patience.gone and self._recorder.failed(f"{fault.reason}: {fault}"):
+        if not scope.abandoned and self._recorder.failed(f"{fault.reason}: {fault}"):
             log.info("%s: %s: %s", self._options.server, fault.reason, fault)
         return Reply(fault.reason, None, self._verdict(fault, attempt))
 
@@ -135,22 +131,26 @@ class Transport:
         """
         server = self._options.server
         try:
-            with Patience(until).begin() as scope:
+            with RequestScope(until).open() as scope:
                 try:
-                    await self._pool.exchange("GET", messages.ready_path(), most=_LARGE)
+                    await self._pool.exchange("GET", messages.READY_PATH, most=_LARGE)
                 except FaultError as fault:
                     if fault.reason in (reasons.REFUSED, reasons.BAD_ANSWER):
                         raise EdgeError(f"{server} is no server of the Open Inference Protocol: {fault}") from fault
                     raise EdgeError(f"{server} is not ready: {fault}") from fault
-                await self._learn()
+                await self._read_metadata()
                 await self._try_key()
             if scope.cancelled_caught:
                 raise EdgeError(f"{server} gave no answer in time")
         except FaultError as fault:
             raise EdgeError(f"{server}: {fault}") from fault
 
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.renew()
+
     async def _try_key(self) -> None:
-        """See that the key is taken: by a request without inputs, which is refused for that, and costs nothing."""
+        """See that the key is accepted: by a request without inputs, which is refused for that and costs nothing."""
         path = messages.infer_path(self._options.model)
         try:
             await self._pool.exchange("POST", path, most=_LARGE, body=b'{"inputs": []}', headers=_JSON)
@@ -159,26 +159,22 @@ class Transport:
                 what = "wants a key" if self._options.key is None else "does not take the key"
                 raise EdgeError(f"{self._options.server} {what}: {fault}") from fault
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._pool.renew()
-
     def _verdict(self, fault: FaultError, attempt: Attempt) -> bool | None:
-        """What a fault says of the server: nothing where it was not asked, or not given the time to answer."""
+        """Return what a fault says of the server: nothing where it was not asked, or had no time to answer."""
         if attempt.since is None:
             return None
         hasty = fault.reason == reasons.DEADLINE and attempt.waited() < self._options.fair_wait
         return None if hasty and not attempt.blamed else fault.healthy
 
-    async def _ask(self, X: Array, patience: Patience, attempt: Attempt) -> Labels:
+    async def _ask(self, X: Array, scope: RequestScope, attempt: Attempt) -> Labels:
         id = uuid4().hex
-        async with self._seats:
-            source, output = await self._named(attempt)
+        async with self._in_flight:
+            source, output = await self._tensor_names(attempt)
             body, headers = await self._encode(X, source, output, id)
             headers |= {"Idempotency-Key": id, "X-Request-Id": id}
             left, stale, sent = self._options.retries, self._options.connections, 0
             while True:
-                if patience.over:
+                if scope.over:
                     raise FaultError(reasons.DEADLINE, "no time was left to send the request")
                 self._recorder.sent(len(body), repeat=sent > 0)
                 sent += 1
@@ -190,18 +186,18 @@ class Transport:
                     if fault.stale and stale > 0:
                         stale -= 1
                         continue
-                    if fault.again is None or left == 0 or time.monotonic() + fault.again >= patience.until:
+                    if fault.retry_in is None or left == 0 or time.monotonic() + fault.retry_in >= scope.until:
                         raise
                     left -= 1
                     attempt.blamed |= not fault.healthy
-                    attempt.paused += fault.again
-                    await asyncio.sleep(fault.again)
+                    attempt.paused += fault.retry_in
+                    await asyncio.sleep(fault.retry_in)
 
     async def _exchange(
         self, X: Array, body: bytes, headers: dict[str, str], output: str, id: str, attempt: Attempt
     ) -> Labels:
         begun = time.monotonic()
-        said, answer = await self._pool.exchange(
+        replied, answer = await self._pool.exchange(
             "POST",
             messages.infer_path(self._options.model),
             most=messages.most_bytes(len(X), self._classes),
@@ -211,9 +207,9 @@ class Transport:
         )
 
         def decode() -> tuple[Labels, str | None]:
-            return messages.labels_of(
+            return messages.read_labels(
                 answer,
-                said,
+                replied,
                 rows=len(X),
                 classes=self._classes,
                 model=self._options.model,
@@ -221,11 +217,8 @@ class Transport:
                 id=id,
             )
 
-        try:
-            label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
-        except messages.BadAnswerError as error:
-            raise FaultError(reasons.BAD_ANSWER, str(error)) from error
-        self._recorder.replied(time.monotonic() - begun, version, said.get("L2H-Charged"))
+        label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
+        self._recorder.replied(time.monotonic() - begun, version, replied.get("L2H-Charged"))
         return label
 
     async def _encode(self, X: Array, source: str, output: str, id: str) -> tuple[bytes, dict[str, str]]:
@@ -235,46 +228,39 @@ class Transport:
 
         return encode() if self._options.binary or X.size < _LARGE else await asyncio.to_thread(encode)
 
-    async def _named(self, attempt: Attempt) -> tuple[str, str]:
-        """The names of input and output, from the server's metadata where the options leave one open."""
+    async def _tensor_names(self, attempt: Attempt) -> tuple[str, str]:
+        """Return the names of input and output, from the server's metadata where the options leave one open."""
         source, output = self._names
         if source is not None and output is not None:
             return source, output
-        async with self._naming:
+        async with self._names_lock:
             source, output = self._names
             if source is not None and output is not None:
                 return source, output
             try:
-                return await self._learn(attempt)
+                return await self._read_metadata(attempt)
             except EdgeError as error:
                 raise FaultError(reasons.BAD_ANSWER, str(error)) from error
 
-    async def _learn(self, attempt: Attempt | None = None) -> tuple[str, str]:
-        path = messages.model_path(self._options.model)
-        most = _LARGE + len(json.dumps(self._class_names))
+    async def _read_metadata(self, attempt: Attempt | None = None) -> tuple[str, str]:
+        """Compare the server's model with the bundle, and return the names of its input and output."""
+        options = self._options
+        most = _LARGE + len(json.dumps(self._manifest.classes))
         try:
-            _, body = await self._pool.exchange("GET", path, most=most, attempt=attempt)
+            _, body = await self._pool.exchange("GET", messages.model_path(options.model), most=most, attempt=attempt)
         except FaultError as fault:
             if fault.reason != reasons.REFUSED:
                 raise
-            raise FaultError(fault.reason, f"it has no model {self._options.model!r}: {fault}") from fault
+            raise FaultError(fault.reason, f"it has no model {options.model!r}: {fault}") from fault
         try:
             metadata = json.loads(body)
         except (ValueError, RecursionError):
             metadata = None
         try:
-            self._names = names = messages.names_of(
-                metadata,
-                model=self._options.model,
-                shape=self._shape,
-                dtype=self._dtype,
-                classes=self._class_names,
-                input=self._options.input_name,
-                output=self._options.output_name,
-            )
+            self._names = names = messages.tensor_names(metadata, options, self._manifest)
         except EdgeError as error:
-            raise EdgeError(f"{self._options.server}: {error}") from error
-        self.classes_compared = messages.class_names_of(metadata) is not None
+            raise EdgeError(f"{options.server}: {error}") from error
+        self.classes_compared = messages.class_names(metadata) is not None
         versions = metadata.get("versions")
-        self.versions = [str(one) for one in versions] if isinstance(versions, list) else []
+        self.versions = [str(version) for version in versions] if isinstance(versions, list) else []
         return names
