@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from l2h.decision import RejectorSpec
 from l2h.experiments.paper.grid import ASYNC, FULL
 from l2h.files import write_atomically
 from l2h.models import build_scaled
@@ -26,7 +27,7 @@ from l2h.models.scaling import InputScale
 from l2h.report import png
 from l2h.report.paper.plots import plot_scaling
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
-from l2h.training import Context, RejectorBatch, RejectorSpec, pick_device
+from l2h.training import Context, RejectorBatch, pick_device
 from l2h.training.alternating import AlternatingStage
 from l2h.training.loop import repeatable
 

@@ -8,13 +8,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from l2h.costs import Costs, as_bool, cost_grid, generalized_loss, local_loss, remote_loss
-from l2h.decision import expected_saving, from_correctness, oracle
+from l2h.decision import Judgement, oracle
 from l2h.errors import CostError
 
 price = st.floats(0.0, 10.0)
 share = st.floats(0.0, 1.0)
 bits = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=20)
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
+
+
+def stated(q_m: float, q_e: float) -> Judgement:
+    right = np.array([[q_m, q_e]])
+    return Judgement(right, right)
 
 
 @st.composite
@@ -75,10 +80,10 @@ def test_an_affine_change_of_the_four_costs_changes_no_decision(
     # Rounding of the changed costs (at most about 550) is below 1e-12: wider margins must decide alike.
     assume(abs(saving) > 1e-9)
     expected = saving > 0
-    assert from_correctness([q_m], [q_e], costs)[0] == expected
-    assert from_correctness([q_m], [q_e], changed)[0] == expected
+    assert stated(q_m, q_e).remote(costs)[0] == expected
+    assert stated(q_m, q_e).remote(changed)[0] == expected
     if costs.c_e >= 0:  # a right server that is cheaper than a right client has no two-number form
-        assert from_correctness([q_m], [q_e], Costs(c_e=costs.c_e, c_1=costs.c_1))[0] == expected
+        assert stated(q_m, q_e).remote(Costs(c_e=costs.c_e, c_1=costs.c_1))[0] == expected
     # c_e and c_1 are divided by a gap of at least 0.01 times the scale of at least 0.1.
     assert changed.c_e == pytest.approx(costs.c_e, rel=1e-9, abs=1e-9)
     assert changed.c_1 == pytest.approx(costs.c_1, rel=1e-9, abs=1e-9)
@@ -138,7 +143,7 @@ def test_the_two_number_loss_is_the_papers() -> None:
 @fixed
 @given(c_e=price, c_1=price, q_m=share, q_e=share)
 def test_expected_saving_is_the_mean_over_the_outcomes(c_e: float, c_1: float, q_m: float, q_e: float) -> None:
-    saving = expected_saving([q_m], [q_e], Costs(c_e=c_e, c_1=c_1))[0]
+    saving = stated(q_m, q_e).saving(Costs(c_e=c_e, c_1=c_1))[0]
     # A handful of operations on numbers of at most 20.
     assert saving == pytest.approx((1 - q_m) - c_e - c_1 * (1 - q_e), abs=1e-13)
 

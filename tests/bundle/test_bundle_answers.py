@@ -24,7 +24,7 @@ from bundle_maker import (
 import l2h
 from l2h import Costs, HelpSystem, RateLimit
 from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle
-from l2h.decision import bounded
+from l2h.decision import Policy
 from l2h.errors import SettingsError
 
 Systems = Callable[[str], HelpSystem]
@@ -46,7 +46,7 @@ def test_scores_and_probabilities_are_the_systems(systems: Systems, bundles: Bun
     X = inputs_of("fused")
     ours, theirs = DeviceBundle(bundles("fused")).judge(X)[1], systems("fused").judge(X)
     np.testing.assert_allclose(ours.scores, theirs.scores, atol=1e-5 * np.abs(theirs.scores).max())
-    for mine, other in ((ours.q_m, theirs.q_m), (ours.q_e, theirs.q_e)):
+    for mine, other in zip(ours.probability.T, theirs.probability.T, strict=True):
         np.testing.assert_allclose(mine, other, atol=1e-5)
 
 
@@ -61,8 +61,7 @@ def test_one_sample_is_answered_as_in_a_batch(kind: str, bundles: Bundles) -> No
             assert label.tolist() == [labels[i]]
             assert label.dtype == np.int64
             np.testing.assert_allclose(alone.scores, judgement.scores[i : i + 1], atol=1e-5)
-            np.testing.assert_allclose(alone.q_m, judgement.q_m[i : i + 1], atol=1e-6)
-            np.testing.assert_allclose(alone.q_e, judgement.q_e[i : i + 1], atol=1e-6)
+            np.testing.assert_allclose(alone.probability, judgement.probability[i : i + 1], atol=1e-6)
         np.testing.assert_allclose(server.run(x), server.run(X)[i : i + 1], atol=1e-5)
 
 
@@ -135,7 +134,9 @@ def test_rejectors_for_several_prices_answer_each_for_its_own(bundles: Bundles) 
     for which in (-1, 2):
         with pytest.raises(SettingsError, match=f"which={which}.*0 to 1"):
             device.judge(TABLE_TEST[0], which)
-    assert device.judge(TABLE_TEST[0], 1)[1].q_m is None, "scores that were trained for a price are no probabilities"
+    assert device.judge(TABLE_TEST[0], 1)[1].probability is None, (
+        "scores that were trained for a price are no probabilities"
+    )
 
 
 def test_a_priced_bundle_answers_for_every_price(bundles: Bundles) -> None:
@@ -152,7 +153,8 @@ def test_bounds_on_asking_are_met_with_the_held_out_scores(kind: str, systems: S
     theirs = system.held_out_judgement(which)
     np.testing.assert_array_equal(held.scores, theirs.scores)
     judgement = device.judge(X, which)[1]
-    remote = bounded(judgement, held, costs, limit, None, 0) & judgement.remote(costs)
+    policy = Policy(device.which, kind == "fused", device.held_out, limit)
+    remote = policy.permit(policy.propose(judgement, policy.terms(costs), 0), len(X))
     asked = system.predict(X, costs, limit=limit, which=which).source == "remote"
     assert 0.1 < asked.mean() < 0.4
     assert (remote == asked).mean() > 0.99, "but for a score right at the cut"

@@ -64,9 +64,9 @@ def calibration_scores(run: Path) -> tuple[np.ndarray, np.ndarray]:
     training = read_config(run)["training"]
     X, _ = divide(l2h.load_dataset(training["data"]), plan_of(training)).calibration
     judged = l2h.load(run).judge(X)
-    if judged.q_m is None:
+    if judged.probability is None:
         return judged.scores[:, 1] >= judged.scores[:, 0], (judged.scores[:, 1] - judged.scores[:, 0]).astype(float)
-    local, remote = 1 - judged.q_m, 0.1 + 1.25 * (1 - judged.q_e)
+    local, remote = 1 - judged.probability[:, 0], 0.1 + 1.25 * (1 - judged.probability[:, 1])
     return local >= remote, local - remote
 
 

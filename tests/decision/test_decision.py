@@ -11,18 +11,28 @@ from hypothesis import strategies as st
 
 from l2h.costs import Costs
 from l2h.decision import (
+    CLIENT,
+    SERVER,
+    Answerer,
+    Judgement,
     bayes,
     confidence,
     confidence_threshold,
-    expected_saving,
-    from_correctness,
-    from_scores,
     oracle,
 )
-from l2h.errors import DataError
+from l2h.errors import CostError, DataError
 from l2h.metrics import risk
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
+
+
+def stated(q_m: object, q_e: object) -> Judgement:
+    right = np.stack([np.asarray(q_m, dtype=float), np.asarray(q_e, dtype=float)], axis=1)
+    return Judgement(right, right)
+
+
+def from_scores(scores: object) -> np.ndarray:
+    return Judgement(np.asarray(scores)).remote(Costs(0.1))
 
 
 def test_the_bayes_rule_is_the_inequality_of_theorem_1() -> None:
@@ -85,7 +95,7 @@ def test_the_priced_rule_is_the_bayes_rule_of_the_true_probabilities() -> None:
     for _ in range(200):
         eta, label = rng.dirichlet(np.ones(4), size=10), rng.integers(4, size=10)
         costs = Costs(c_e=rng.uniform(0, 1), c_1=rng.uniform(0, 2))
-        by_heads = from_correctness(eta[np.arange(10), label], eta.max(axis=1), costs)
+        by_heads = stated(eta[np.arange(10), label], eta.max(axis=1)).remote(costs)
         assert (by_heads == bayes(eta, label, costs)).all()
 
 
@@ -97,10 +107,10 @@ def test_ties_are_remote() -> None:
         True,
     ]
     assert from_scores([[0.0, -0.0], [math.inf, math.inf], [-math.inf, -math.inf]]).all()
-    assert from_correctness([0.5], [0.75], Costs(c_e=0.25, c_1=1.0)).tolist() == [True]
+    assert stated([0.5], [0.75]).remote(Costs(c_e=0.25, c_1=1.0)).tolist() == [True]
     # Equal chances at no price are a tie whatever their digits.
     chance = np.random.default_rng(3).random(1000)
-    assert from_correctness(chance, chance, Costs(c_e=0.0, c_1=1.0)).all()
+    assert stated(chance, chance).remote(Costs(c_e=0.0, c_1=1.0)).all()
     assert confidence([0.5, 0.6], 0.5).tolist() == [True, False]
 
 
@@ -122,9 +132,9 @@ def test_nan_is_refused_with_its_sample() -> None:
     with pytest.raises(DataError, match="sample 1"):
         from_scores([[0.0, 1.0], [math.nan, 0.0]])
     with pytest.raises(DataError, match="sample 2"):
-        from_correctness([0.5, 0.5, math.nan], [0.5, 0.5, 0.5], Costs(0.1))
+        stated([0.5, 0.5, math.nan], [0.5, 0.5, 0.5]).remote(Costs(0.1))
     with pytest.raises(DataError, match="sample 0"):
-        from_correctness([0.5], [math.nan], Costs(0.1))
+        stated([0.5], [math.nan]).remote(Costs(0.1))
     with pytest.raises(DataError, match="sample 1"):
         confidence([0.5, math.nan], 0.4)
     with pytest.raises(DataError, match="sample 0"):
@@ -228,7 +238,69 @@ def test_a_threshold_needs_samples_with_outcomes() -> None:
 def test_a_dearer_request_saves_less_by_what_it_is_dearer(
     q_m: float, q_e: float, c_e: float, c_1: float, more: float
 ) -> None:
-    cheap = expected_saving([q_m], [q_e], Costs(c_e=c_e, c_1=c_1))[0]
-    dear = expected_saving([q_m], [q_e], Costs(c_e=c_e + more, c_1=c_1))[0]
+    cheap = stated([q_m], [q_e]).saving(Costs(c_e=c_e, c_1=c_1))[0]
+    dear = stated([q_m], [q_e]).saving(Costs(c_e=c_e + more, c_1=c_1))[0]
     # A handful of operations on numbers of at most 4.
     assert dear == pytest.approx(cheap - more, abs=1e-14)
+
+
+STUDENT = Answerer("student", remote=False)
+
+
+def test_of_many_answerers_the_cheapest_is_chosen_and_a_tie_between_the_sides_is_remote() -> None:
+    rng = np.random.default_rng(5)
+    answerers = (CLIENT, STUDENT, Answerer("box", remote=True), Answerer("cloud", remote=True))
+    ties = 0
+    for _ in range(300):
+        # Eighths are exact in binary, so that ties are exact too.
+        q = rng.integers(9, size=(6, 4)) / 8
+        prices = {name: Costs(*(rng.integers(9, size=2) / 8)) for name in ("box", "cloud")}
+        judgement = Judgement(q, q, answerers)
+        chosen = judgement.choose(prices, judgement.remote(prices))
+        for row, choice in zip(q.tolist(), chosen.tolist(), strict=True):
+            expected = [1 - row[0], 1 - row[1]]
+            expected += [
+                prices[n].c_e + prices[n].c_1 * (1 - p) for n, p in zip(("box", "cloud"), row[2:], strict=True)
+            ]
+            local, remote = min(expected[:2]), min(expected[2:])
+            ties += local == remote
+            assert expected[choice] == min(expected)
+            assert answerers[choice].remote == (remote <= local)
+            assert expected.index(expected[choice], 2 if remote <= local else 0) == choice, "the first of equals"
+        np.testing.assert_array_equal(
+            judgement.saving(prices),
+            judgement.expected_costs(prices)[:, :2].min(1) - judgement.expected_costs(prices)[:, 2:].min(1),
+        )
+    assert ties > 20
+
+
+def test_several_scores_decide_by_the_largest() -> None:
+    scores = np.random.default_rng(6).normal(size=(500, 3)).astype(np.float32)
+    judgement = Judgement(scores, answerers=(CLIENT, STUDENT, SERVER))
+    remote = judgement.remote(Costs(0.1))
+    assert (remote == (scores.argmax(axis=1) == 2)).all()
+    assert (judgement.choose(Costs(0.1), remote) == scores.argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize(
+    ("prices", "message"),
+    [
+        ({"box": Costs(0.1), "clout": Costs(0.2)}, "clout"),
+        ({"box": Costs(0.1)}, "cloud"),
+        ({"box": Costs(0.1), "cloud": Costs.from_outcomes(0, 2, 1, 2)}, "one cost"),
+    ],
+)
+def test_prices_of_other_servers_are_refused(prices: dict[str, Costs], message: str) -> None:
+    answerers = (CLIENT, Answerer("box", remote=True), Answerer("cloud", remote=True))
+    with pytest.raises(CostError, match=message):
+        Judgement(np.ones((2, 3)), np.ones((2, 3)), answerers).saving(prices)
+
+
+def test_one_input_is_judged_as_many_are() -> None:
+    rng = np.random.default_rng(7)
+    logits = (4 * rng.normal(size=(300, 2))).astype(np.float32)
+    platt = [(1.3, -0.2), (0.7, 0.4)]
+    together = Judgement.from_heads(logits, platt).probability
+    alone = np.concatenate([Judgement.from_one_input(logits[i : i + 1], platt).probability for i in range(300)])
+    # The same formula by another library: the last bit may differ.
+    np.testing.assert_allclose(alone, together, rtol=4e-16)

@@ -34,13 +34,13 @@ from l2h import Costs, HelpSystem
 from l2h.bundle import BundleError, DeviceBundle, ServerBundle
 from l2h.bundle.answering import of_session
 from l2h.bundle.sessions import make_session
+from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, NotFittedError, SettingsError
 from l2h.export import ExportError
 from l2h.export.checking import run_model
 from l2h.export.classifiers import export_client, export_fixed_server
 from l2h.export.graphs import can_fuse, fuse
 from l2h.export.system import _held_out
-from l2h.training import RejectorSpec
 
 Systems = Callable[[str], HelpSystem]
 WEIGHTS = np.random.default_rng(4).normal(size=(FEATURES, CLASSES)).astype(np.float32)

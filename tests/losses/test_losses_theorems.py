@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from l2h.costs import Costs
-from l2h.decision import bayes, from_correctness
+from l2h.decision import Judgement, bayes
 from l2h.losses import KINDS, priced_loss, rejector_loss, weight_table
 
 Array = npt.NDArray[np.float64]
@@ -164,7 +164,7 @@ def test_the_minimiser_of_the_priced_loss_states_the_two_probabilities(
     # The search leaves 1e-8 in t, and q moves a quarter as much.
     np.testing.assert_allclose(q[:, 0], problems.client_right, atol=1e-7)
     np.testing.assert_allclose(q[:, 1], problems.server_right, atol=1e-7)
-    decided = [from_correctness(q[i : i + 1, 0], q[i : i + 1, 1], costs)[0] for i, costs in enumerate(problems.costs)]
+    decided = [Judgement(q[i : i + 1], q[i : i + 1]).remote(costs)[0] for i, costs in enumerate(problems.costs)]
     assert (np.array(decided) == bayes_remote)[problems.clear].all()
 
 

@@ -17,7 +17,7 @@ from losses_maker import CPU, World, bench_of, learned, make_world, outcomes_by_
 from torch import Tensor
 
 from l2h.costs import Costs
-from l2h.decision import bayes, from_correctness
+from l2h.decision import Judgement, bayes
 from l2h.methods import Choice, Inputs, Learned, Prices
 from l2h.methods.binary import calibrating_beta
 from l2h.methods.deferral import softmax_deferral_loss
@@ -110,7 +110,8 @@ def believed(world: World, costs: Costs) -> tuple[Decisions, Decisions]:
     """The best rule if the client's largest probability were that of its being right, and where it is no near-tie."""
     stated = world.client_probability.max(axis=1)
     clear = np.abs((1 - stated) - world.remote_loss(costs)) > NEAR_TIE
-    return from_correctness(stated, world.server_right, costs), clear
+    right = np.stack([stated, world.server_right], axis=1)
+    return Judgement(right, right).remote(costs), clear
 
 
 def test_the_laws_ask_for_both_decisions_at_every_price() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import l2h
 from l2h import Costs, HelpSystem, Settings, StageSettings
 from l2h.bundle import DeviceBundle, ServerBundle
-from l2h.training import RejectorSpec
+from l2h.decision import RejectorSpec
 
 CLASSES, FEATURES = 3, 4
 PRICES = [Costs(c_e=c_e, c_1=c_1) for c_1 in (1.0, 1.25) for c_e in (0.0, 0.05, 0.1, 0.3)]

@@ -35,10 +35,10 @@ from torch import Tensor, nn
 
 import l2h
 from l2h import Costs, HelpSystem, StochasticClient
+from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, ModelError, NotFittedError, RunError, SettingsError
 from l2h.metrics import expected_calibration_error
 from l2h.models.rejectors import client_view_size
-from l2h.training import RejectorSpec
 
 CENTRES = np.random.default_rng(0).normal(size=(CLASSES, FEATURES)) * 1.5
 
@@ -240,7 +240,7 @@ def test_a_new_price_needs_no_new_training() -> None:
     for _ in range(25):
         c_e, c_1 = rng.uniform(0, 0.6), rng.uniform(0, 2)
         remote = system.predict(X_TEST, Costs(c_e=c_e, c_1=c_1)).source == "remote"
-        margin = (1 - judged.q_m) - (c_e + c_1 * (1 - judged.q_e))
+        margin = (1 - judged.probability[:, 0]) - (c_e + c_1 * (1 - judged.probability[:, 1]))
         clear = np.abs(margin) > 1e-12  # a tie may round either way in another grouping
         assert np.array_equal(remote[clear], margin[clear] >= 0)
         rates.append(remote.mean())
@@ -261,8 +261,8 @@ def test_four_costs_are_priced_as_they_are() -> None:
     system = make().fit(X, Y)
     costs = Costs.from_outcomes(c_cc=1, c_ce=11, c_sc=2, c_se=9)
     judged = system.judge(X_TEST)
-    local = 1 * judged.q_m + 11 * (1 - judged.q_m)
-    remote = 2 * judged.q_e + 9 * (1 - judged.q_e)
+    local = 1 * judged.probability[:, 0] + 11 * (1 - judged.probability[:, 0])
+    remote = 2 * judged.probability[:, 1] + 9 * (1 - judged.probability[:, 1])
     answers = system.predict(X_TEST, costs)
     assert np.array_equal(answers.source == "remote", remote <= local)
     assert set(answers.cost) <= {1.0, 2.0}
@@ -282,7 +282,7 @@ def test_a_rejector_for_a_price_answers_for_that_price_only(loss: str) -> None:
     system = make(loss=loss).fit(X, Y, costs=trained)
     for i, costs in enumerate(trained):
         judged = system.judge(X_TEST, costs)
-        assert judged.q_m is None
+        assert judged.probability is None
         expected = system.rejectors.scores(*_inputs(system), system._context())[i].numpy()
         assert np.array_equal(judged.scores, expected)
         remote = system.predict(X_TEST, costs).source == "remote"
@@ -338,8 +338,8 @@ def test_calibration_cures_heads_that_say_too_much_or_too_little(factor: float) 
     def errors() -> tuple[float, float]:
         judged = system.judge(X_fresh)
         return (
-            expected_calibration_error(judged.q_m, client_right),
-            expected_calibration_error(judged.q_e, server_right),
+            expected_calibration_error(judged.probability[:, 0], client_right),
+            expected_calibration_error(judged.probability[:, 1], server_right),
         )
 
     before = errors()
@@ -358,7 +358,9 @@ def test_calibration_keeps_the_order_of_a_head() -> None:
     after = system.calibrate(*samples(400, 13)).judge(X_TEST)
     assert np.array_equal(before.scores, after.scores)
     assert (system.platt[0, :, 0] > 0).all()
-    assert np.array_equal(np.argsort(before.q_m, kind="stable"), np.argsort(after.q_m, kind="stable"))
+    assert np.array_equal(
+        np.argsort(before.probability[:, 0], kind="stable"), np.argsort(after.probability[:, 0], kind="stable")
+    )
 
 
 # Saving and loading.

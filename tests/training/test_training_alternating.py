@@ -21,12 +21,12 @@ from training_maker import (
 )
 
 from l2h.costs import Costs
+from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
 from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
 from l2h.training.alternating import AlternatingStage
 from l2h.training.loop import order, run_stage, seeded
-from l2h.training.rejectors import RejectorSpec
 
 N, BATCH, EPOCHS, SEED = 100, 16, 2, 3
 STEPS = 7  # of an epoch: six full batches and one of four samples

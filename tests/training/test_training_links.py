@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import l2h
 from l2h import Costs, HelpSystem, Settings, StageSettings
 from l2h.cli.app import run
+from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
-from l2h.training import RejectorSpec
 from l2h.training.links import OnOff, Periodic, Trace, parse_link
 
 COSTS = Costs(c_e=0.1, c_1=1.25)

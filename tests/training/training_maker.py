@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from l2h.decision import RejectorSpec
 from l2h.models.rejectors import build_rejector, client_view, client_view_size
 from l2h.settings import Settings
-from l2h.training import Context, Pool, RejectorBatch, RejectorSpec
+from l2h.training import Context, Pool, RejectorBatch
 
 CPU = torch.device("cpu")
 CLASSES = 3

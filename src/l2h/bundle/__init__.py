@@ -17,7 +17,6 @@ from l2h.bundle.manifest import (
     Manifest,
     RejectorPart,
     ServerPart,
-    Spec,
 )
 from l2h.bundle.server import ServerBundle
 from l2h.bundle.verifying import verify
@@ -33,6 +32,5 @@ __all__ = [
     "RejectorPart",
     "ServerBundle",
     "ServerPart",
-    "Spec",
     "verify",
 ]

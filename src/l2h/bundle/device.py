@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from l2h.bundle.manifest import Manifest
 from l2h.bundle.sessions import CHUNK, Array, all_finite, check_inputs, make_session, run
 from l2h.bundle.verifying import read_file, read_side
 from l2h.costs import Costs
-from l2h.decision import Judgement
+from l2h.decision import Judgement, select_rejector
 from l2h.errors import SettingsError
 
 Labels = npt.NDArray[np.int64]
@@ -73,7 +72,7 @@ class DeviceBundle:
             self._client_session = make_session(files[part.file], part.file, threads)
             self._client = of_session(self._client_session, part, len(self.classes))
         self._platt = rejector.platt
-        self._priced = [spec.loss == "priced" for spec in rejector.specs]
+        self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
 
     def check(self, X: npt.ArrayLike) -> Array:
@@ -109,27 +108,17 @@ class DeviceBundle:
         else:
             parts = [self._run(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
             label, scores = (np.concatenate(side) for side in zip(*parts, strict=True))
-        if scores.shape[1:] != (len(self._priced), 2) or not all_finite(scores):
+        if scores.shape[1:] != (len(self._for_every_price), 2) or not all_finite(scores):
             raise BundleError(f"{self._file} gives scores {scores.shape} that are not finite or of another shape")
         return label, self._judgement(scores[:, which], which)
 
-    def which(self, costs: Costs | None = None) -> tuple[int, Costs]:
+    def which(self, costs: Costs | None = None, which: int | None = None) -> tuple[int, Costs]:
         """Number of the rejector that answers for these prices, and the prices in use: the bundle's where None.
 
         Raises:
             SettingsError: there is none, or several; the message lists what there is.
         """
-        costs = self.costs if costs is None else costs
-        specs = self.manifest.rejector.specs
-        fitting = [i for i, spec in enumerate(specs) if spec.costs is None or spec.costs == costs]
-        if len(fitting) == 1:
-            return fitting[0], costs
-        there = "; ".join(f"{i}: {spec.loss}, {spec.costs or 'every price'}" for i, spec in enumerate(specs))
-        if fitting:
-            raise SettingsError(f"several rejectors answer for {costs}: export one of them; there are: {there}")
-        raise SettingsError(
-            f"no rejector was trained for {costs}; there are: {there}. The loss 'priced' answers for every price"
-        )
+        return select_rejector(self.manifest.rejector.specs, self.costs if costs is None else costs, self.costs, which)
 
     def held_out(self, which: int = 0) -> Judgement | None:
         """What the rejector made of held-out samples, for bounds on asking; None where there are none."""
@@ -137,8 +126,8 @@ class DeviceBundle:
         return None if self._held_out is None else self._judgement(self._held_out[which], which)
 
     def _check_which(self, which: int) -> None:
-        if not 0 <= which < len(self._priced):
-            raise SettingsError(f"which={which}: there are rejectors 0 to {len(self._priced) - 1}")
+        if not 0 <= which < len(self._for_every_price):
+            raise SettingsError(f"which={which}: there are rejectors 0 to {len(self._for_every_price) - 1}")
 
     def _run(self, x: Array) -> tuple[Labels, Scores]:
         if self._fused:
@@ -177,16 +166,11 @@ class DeviceBundle:
         return both
 
     def _judgement(self, scores: Scores, which: int) -> Judgement:
-        if not self._priced[which]:
-            return Judgement(scores, None, None)
-        (a, b), (c, d) = self._platt[which]
+        if not self._for_every_price[which]:
+            return Judgement(scores)
         if len(scores) == 1:
-            # One sample is the common case on a device, and plain numbers are faster than arrays of one.
-            ((r_m, r_e),) = scores.tolist()
-            return Judgement(scores, np.array([_sigmoid(a * r_m + b)]), np.array([_sigmoid(c * r_e + d)]))
-        logit = scores * np.array([a, c]) + np.array([b, d])
-        q = np.exp(-np.logaddexp(0.0, -logit))
-        return Judgement(scores, q[:, 0], q[:, 1])
+            return Judgement.from_one_input(scores, self._platt[which])
+        return Judgement.from_heads(scores, self._platt[which])
 
     def _answering(self) -> Callable[[Array], Said]:
         """The client by itself. Beside a fused rejector it is loaded when first asked for: it is in there already."""
@@ -220,11 +204,7 @@ class DeviceBundle:
                 scores = arrays["scores"]
         except Exception as error:  # numpy, zipfile and zlib each have their own for a damaged archive
             raise BundleError(f"{part.file} cannot be read: {error}") from error
-        expected = (len(self._priced), part.n, 2)
+        expected = (len(self._for_every_price), part.n, 2)
         if scores.shape != expected or scores.dtype != np.float32 or not np.isfinite(scores).all():
             raise BundleError(f"{part.file} holds {scores.dtype} {scores.shape}, expected finite float32 {expected}")
         return np.asarray(scores)
-
-
-def _sigmoid(z: float) -> float:
-    return math.exp(-math.log1p(math.exp(-z)) if z >= 0 else z - math.log1p(math.exp(z)))

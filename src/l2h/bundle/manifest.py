@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 from l2h.bundle.errors import BundleError
 from l2h.bundle.reading import Entry, is_number, shown
 from l2h.costs import Costs
-from l2h.errors import CostError
+from l2h.decision import RejectorSpec
+from l2h.errors import CostError, SettingsError
 from l2h.files import write_atomically
 
 SCHEMA = 1
@@ -64,21 +65,6 @@ class ClientPart:
 
 
 @dataclass(frozen=True)
-class Spec:
-    """What one rejector was trained for; ``costs`` is None where it answers for every price."""
-
-    loss: str
-    costs: Costs | None
-    seed: int = 0
-    sync: int | str = 1
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        costs = None if self.costs is None else self.costs.as_dict()
-        return {"loss": self.loss, "costs": costs, "seed": self.seed, "sync": self.sync}
-
-
-@dataclass(frozen=True)
 class RejectorPart:
     """The rejectors, in one file.
 
@@ -99,7 +85,7 @@ class RejectorPart:
     fused: bool
     int8: bool
     uses_client: bool
-    specs: tuple[Spec, ...]
+    specs: tuple[RejectorSpec, ...]
     platt: tuple[tuple[tuple[float, float], tuple[float, float]], ...]
     int8_measured: Mapping[str, Any] | None = None
 
@@ -338,12 +324,15 @@ def _rejector(entry: Entry) -> RejectorPart:
     return part
 
 
-def _spec(entry: Entry) -> Spec:
+def _spec(entry: Entry) -> RejectorSpec:
     seed = entry.whole("seed") if "seed" in entry.values else 0
     sync = entry.value("sync") if "sync" in entry.values else 1
     if isinstance(sync, bool) or not isinstance(sync, int | str):
         raise entry.wrong("sync", "a number or text")
-    part = Spec(entry.text("loss"), entry.optional("costs", lambda key: _costs(entry, key)), seed, sync)
+    try:
+        part = RejectorSpec(entry.text("loss"), entry.optional("costs", lambda key: _costs(entry, key)), seed, sync)
+    except SettingsError as error:
+        raise entry.wrong("costs", f"prices ({error})") from error
     entry.finish()
     return part
 

@@ -1,25 +1,32 @@
-"""Who answers: what a rejector makes of inputs, and the rules that turn it into LOCAL or REMOTE."""
+"""Who answers: one rule from a rejector's judgement, the costs and a limit to a choice.
 
-from l2h.decision.judgement import RULES, Judgement, bounded
-from l2h.decision.rules import (
-    bayes,
-    confidence,
-    confidence_threshold,
-    expected_saving,
-    from_correctness,
-    from_scores,
-    oracle,
-)
+``HelpSystem``, ``EdgeClient``, the commands and the experiments all decide here, so that a system in the laboratory and
+the same system on a device choose alike.
+"""
+
+from l2h.decision.judgement import CLIENT, SERVER, TWO, Answerer, AnyCosts, Judgement
+from l2h.decision.policy import FREE, RULES, Policy, Proposal, Terms
+from l2h.decision.rules import bayes, confidence, confidence_threshold, expected_costs, oracle
+from l2h.decision.specs import RejectorSpec, fitting_rejectors, select_rejector
 
 __all__ = [
+    "CLIENT",
+    "FREE",
     "RULES",
+    "SERVER",
+    "TWO",
+    "Answerer",
+    "AnyCosts",
     "Judgement",
+    "Policy",
+    "Proposal",
+    "RejectorSpec",
+    "Terms",
     "bayes",
-    "bounded",
     "confidence",
     "confidence_threshold",
-    "expected_saving",
-    "from_correctness",
-    "from_scores",
+    "expected_costs",
+    "fitting_rejectors",
     "oracle",
+    "select_rejector",
 ]

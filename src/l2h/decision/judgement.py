@@ -1,74 +1,156 @@
-"""What a rejector makes of inputs, and what is sent because of it: by price, or under a bound on asking."""
+"""What a rejector makes of inputs: how likely each answerer is right, or scores for one price.
+
+One convention everywhere: a tie between a local and a remote answer is REMOTE, a tie within a side goes to the answerer
+that is named first, and a NaN is refused, since it means that the model has diverged.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from l2h import limits
 from l2h.costs import BoolArray, Costs, FloatArray
-from l2h.decision import rules
-from l2h.errors import SettingsError
-from l2h.limits import RateLimit
+from l2h.decision.rules import expected_costs, refuse_nan
+from l2h.errors import CostError, DataError
 
-#: How a share of requests can be met.
-RULES = ("threshold", "guaranteed", "stochastic")
+#: One pair of prices, or one per server by its name.
+AnyCosts = Costs | Mapping[str, Costs]
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """Whoever can answer an input: the client and its student on the device, or a server."""
+
+    name: str
+    remote: bool
+
+
+CLIENT, SERVER = Answerer("client", remote=False), Answerer("server", remote=True)
+#: The paper's case.
+TWO = (CLIENT, SERVER)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a rejector makes of n inputs.
+    """What a rejector makes of n inputs and J answerers.
 
     Attributes:
-        scores: (n, 2), raw.
-        q_m: (n,), calibrated probability that the client is right; None without priced heads.
-        q_e: (n,), that the server is right; None likewise.
+        scores: (n, J), the rejector's outputs. Without probabilities the largest score decides, at the one price that
+            the rejector was trained for.
+        probability: (n, J), how likely each answerer is right; None for a rejector that was trained for one price.
+        answerers: one per column, those on the device first.
     """
 
-    scores: npt.NDArray[np.float32]
-    q_m: FloatArray | None
-    q_e: FloatArray | None
+    scores: npt.NDArray[np.floating]
+    probability: FloatArray | None = None
+    answerers: tuple[Answerer, ...] = TWO
 
-    def saving(self, costs: Costs) -> FloatArray:
-        """What asking is expected to save at these prices; of a rejector without priced heads, ``r2 - r1``."""
-        if self.q_m is None or self.q_e is None:
+    def __post_init__(self) -> None:
+        if self.scores.ndim != 2 or self.scores.shape[1] != len(self.answerers):
+            raise DataError(
+                f"scores must be (n, {len(self.answerers)}), one per answerer; got shape {self.scores.shape}"
+            )
+
+    @classmethod
+    def from_heads(
+        cls, logits: npt.NDArray[np.floating], platt: npt.ArrayLike | None, answerers: tuple[Answerer, ...] = TWO
+    ) -> Judgement:
+        """Judge by heads that state a probability each.
+
+        Args:
+            logits: (n, J).
+            platt: (J, 2), scale and shift of each logit; None leaves them as they are.
+            answerers: one per column.
+        """
+        z = logits.astype(np.float64)
+        if platt is not None:
+            pairs = np.asarray(platt, dtype=np.float64)
+            z = z * pairs[:, 0] + pairs[:, 1]
+        return cls(logits, np.exp(-np.logaddexp(0.0, -z)), answerers)
+
+    @classmethod
+    def from_one_input(
+        cls, logits: npt.NDArray[np.floating], platt: Sequence[Sequence[float]], answerers: tuple[Answerer, ...] = TWO
+    ) -> Judgement:
+        """Do what :meth:`from_heads` does for logits (1, J), faster: on a device one input is the common case."""
+        (row,) = logits.tolist()
+        stated = [_sigmoid(scale * z + shift) for z, (scale, shift) in zip(row, platt, strict=True)]
+        return cls(logits, np.array([stated]), answerers)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def expected_costs(self, costs: AnyCosts) -> FloatArray:
+        """Return (n, J), what each answerer is expected to cost; without probabilities, minus its score."""
+        if self.probability is None:
+            return -np.asarray(self.scores, dtype=np.float64)
+        return expected_costs(self.probability, outcome_costs(self.answerers, costs))
+
+    def saving(self, costs: AnyCosts) -> FloatArray:
+        """Return (n,), what asking is expected to save: the cost of the best local answer less the best remote one.
+
+        Limits, pacing and audits rank by it. Without probabilities it is the best remote score less the best local one.
+        """
+        if self.probability is None:
             return self.gain
-        return rules.expected_saving(self.q_m, self.q_e, costs)
+        local, remote = self._sides(self.expected_costs(costs), np.min)
+        return np.asarray(local - remote)
 
-    def remote(self, costs: Costs) -> BoolArray:
-        """The decisions at these prices."""
-        if self.q_m is None or self.q_e is None:
-            return rules.from_scores(self.scores)
-        return rules.from_correctness(self.q_m, self.q_e, costs)
+    def remote(self, costs: AnyCosts) -> BoolArray:
+        """Return bool (n,), true where asking pays.
+
+        Raises:
+            DataError: a score is NaN.
+        """
+        if self.probability is None:
+            refuse_nan(self.scores)
+            local, remote = self._sides(self.scores, np.max)
+            return np.asarray(local <= remote)
+        saving = self.saving(costs)
+        refuse_nan(saving)
+        return np.asarray(saving >= 0)
+
+    def choose(self, costs: AnyCosts, remote: BoolArray) -> npt.NDArray[np.intp]:
+        """Return int (n,), the column of the cheapest answerer: among the servers where ``remote``, else locally."""
+        on_side = np.array([answerer.remote for answerer in self.answerers]) == remote[:, None]
+        return np.asarray(np.where(on_side, self.expected_costs(costs), np.inf).argmin(axis=1))
 
     @property
     def gain(self) -> FloatArray:
-        """What the frontier ranks by: expected gain in accuracy, or ``r2 - r1``."""
-        if self.q_m is None or self.q_e is None:
-            return np.asarray(self.scores[:, 1] - self.scores[:, 0], dtype=np.float64)
-        return np.asarray(self.q_e - self.q_m)
+        """Return (n,), what the frontier ranks by: the expected gain in accuracy, or the difference of the scores."""
+        local, remote = self._sides(self.scores if self.probability is None else self.probability, np.max)
+        return np.asarray(remote - local, dtype=np.float64)
+
+    def _sides(self, values: npt.NDArray[np.floating], best: Callable[..., Any]) -> tuple[Any, Any]:
+        if len(self.answerers) == 2:
+            return values[:, 0], values[:, 1]
+        first = sum(not answerer.remote for answerer in self.answerers)
+        return best(values[:, :first], axis=1), best(values[:, first:], axis=1)
 
 
-def bounded(
-    judgement: Judgement, held_out: Judgement, costs: Costs, limit: RateLimit, rule: str | None, seed: int
-) -> BoolArray:
-    """What goes under a share, by a rule calibrated on held-out samples.
+def outcome_costs(answerers: Sequence[Answerer], costs: AnyCosts) -> FloatArray:
+    """Return (J, 2), what a right and a wrong answer of each answerer cost.
 
     Raises:
-        SettingsError: an unknown rule.
-        LimitError: too few calibration samples for the confidence asked for.
+        CostError: prices for a server that does not exist, no prices for one that does, or local costs that differ.
     """
-    assert limit.fraction is not None
-    rule = rule or ("threshold" if limit.confidence is None else "guaranteed")
-    if rule == "stochastic":
-        return limits.stochastic(judgement.remote(costs), float(held_out.remote(costs).mean()), limit.fraction, seed)
-    if rule == "threshold":
-        threshold = limits.threshold_for(held_out.saving(costs), limit.fraction)
-    elif rule == "guaranteed":
-        confidence = 0.95 if limit.confidence is None else limit.confidence
-        threshold = limits.guaranteed_threshold(held_out.saving(costs), limit.fraction, confidence)
-    else:
-        raise SettingsError(f"rule={rule!r} is unknown; known: {', '.join(RULES)}")
-    return threshold.apply(judgement.saving(costs), seed)
+    servers = [answerer.name for answerer in answerers if answerer.remote]
+    by_server = {name: costs for name in servers} if isinstance(costs, Costs) else dict(costs)
+    if set(by_server) != set(servers):
+        raise CostError(f"costs are given for {', '.join(by_server)}; the servers are {', '.join(servers)}: name each")
+    local = {(one.c_cc, one.c_ce) for one in by_server.values()}
+    if len(local) != 1:
+        raise CostError(f"a local answer has one cost, whoever is asked instead; got (c_cc, c_ce) of {sorted(local)}")
+    kept = next(iter(local))
+    return np.array(
+        [(by_server[a.name].c_sc, by_server[a.name].c_se) if a.remote else kept for a in answerers], dtype=np.float64
+    )
+
+
+def _sigmoid(z: float) -> float:
+    return math.exp(-math.log1p(math.exp(-z)) if z >= 0 else z - math.log1p(math.exp(z)))

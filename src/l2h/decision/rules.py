@@ -1,7 +1,6 @@
-"""Who answers: rules that turn what is known of a sample into LOCAL (False) or REMOTE (True).
+"""Rules that turn what is known of a sample into LOCAL (False) or REMOTE (True), and what an answerer costs.
 
-One convention: a boolean array, true where remote, and a rejector's tie is REMOTE. The oracle alone keeps a tie, since
-asking gains nothing there.
+A tie is REMOTE; the oracle alone keeps a tie, since asking gains nothing there.
 """
 
 from __future__ import annotations
@@ -40,45 +39,21 @@ def bayes(posterior: npt.ArrayLike, client_label: npt.ArrayLike, costs: Costs) -
         raise DataError(f"client_label must be {len(eta)} integers; got {label.dtype} of shape {label.shape}")
     if label.size and (label.min() < 0 or label.max() >= eta.shape[1]):
         raise DataError(f"client_label must lie in 0..{eta.shape[1] - 1}; got {label.min()}..{label.max()}")
-    client_right = eta[np.arange(len(eta)), label]
-    return from_correctness(client_right, eta.max(axis=1), costs)
+    right = np.stack([eta[np.arange(len(eta)), label], eta.max(axis=1)], axis=1)
+    expected = expected_costs(right, [(costs.c_cc, costs.c_ce), (costs.c_sc, costs.c_se)])
+    return np.asarray(expected[:, 0] - expected[:, 1] >= 0)
 
 
-def expected_saving(q_m: npt.ArrayLike, q_e: npt.ArrayLike, costs: Costs) -> FloatArray:
-    """How much sending a sample is expected to save: expected local loss less expected remote loss.
+def expected_costs(probability: FloatArray, outcomes: npt.ArrayLike) -> FloatArray:
+    """Return (n, J), what each answerer is expected to cost.
 
     Args:
-        q_m: (n,), probability that the client is right.
-        q_e: (n,), probability that the server is right.
-        costs: the prices.
+        probability: (n, J), how likely each answerer is right.
+        outcomes: (J, 2), what a right and a wrong answer of each cost.
     """
-    q_m = np.asarray(q_m, dtype=np.float64)
-    q_e = np.asarray(q_e, dtype=np.float64)
-    # 1 - q_m - c_e - c_1 (1 - q_e), grouped so that a sample with equal sides is an exact tie.
-    local = costs.c_ce - (costs.c_ce - costs.c_cc) * q_m
-    remote = costs.c_se - (costs.c_se - costs.c_sc) * q_e
-    return np.asarray(local - remote, dtype=np.float64)
-
-
-def from_correctness(q_m: npt.ArrayLike, q_e: npt.ArrayLike, costs: Costs) -> BoolArray:
-    """The priced rule: REMOTE iff ``1 - q_m >= c_e + c_1 * (1 - q_e)``.
-
-    Example:
-        >>> from_correctness([0.5, 0.9], [0.95, 0.95], Costs(c_e=0.2))
-        array([ True, False])
-    """
-    saving = expected_saving(q_m, q_e, costs)
-    _refuse_nan(saving)
-    return saving >= 0
-
-
-def from_scores(scores: npt.ArrayLike) -> BoolArray:
-    """The rejector's rule for scores (n, 2) as (local, remote): LOCAL iff ``r1 > r2``."""
-    r = np.asarray(scores)
-    if r.ndim != 2 or r.shape[1] != 2:
-        raise DataError(f"rejector scores must be (n, 2) as (local, remote); got shape {r.shape}")
-    _refuse_nan(r)
-    return np.asarray(r[:, 0] <= r[:, 1])
+    right, wrong = np.asarray(outcomes, dtype=np.float64).T
+    # Grouped so that two answerers with equal costs and probabilities are an exact tie.
+    return np.asarray(wrong - (wrong - right) * probability)
 
 
 def oracle(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, costs: Costs) -> BoolArray:
@@ -90,7 +65,7 @@ def confidence(max_probability: npt.ArrayLike, threshold: float) -> BoolArray:
     """Chow's rule: REMOTE iff the client's largest probability does not exceed ``threshold``."""
     # In float64: comparing float32 with a Python float would round the threshold, maybe onto a sample above it.
     p = np.asarray(max_probability, dtype=np.float64)
-    _refuse_nan(p)
+    refuse_nan(p)
     return np.asarray(p <= threshold)
 
 
@@ -102,7 +77,7 @@ def confidence_threshold(
     Every cut between two neighbouring values is tried, and so are keeping all (``-inf``) and sending all (``inf``).
     """
     p = np.asarray(max_probability, dtype=np.float64)
-    _refuse_nan(p)
+    refuse_nan(p)
     if not len(p):
         raise DataError("a confidence threshold needs at least one held-out sample")
     gain = local_loss(client_correct, costs) - remote_loss(server_correct, costs)
@@ -124,7 +99,8 @@ def confidence_threshold(
     return middle if middle < above else below
 
 
-def _refuse_nan(values: npt.NDArray[Any]) -> None:
+def refuse_nan(values: npt.NDArray[Any]) -> None:
+    """Raise ``DataError`` where a value is NaN, with its place: the model has diverged."""
     bad = np.isnan(values)
     if bad.any():
         row = int(np.argwhere(bad)[0][0])

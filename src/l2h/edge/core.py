@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -15,22 +16,23 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
-from l2h.bundle import DeviceBundle
-from l2h.costs import Costs
-from l2h.decision import Judgement
+from l2h.bundle import BundleError, DeviceBundle
+from l2h.costs import BoolArray, Costs
+from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
 from l2h.edge.call import PendingRequest, PredictCall
 from l2h.edge.errors import EdgeError
 from l2h.edge.loop import LoopThread
 from l2h.edge.options import EdgeOptions, check_seconds
-from l2h.edge.policy import Policy, Prices, Wishes
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
 from l2h.edge.transport import RequestScope, Transport
+from l2h.errors import L2HError, NotFittedError
 from l2h.limits import Limiter, RateLimit
 
 Array = npt.NDArray[Any]
+log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
 _MARGIN, _MARGIN_SHARE = 0.01, 0.05
 _TEXT = np.array(REASONS)
@@ -79,9 +81,15 @@ class EdgeCore:
             key=key,
             verify_tls=verify_tls,
         )
-        self._policy = Policy(self._bundle, limit)
+        every_price = self._bundle.manifest.rejector.specs[0].costs is None
+        self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
+        self._rng = np.random.default_rng(0)
+        self._complained = False
         self._bounded = limit is not None
-        self._prices = self._policy.prices(costs)
+        try:
+            self._terms = self._policy.terms(costs)
+        except NotFittedError as error:
+            raise BundleError(str(error)) from error
         self._recorder = Recorder()
         self._transport: Transport | None = None
         self._loop: LoopThread | None = None
@@ -105,11 +113,11 @@ class EdgeCore:
         Raises:
             L2HError: the rejector was trained for other prices and knows no others.
         """
-        return self._prices.costs
+        return self._terms.costs
 
     @costs.setter
     def costs(self, costs: Costs | None) -> None:
-        self._prices = self._policy.settle_on(costs)
+        self._terms = self._policy.settle_on(costs)
 
     @property
     def classes_compared(self) -> bool:
@@ -132,7 +140,7 @@ class EdgeCore:
 
     def _judge(self, X: npt.ArrayLike, costs: Costs | None) -> Judgement:
         self._require_usable()
-        return self._bundle.judge(X, self._prices_for(costs).which)[1]
+        return self._bundle.judge(X, self._terms_for(costs).which)[1]
 
     def _begin(
         self, call: PredictCall, X: npt.ArrayLike, costs: Costs | None, deadline: float | None
@@ -145,15 +153,16 @@ class EdgeCore:
             The answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
         """
         self._require_usable()
-        prices = self._prices_for(costs)
+        terms = self._terms_for(costs)
         seconds = self._options.deadline if deadline is None else check_seconds("deadline", deadline)
-        label, judgement = self._bundle.judge(X, prices.which)
-        if not call.abandoned and len(label) == 1 and not self._bounded and prices.keeps(judgement):
-            return self._kept(label, prices.costs, call.begun)
-        call.deadline, call.costs, call.label = call.begun + seconds, prices.costs, label
+        label, judgement = self._bundle.judge(X, terms.which)
+        if not call.abandoned and len(label) == 1 and not self._bounded and terms.keeps(judgement):
+            return self._kept(label, terms.costs, call.begun)
+        call.deadline, call.costs, call.label = call.begun + seconds, terms.costs, label
         if call.abandoned:
             return None
-        self._ask(call, X, self._policy.weigh(judgement, prices), call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds))
+        proposal = self._policy.propose(judgement, terms, self._rng)
+        self._ask(call, X, proposal, call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds))
         return None if call.requests or call.abandoned else self._finish(call)
 
     def _finish(self, call: PredictCall) -> Answers:
@@ -198,21 +207,30 @@ class EdgeCore:
         if self._loop is not None:
             self._loop.stop()
 
-    def _prices_for(self, costs: Costs | None) -> Prices:
-        return self._prices if costs is None else self._policy.prices(costs)
+    def _terms_for(self, costs: Costs | None) -> Terms:
+        return self._terms if costs is None else self._policy.terms(costs)
 
-    def _ask(self, call: PredictCall, X: npt.ArrayLike, wishes: Wishes, until: float) -> None:
+    def _permit(self, proposal: Proposal, most: int | None) -> BoolArray:
+        try:
+            return self._policy.permit(proposal, most)
+        except L2HError as error:  # the limiter's clock or file; no permit, no request
+            if not self._complained:
+                log.warning("the limiter fails, so the server is not asked: %s", error)
+            self._complained = True
+            return np.zeros(len(proposal.able), dtype=np.bool_)
+
+    def _ask(self, call: PredictCall, X: npt.ArrayLike, proposal: Proposal, until: float) -> None:
         """Send what may go and can go, and note what becomes of the rest."""
         size = self._options.max_batch
         unable = self._unable(until)
         # The breaker is asked before the limiter: no permit is spent on what is then not sent.
-        admissions = [] if unable else self._breaker.admit(-(-int(wishes.able.sum()) // size))
+        admissions = [] if unable else self._breaker.admit(-(-int(proposal.able.sum()) // size))
         try:
             most = len(admissions) * size
-            if unable is None and not most and wishes.able.any():  # it opened just now
+            if unable is None and not most and proposal.able.any():  # it opened just now
                 unable = reasons.CIRCUIT_OPEN
-            remote = self._policy.permit(wishes, None if unable else most)
-            call.codes = _DECIDED[2 * remote + wishes.wanted]
+            remote = self._permit(proposal, None if unable else most)
+            call.codes = _DECIDED[2 * remote + proposal.wanted]
             rows = np.flatnonzero(remote)
             call.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
             sent = rows[:most]

@@ -9,12 +9,12 @@ from typing import Any
 
 from l2h.costs import Costs
 from l2h.data import Dataset
+from l2h.decision import RejectorSpec
 from l2h.experiments import runs
 from l2h.experiments.plan import Plan
 from l2h.limits import RateLimit
 from l2h.metrics import Report
 from l2h.system import HelpSystem
-from l2h.training import RejectorSpec
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from l2h.classifiers import Client, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
+from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, SettingsError, UnknownNameError
 from l2h.models import NAMES, build_scaled
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
-from l2h.training import Context, RejectorSpec, train_classifier
+from l2h.training import Context, train_classifier
 from l2h.training.honest import CROSSFIT_UP_TO
 from l2h.training.links import parse_link
 from l2h.training.loop import derive, seeded

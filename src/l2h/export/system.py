@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 import l2h
-from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorPart, ServerPart, Spec
+from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorPart, ServerPart
 from l2h.bundle.answering import of_session
 from l2h.bundle.manifest import NAME
 from l2h.bundle.sessions import CHUNK, make_session
@@ -119,7 +119,7 @@ def export_system(
             fused=parts.fused,
             int8=measured is not None and measured.kept,
             uses_client=parts.uses_client,
-            specs=tuple(_spec(system, r) for r in chosen),
+            specs=tuple(system.specs[r] for r in chosen),
             platt=tuple(((float(a), float(b)), (float(c), float(d))) for (a, b), (c, d) in platt),
             int8_measured=None if measured is None else measured.as_dict(),
         ),
@@ -289,13 +289,8 @@ def _choose(system: HelpSystem, costs: Costs | None, which: int | None) -> tuple
     """Numbers of the rejectors to export and the prices that the bundle is made for."""
     if which is None and costs is None:
         costs = system.specs[0].costs
-    costs, number = system._rejector_for(costs, which)
+    number, costs = system._rejector_for(costs, which)
     return list(range(len(system.specs))) if which is None else [number], costs
-
-
-def _spec(system: HelpSystem, r: int) -> Spec:
-    spec = system.specs[r]
-    return Spec(spec.loss, spec.costs, spec.seed, spec.sync)
 
 
 def _held_out(system: HelpSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray
-from l2h.decision import expected_saving
+from l2h.decision import Judgement
 from l2h.methods.base import Traits
 from l2h.methods.learned import Learned, Prices, bounded_exp, client_scores, local_score
 from l2h.metrics import apply_platt
@@ -127,7 +127,8 @@ class OvAL2D(Learned):
 
     def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
         """The saving that the stated probabilities promise."""
-        return expected_saving(client.confidence, apply_platt(_defer(scores), 1.0, 0.0), costs)
+        right = np.stack([client.confidence, apply_platt(_defer(scores), 1.0, 0.0)], axis=1)
+        return Judgement(right, right).saving(costs)
 
 
 class TwoStageConfidence(Learned):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,7 +110,8 @@ class PricedRule(LearnedRule):
     def decide(self, inputs: Inputs, costs: Costs) -> Choice:
         """REMOTE iff asking is expected to save."""
         q_m, q_e = self.heads(inputs)
-        return Choice(decision.from_correctness(q_m, q_e, costs), q_e - q_m)
+        right = np.stack([q_m, q_e], axis=1)
+        return Choice(decision.Judgement(right, right).remote(costs), q_e - q_m)
 
 
 class PricedSeparate(Learned):

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from l2h.classifiers import ClientAnswers
 from l2h.costs import Costs, FloatArray
+from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
 from l2h.methods.base import Method, Threshold
 from l2h.methods.bench import Bench, Inputs
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.rejectors import client_log_probability
-from l2h.training import Pool, RejectorBatch, RejectorSpec, RejectorStage
+from l2h.training import Pool, RejectorBatch, RejectorStage
 from l2h.training.building import rejector_builder
 from l2h.training.inference import rejector_scores
 from l2h.training.job import stage_settings

@@ -53,7 +53,8 @@ class _LabelFreeRule(Knowing):
         # Ranked as the frontier's bound is: by the server's softmax as it is.
         raw = outcomes.server_probability
         score = raw.max(axis=1) - raw[np.arange(len(raw)), outcomes.client.label]
-        return Choice(decision.from_correctness(q_m, q_e, costs), score)
+        right = np.stack([q_m, q_e], axis=1)
+        return Choice(decision.Judgement(right, right).remote(costs), score)
 
 
 class LabelFree(Method):

@@ -16,9 +16,9 @@ from torch import nn
 from l2h import decision, metrics
 from l2h.answers import Answers
 from l2h.classifiers import Client, ClientAnswers, as_client
-from l2h.costs import BoolArray, Costs, require_costs
+from l2h.costs import BoolArray, Costs
 from l2h.data.validate import check_arrays, check_inputs
-from l2h.decision import Judgement, bounded
+from l2h.decision import Judgement, Policy, RejectorSpec, fitting_rejectors, select_rejector
 from l2h.errors import ClientError, DataError, L2HWarning, NotFittedError, SettingsError, UnknownNameError
 from l2h.files import digest
 from l2h.limits import Limiter, RateLimit
@@ -27,7 +27,7 @@ from l2h.models import client_view_size, recommended
 from l2h.models import multiply_adds as count_multiply_adds
 from l2h.settings import Settings
 from l2h.system.folder import note_training
-from l2h.training import Context, Job, Progress, RejectorBatch, RejectorSpec, Silent, Trained, pick_device, train
+from l2h.training import Context, Job, Progress, RejectorBatch, Silent, Trained, pick_device, train
 from l2h.training.building import rejector_builder, server_builder, take_server
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.inference import rejector_scores, server_log_probabilities
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 log = logging.getLogger("l2h")
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
-FREE = Costs(c_e=0.0, c_1=1.0)
 PROBE = 64
-#: Every score but minus infinity, which stands for what does not pay.
-_LOWEST = float(np.finfo(np.float64).min)
 
 
 class HelpSystem:
@@ -367,8 +364,8 @@ class HelpSystem:
             )
             confidence_remote = decision.confidence(answers.confidence, threshold)
         heads = {}
-        if judgement.q_m is not None and judgement.q_e is not None:
-            heads = {"client": judgement.q_m, "server": judgement.q_e}
+        if judgement.probability is not None:
+            heads = {"client": judgement.probability[:, 0], "server": judgement.probability[:, 1]}
         return metrics.evaluate(
             y=y,
             client_label=answers.label,
@@ -387,7 +384,7 @@ class HelpSystem:
     def judge(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
         """What the rejector thinks of every input, without asking anyone."""
         X = self._check_inputs(X)
-        _, which = self._rejector_for(costs, which)
+        which, _ = self._rejector_for(costs, which)
         return self._judge(X, self.client.answers(X, self.num_classes), which)
 
     def multiply_adds(self) -> dict[str, int | None]:
@@ -430,7 +427,7 @@ class HelpSystem:
 
     def calibrated_rate(self, costs: Costs | None = None, *, which: int | None = None) -> float:
         """The reject rate ``q1`` at these prices on the samples of the last calibration (the paper's Algorithm 3)."""
-        costs, which = self._rejector_for(costs, which)
+        which, costs = self._rejector_for(costs, which)
         return float(self.held_out_judgement(which).remote(costs).mean())
 
     # What the verbs share.
@@ -447,28 +444,15 @@ class HelpSystem:
         limiters: dict[RateLimit, Limiter],
     ) -> tuple[Costs, BoolArray, BoolArray, Judgement]:
         """The prices in use, what the rejector wants sent, what goes, and why."""
-        priced = costs is not None
-        if limit is not None and not priced and self._priced():
-            costs = FREE
-        costs, which = self._rejector_for(costs, which)
-        judgement = self._judge(X, answers, which)
-        wanted = judgement.remote(costs)
-        if limit is None:
-            if rule is not None:
-                raise SettingsError(f"rule={rule!r} goes with a limit: limit=l2h.RateLimit(fraction=0.2)")
-            return costs, wanted, wanted, judgement
-        held = self.held_out_judgement(which)
-        if limit.fraction is None or limit.window is not None:
-            if rule is not None:
-                raise SettingsError(f"rule={rule!r} is for a share; {limit} is kept by the limiter")
-            if limit not in limiters:  # one a limit, with a price or without, since its cap is over all requests
-                limiters[limit] = Limiter(limit, calibration=held.saving(costs), min_score=_LOWEST)
-            limiter = limiters[limit]
-            saving = np.where(wanted | (not priced), judgement.saving(costs), -np.inf)
-            return costs, wanted, np.array([bool(limiter.allow(float(s))) for s in saving]), judgement
-        remote = bounded(judgement, held, costs, limit, rule, seed)
-        # With a price a limit is only a bound: what does not pay is not sent to fill it.
-        return costs, wanted, remote & wanted if priced and rule != "stochastic" else remote, judgement
+        self._fitted()
+        kept = limiters.get(limit) if limit is not None else None
+        policy = Policy(self._rejector_for, self._priced(), self.held_out_judgement, kept or limit, rule)
+        terms = policy.terms(costs, which)
+        if limit is not None and policy.limiter is not None:  # one per limit: its cap is over all requests
+            limiters[limit] = policy.limiter
+        judgement = self._judge(X, answers, terms.which)
+        proposal = policy.propose(judgement, terms, seed)
+        return terms.costs, proposal.wanted, policy.permit(proposal, len(X)), judgement
 
     def _priced(self) -> bool:
         self._fitted()
@@ -484,21 +468,10 @@ class HelpSystem:
             raise NotFittedError("a bound on asking is met on calibration samples: call calibrate(X_cal, y_cal) first")
         return self._judgement(self.held_out.scores[which], which)
 
-    def _rejector_for(self, costs: Costs | None, which: int | None = None) -> tuple[Costs, int]:
-        """The prices in use and the number of the rejector that answers for them."""
+    def _rejector_for(self, costs: Costs | None, which: int | None = None) -> tuple[int, Costs]:
+        """The number of the rejector that answers for these prices, and the prices in use."""
         self._fitted()
-        if costs is not None:
-            require_costs(costs)
-        if which is None:
-            which = self._which(costs)
-        elif not 0 <= which < len(self.specs):
-            raise SettingsError(f"which={which}: there are rejectors 0 to {len(self.specs) - 1}")
-        trained_for = self.specs[which].costs
-        if trained_for is None:
-            return costs or DEFAULT_COSTS, which
-        if costs is not None and costs != trained_for:
-            raise SettingsError(f"rejector {which} was trained for {trained_for}, not for {costs}")
-        return trained_for, which
+        return select_rejector(self.specs, costs, DEFAULT_COSTS, which)
 
     def answering(self, costs: Costs | None) -> list[int]:
         """Numbers of the rejectors that answer for these prices; a priced one answers for all.
@@ -507,32 +480,15 @@ class HelpSystem:
             SettingsError: there is none; the message lists what there is.
         """
         self._fitted()
-        fitting = [i for i, spec in enumerate(self.specs) if costs is None or spec.costs in (None, costs)]
-        if not fitting:
-            raise SettingsError(
-                f"no rejector was trained for {costs}; there are: {self._trained()}. "
-                "The loss 'priced' answers for every price"
-            )
-        return fitting
-
-    def _which(self, costs: Costs | None) -> int:
-        fitting = self.answering(costs)
-        if len(fitting) > 1:
-            raise SettingsError(f"several rejectors fit: say which with costs= or which=; there are: {self._trained()}")
-        return fitting[0]
-
-    def _trained(self) -> str:
-        return "; ".join(f"{i}: {spec.loss}, {spec.costs}, sync {spec.sync}" for i, spec in enumerate(self.specs))
+        return fitting_rejectors(self.specs, costs)
 
     def _judge(self, X: Array, answers: ClientAnswers, which: int) -> Judgement:
         return self._judgement(self._scores(X, answers)[which], which)
 
     def _judgement(self, scores: npt.NDArray[np.float32], which: int) -> Judgement:
-        if self.specs[which].loss != "priced":
-            return Judgement(scores, None, None)
-        scale_shift = np.tile([1.0, 0.0], (2, 1)) if self.platt is None else self.platt[which]
-        q_m, q_e = (metrics.apply_platt(scores[:, head], *scale_shift[head]) for head in (0, 1))
-        return Judgement(scores, q_m, q_e)
+        if self.specs[which].costs is not None:
+            return Judgement(scores)
+        return Judgement.from_heads(scores, None if self.platt is None else self.platt[which])
 
     def _scores(self, X: Array, answers: ClientAnswers) -> npt.NDArray[np.float32]:
         assert self.rejectors is not None

@@ -20,6 +20,7 @@ from torch import nn
 
 from l2h.classifiers import Client, OnnxClient, SklearnClient, TorchClient, unit_range
 from l2h.costs import as_bool
+from l2h.decision import RejectorSpec
 from l2h.errors import ClientError, L2HWarning, RunError
 from l2h.files import write_atomically
 from l2h.models import Scaled, rebuild
@@ -27,7 +28,7 @@ from l2h.models.rejectors import UserRejector
 from l2h.settings import Settings
 from l2h.system import HelpSystem
 from l2h.system import folder as runs
-from l2h.training import RejectorBatch, RejectorSpec
+from l2h.training import RejectorBatch
 from l2h.training.building import unit_scale
 from l2h.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from l2h.training.recipes import HeldOut

@@ -5,7 +5,7 @@ from l2h.training.job import Job
 from l2h.training.loop import Context, pick_device, repeatable
 from l2h.training.progress import LogProgress, Progress, Silent, Tee, TensorBoardProgress
 from l2h.training.recipes import HeldOut, Trained, train
-from l2h.training.rejectors import Pool, RejectorBatch, RejectorSpec, RejectorStage
+from l2h.training.rejectors import Pool, RejectorBatch, RejectorStage
 from l2h.training.server import train_classifier
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Pool",
     "Progress",
     "RejectorBatch",
-    "RejectorSpec",
     "RejectorStage",
     "Settings",
     "Silent",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
@@ -22,7 +23,7 @@ from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
-from l2h.training.rejectors import RejectorBatch, RejectorSpec, RejectorStep
+from l2h.training.rejectors import RejectorBatch, RejectorStep
 
 LOOK = 2048  # samples that a copy is asked of at once
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from l2h.classifiers import Client, ClientAnswers
+from l2h.decision import RejectorSpec
 from l2h.models.rejectors import client_view
 from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, StageSettings
 from l2h.training.loop import Context
-from l2h.training.rejectors import RejectorSpec
 
 
 @dataclass(frozen=True)

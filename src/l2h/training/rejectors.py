@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from l2h.costs import Costs
+from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, SettingsError
 from l2h.losses import priced_losses, weight_table, weighted_log_loss
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
@@ -28,45 +28,9 @@ from l2h.settings import StageSettings
 from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
 from l2h.training.grouped import can_group, grouped_features, without_trunk
-from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, seeded, set_learning_rate
 
 log = logging.getLogger("l2h.training")
-
-
-@dataclass(frozen=True)
-class RejectorSpec:
-    """What one rejector of a batch is trained for.
-
-    Attributes:
-        loss: ``priced``, ``shifted``, ``swapped`` or ``paper``.
-        costs: the prices; None for ``priced``, which answers for all.
-        seed: of its weights.
-        sync: when a copy of the server arrives (recipe ``paper``): Algorithm 2's S in steps, ``"epoch"``, or a link as
-            :func:`l2h.training.links.parse_link` reads it. 1 is Algorithm 1.
-    """
-
-    loss: str = "priced"
-    costs: Costs | None = None
-    seed: int = 0
-    sync: int | str = 1
-
-    def __post_init__(self) -> None:
-        if self.loss != "priced" and self.costs is None:
-            raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
-        if not str(self.sync).startswith("trace:"):  # a trace is read when a training starts, not when one is loaded
-            parse_link(self.sync, self.seed)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        costs = None if self.costs is None else self.costs.as_dict()
-        return {"loss": self.loss, "costs": costs, "seed": self.seed, "sync": self.sync}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
-        """The inverse of :meth:`as_dict`."""
-        costs = None if values["costs"] is None else Costs.from_dict(values["costs"])
-        return cls(loss=values["loss"], costs=costs, seed=values["seed"], sync=values["sync"])
 
 
 @dataclass(frozen=True)

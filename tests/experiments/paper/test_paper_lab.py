@@ -21,6 +21,7 @@ from paper_runner import write_images
 from l2h.classifiers import unit_range
 from l2h.costs import Costs
 from l2h.data import Dataset
+from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
 from l2h.experiments.paper import EXPERIMENTS, study
 from l2h.experiments.paper import lab as lab_module
@@ -29,7 +30,6 @@ from l2h.experiments.paper.grid import ASYNC, FULL, LOSSES, MAIN, QUICK, Scale
 from l2h.experiments.paper.lab import MISSING, Lab, Pass, Side, Teams
 from l2h.settings import StageSettings
 from l2h.system import HelpSystem
-from l2h.training import RejectorSpec
 
 TABLES = files("l2h.experiments.paper") / "tables"
 NAMES = ("cifar10-svhn-alexnet", "cifar100-vit", "contrastive-main", "imbalance")

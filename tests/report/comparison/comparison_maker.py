@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import Costs, FloatArray, cost_grid, generalized_loss
-from l2h.decision import expected_saving
+from l2h.decision import Judgement
 from l2h.metrics import frontier, frontier_gain, spread
 
 DEFAULT = "priced-attached"
@@ -85,11 +85,11 @@ def make_comparison(
             else:
                 q_m, q_e = _sigmoid(1.0 - hard), _sigmoid(2.2 - 0.6 * hard)
             for i, costs in enumerate(grid):
-                remote = _decide(name, expected_saving(seen, q_e, costs), rng)
+                remote = _decide(name, _saving(seen, q_e, costs), rng)
                 loss[k, i, s] = generalized_loss(client, server, remote, costs)
                 sent[k, i, s], right[k, i, s] = remote, np.where(remote, server, client)
             if name in curves:
-                score = rng.random(samples) if name == "random" else expected_saving(seen, q_e, Costs(0.0))
+                score = rng.random(samples) if name == "random" else _saving(seen, q_e, Costs(0.0))
                 curve = frontier(score, client, server)
                 curves[name][s] = np.interp(rate, curve.rate, curve.accuracy)
                 won = frontier_gain(curve.area, client, server)
@@ -223,3 +223,8 @@ def _spread(values: Sequence[float] | FloatArray) -> dict[str, Any]:
 
 def _sigmoid(x: FloatArray) -> FloatArray:
     return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _saving(q_m: Any, q_e: Any, costs: Costs) -> Any:
+    right = np.stack([q_m, q_e], axis=1)
+    return Judgement(right, right).saving(costs)

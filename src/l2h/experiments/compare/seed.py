@@ -17,11 +17,12 @@ import numpy.typing as npt
 from l2h import metrics
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
+from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
 from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
 from l2h.files import digest, write_atomically
 from l2h.methods import Bench, Knowing, Method, Outcomes, Rule
-from l2h.training import Context, Progress, RejectorSpec, Silent, pick_device
+from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
 
 RATES = np.linspace(0.0, 1.0, 201)

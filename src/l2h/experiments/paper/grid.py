@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from l2h.costs import Costs
+from l2h.decision import RejectorSpec
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
-from l2h.training import RejectorSpec
 
 MAIN = Costs(c_e=0.25, c_1=1.25)
 #: The prices of the table of costs by sync intervals.

@@ -24,7 +24,7 @@ import torch
 from l2h.classifiers import Client, as_client, unit_range
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset, load_dataset, split
-from l2h.decision import Judgement
+from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import DataError, RunError
 from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
 from l2h.files import digest, write_atomically
@@ -34,7 +34,7 @@ from l2h.methods.learned import LearnedRule
 from l2h.models import build_scaled
 from l2h.settings import PAPER_SERVER, Settings
 from l2h.system import HelpSystem
-from l2h.training import Context, Progress, RejectorSpec, Silent, pick_device, train_classifier
+from l2h.training import Context, Progress, Silent, pick_device, train_classifier
 from l2h.training.alternating import AlternatingStage
 from l2h.training.honest import Served
 from l2h.training.inference import rejector_scores, server_log_probabilities
@@ -103,8 +103,8 @@ class Pass:
         side = self.test if on == "test" else self.calibration
         scores = side.scores[which]
         if self.specs[which].loss != "priced":
-            return Judgement(scores, None, None)
-        return Judgement(scores, scores[:, 0].astype(np.float64), scores[:, 1].astype(np.float64))
+            return Judgement(scores)
+        return Judgement(scores, scores.astype(np.float64))
 
     def find(self, loss: str, costs: Costs, sync: int | str = 1) -> int:
         """The rejector of a cell; the priced one answers for all."""

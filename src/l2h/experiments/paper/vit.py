@@ -19,6 +19,7 @@ from torch import nn
 
 from l2h.costs import Costs
 from l2h.data import Dataset, split
+from l2h.decision import RejectorSpec
 from l2h.experiments.paper.lab import Lab, Pass, Side, hardware, load_named, priced_side, train_client
 from l2h.experiments.paper.measure import column, over_seeds, price_curve, trivial_curves
 from l2h.experiments.paper.study import (
@@ -42,7 +43,7 @@ from l2h.models import ViT, build_scaled, load_pretrained, pretrained_options
 from l2h.models.rejectors import SeparateRejector
 from l2h.settings import PAPER_REJECTOR, Settings
 from l2h.system import HelpSystem
-from l2h.training import Context, Job, Progress, RejectorSpec, RejectorStage, Silent, pick_device, train_classifier
+from l2h.training import Context, Job, Progress, RejectorStage, Silent, pick_device, train_classifier
 from l2h.training.building import input_scale
 from l2h.training.checkpoint import load_checkpoint, save_checkpoint
 from l2h.training.honest import Served, outcomes, teacher_of

@@ -26,16 +26,16 @@ class Runs(Protocol):
     """What is needed of :class:`l2h.bundle.ServerBundle`."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102
+    def name(self) -> str: ...
     @property
-    def version(self) -> str: ...  # noqa: D102
+    def version(self) -> str: ...
     @property
-    def input_shape(self) -> tuple[int, ...]: ...  # noqa: D102
+    def input_shape(self) -> tuple[int, ...]: ...
     @property
-    def input_dtype(self) -> Any: ...  # noqa: D102
+    def input_dtype(self) -> Any: ...
     @property
-    def classes(self) -> Any: ...  # noqa: D102
-    def run(self, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]: ...  # noqa: D102
+    def classes(self) -> Any: ...
+    def run(self, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]: ...
 
 
 class Model:

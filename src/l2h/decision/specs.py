@@ -1,0 +1,96 @@
+"""What a rejector was trained for, and which of several answers for given prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from l2h.costs import Costs
+from l2h.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class RejectorSpec:
+    """What one rejector is trained for.
+
+    Attributes:
+        loss: ``priced``, ``shifted``, ``swapped``, ``paper``, or the name of another method.
+        costs: the prices; None for a rejector that answers for every price.
+        seed: of its weights.
+        sync: when a copy of the server arrives (recipe ``paper``): Algorithm 2's S in steps, ``"epoch"``, or a link as
+            :func:`l2h.training.links.parse_link` reads it. 1 is Algorithm 1.
+    """
+
+    loss: str = "priced"
+    costs: Costs | None = None
+    seed: int = 0
+    sync: int | str = 1
+
+    def __post_init__(self) -> None:
+        if self.loss in ("paper", "shifted", "swapped") and self.costs is None:
+            raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        costs = None if self.costs is None else self.costs.as_dict()
+        return {"loss": self.loss, "costs": costs, "seed": self.seed, "sync": self.sync}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
+        """Return the spec that :meth:`as_dict` wrote."""
+        costs = None if values["costs"] is None else Costs.from_dict(values["costs"])
+        return cls(loss=values["loss"], costs=costs, seed=values["seed"], sync=values["sync"])
+
+
+def fitting_rejectors(specs: Sequence[RejectorSpec], costs: Costs | None) -> list[int]:
+    """Return the numbers of the rejectors that answer for these prices; for None, of all.
+
+    Raises:
+        SettingsError: there is none; the message lists what there is.
+    """
+    fitting = [i for i, spec in enumerate(specs) if costs is None or spec.costs in (None, costs)]
+    if not fitting:
+        raise SettingsError(
+            f"no rejector was trained for {costs}; there are: {_listed(specs)}. "
+            "The loss 'priced' answers for every price"
+        )
+    return fitting
+
+
+def select_rejector(
+    specs: Sequence[RejectorSpec], costs: Costs | None, default: Costs, which: int | None = None
+) -> tuple[int, Costs]:
+    """Return the number of the rejector that answers for these prices, and the prices in use.
+
+    Args:
+        specs: of all rejectors.
+        costs: the prices asked for; None for those of the training, or ``default`` where it answers for every price.
+        default: prices for a rejector that answers for every price.
+        which: number of the rejector, where the prices do not tell.
+
+    Raises:
+        SettingsError: none fits, or several; the message lists what there is.
+    """
+    if which is None:
+        fitting = fitting_rejectors(specs, costs)
+        if len(fitting) > 1:
+            raise SettingsError(
+                f"several rejectors fit: say which with costs= or which=, or export one alone; there are: "
+                f"{_listed(specs)}"
+            )
+        (which,) = fitting
+    elif not 0 <= which < len(specs):
+        raise SettingsError(f"which={which}: there are rejectors 0 to {len(specs) - 1}")
+    trained_for = specs[which].costs
+    if trained_for is None:
+        return which, costs or default
+    if costs is not None and costs != trained_for:
+        raise SettingsError(f"rejector {which} was trained for {trained_for}, not for {costs}")
+    return which, trained_for
+
+
+def _listed(specs: Sequence[RejectorSpec]) -> str:
+    return "; ".join(
+        f"{i}: {spec.loss}, {spec.costs or 'every price'}, sync {spec.sync}" for i, spec in enumerate(specs)
+    )
