@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from l2h import methods
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.methods import Bench, Learned, Outcomes, Prices
 from l2h.models import client_view
@@ -35,11 +35,13 @@ def prices_of(costs: Sequence[Costs]) -> Prices:
     return Prices.of(costs, CPU)
 
 
-def answers(probability: npt.ArrayLike, label: npt.ArrayLike | None = None, has_scores: bool = True) -> ClientAnswers:
+def answers(
+    probability: npt.ArrayLike, label: npt.ArrayLike | None = None, has_scores: bool = True
+) -> ClassifierAnswers:
     """A client that states these probabilities (n, K); its labels are the likeliest ones where none are given."""
     p = np.asarray(probability, dtype=np.float64)
     labels = p.argmax(axis=1) if label is None else np.asarray(label)
-    return ClientAnswers(labels.astype(np.int64), np.log(p).astype(np.float32), None, has_scores)
+    return ClassifierAnswers(labels.astype(np.int64), np.log(p).astype(np.float32), None, has_scores)
 
 
 def make_pool(
@@ -81,7 +83,7 @@ def bench_of(calibration: Outcomes, costs: Sequence[Costs], seed: int = 0) -> Be
 
 
 def outcomes_of(
-    y: npt.ArrayLike, client: ClientAnswers, server_probability: npt.ArrayLike, X: npt.ArrayLike | None = None
+    y: npt.ArrayLike, client: ClassifierAnswers, server_probability: npt.ArrayLike, X: npt.ArrayLike | None = None
 ) -> Outcomes:
     """What client and server say of samples, and the truth."""
     truth = np.asarray(y, dtype=np.int64)
@@ -132,7 +134,7 @@ class World:
         return self.posterior.max(axis=1)
 
     @property
-    def client(self) -> ClientAnswers:
+    def client(self) -> ClassifierAnswers:
         return answers(self.client_probability, self.client_label)
 
     def remote_loss(self, costs: Costs) -> FloatArray:

@@ -11,7 +11,7 @@ from losses_maker import Labels, answers, bench_of, outcomes_by_right, outcomes_
 from scipy.optimize import minimize_scalar
 
 from l2h import metrics
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.decision import bayes
 from l2h.errors import DataError
@@ -85,7 +85,7 @@ def best_temperature(log_p: FloatArray, y: Labels) -> float:
     return math.exp(found.x)
 
 
-def doubt_by_hand(name: str, client: ClientAnswers, held: Outcomes) -> list[float]:
+def doubt_by_hand(name: str, client: ClassifierAnswers, held: Outcomes) -> list[float]:
     """What each rule compares with its threshold, a sample at a time."""
     out = []
     temperature = best_temperature(held.client.log_probability.astype(float), held.y)

@@ -90,7 +90,7 @@ def legacy(X: np.ndarray, y: np.ndarray) -> nn.Module:
     torch.manual_seed(3)
     net = l2h.models.build_scaled("lenet5", (1, 8, 8), 10, width=0.5)
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
-    inputs, labels = torch.from_numpy(l2h.classifiers.adapters.unit_range(X)), torch.from_numpy(y)
+    inputs, labels = torch.from_numpy(l2h.classifiers.unit_range(X)), torch.from_numpy(y)
     for _ in range(20):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(inputs), labels).backward()

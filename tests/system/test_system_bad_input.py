@@ -122,8 +122,8 @@ def test_pixels_and_floats_are_not_mixed_up() -> None:
 @pytest.mark.parametrize(
     ("client", "told"),
     [
-        (lambda x: np.zeros((len(x), CLASSES + 1)), "gives 4 scores a sample, the labels have 3 classes"),
-        (lambda x: np.zeros((len(x), CLASSES - 1)), "gives 2 scores a sample"),
+        (lambda x: np.zeros((len(x), CLASSES + 1)), "gives 4 scores per sample, the labels have 3 classes"),
+        (lambda x: np.zeros((len(x), CLASSES - 1)), "gives 2 scores per sample"),
         (lambda x: np.full(len(x), 7), "answered class 7, the labels have 3 classes"),
         (lambda x: np.full(len(x), -1), "answered class -1"),
         (lambda x: scores(x)[:-1], "for 64 inputs"),

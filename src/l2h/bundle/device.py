@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.answering import Said, feed, of_given, of_session
+from l2h.bundle.answering import Said, of_given, of_session
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import Manifest
 from l2h.bundle.sessions import CHUNK, Array, all_finite, check_inputs, make_session, run
 from l2h.bundle.verifying import read_file, read_side
+from l2h.classifiers import prepare_inputs
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
 from l2h.errors import SettingsError
@@ -153,7 +154,7 @@ class DeviceBundle:
         if self._client_session is None:
             raise BundleError("the client of this bundle is given from outside: its calls cannot be told apart")
         client, outputs = self._client_session, [name for name in (part.output, part.features) if name is not None]
-        x = feed(part, X)
+        x = prepare_inputs(X, part.feed)
         assert self._client is not None
         _, log_p, embedding = self._client(X)
         known: dict[str, Any] = {"x": X, "log_probability": log_p, "embedding": embedding}

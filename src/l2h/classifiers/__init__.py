@@ -1,29 +1,29 @@
-"""Whatever can answer: torch, ONNX, scikit-learn and callable classifiers behind one interface."""
+"""Classifiers that are given and stay as they are: the client, and a server that is somebody's API.
 
-from l2h.classifiers.adapters import (
-    FLOOR,
-    CallableClient,
-    Client,
-    ClientAnswers,
-    OnnxClient,
-    SklearnClient,
-    StochasticClient,
-    TorchClient,
-    as_client,
-    log_softmax,
-    unit_range,
-)
+:func:`as_client` gives torch modules, ONNX files, scikit-learn estimators and callables one small interface,
+:class:`Classifier`. Nothing here trains or changes a model, and :meth:`Classifier.fingerprint` proves it.
+"""
+
+from l2h.classifiers.base import Classifier, ClassifierAnswers
+from l2h.classifiers.functions import CallableClassifier, StochasticClient
+from l2h.classifiers.loading import as_client
+from l2h.classifiers.onnx import OnnxClassifier
+from l2h.classifiers.reading import FLOOR, prepare_inputs, read_output, to_array, unit_range
+from l2h.classifiers.sklearn import SklearnClassifier
+from l2h.classifiers.torch import TorchClassifier
 
 __all__ = [
     "FLOOR",
-    "CallableClient",
-    "Client",
-    "ClientAnswers",
-    "OnnxClient",
-    "SklearnClient",
+    "CallableClassifier",
+    "Classifier",
+    "ClassifierAnswers",
+    "OnnxClassifier",
+    "SklearnClassifier",
     "StochasticClient",
-    "TorchClient",
+    "TorchClassifier",
     "as_client",
-    "log_softmax",
+    "prepare_inputs",
+    "read_output",
+    "to_array",
     "unit_range",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.classifiers import Client, as_client, unit_range
+from l2h.classifiers import Classifier, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
@@ -152,7 +152,7 @@ def divide(dataset: Dataset, plan: Plan) -> Parts:
     return Parts((X[client], y[client]), (X[train], y[train]), (X[calibration], y[calibration]), held_out_rows)
 
 
-def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) -> Client:
+def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) -> Classifier:
     """The client of the plan: loaded from its file, or a stand-in trained on its share."""
     X, y = parts.client
     if plan.client == "tree":
@@ -176,7 +176,7 @@ def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) ->
     return as_client(plan.client)
 
 
-def make_system(plan: Plan, dataset: Dataset, client: Client) -> HelpSystem:
+def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
     """The plan's system around its client, not yet fitted."""
     return HelpSystem(
         client=client,

@@ -14,7 +14,7 @@ import torch
 from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.answering import of_session
 from l2h.bundle.sessions import make_session
-from l2h.classifiers import Client, OnnxClient, SklearnClient, TorchClient
+from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, TorchClassifier
 from l2h.errors import L2HWarning
 from l2h.export.checking import TOLERANCE, compare, run_model
 from l2h.export.errors import ExportError
@@ -44,7 +44,7 @@ class Exported:
     graph: ModelProto | None = None
 
 
-def export_client(client: Client, classes: int, features: bool, probes: list[Array]) -> Exported:
+def export_client(client: Classifier, classes: int, features: bool, probes: list[Array]) -> Exported:
     """The client as a file, or a note that it must be given, with a warning where it should have been possible.
 
     Args:
@@ -57,11 +57,11 @@ def export_client(client: Client, classes: int, features: bool, probes: list[Arr
         ExportError: a torch client whose file answers otherwise.
     """
     try:
-        if isinstance(client, TorchClient):
+        if isinstance(client, TorchClassifier):
             return _torch(client, classes, features, probes, CLIENT)
-        if isinstance(client, OnnxClient):
+        if isinstance(client, OnnxClassifier):
             return _onnx(client, classes, probes, CLIENT)
-        if isinstance(client, SklearnClient):
+        if isinstance(client, SklearnClassifier):
             return _sklearn(client, classes, probes, CLIENT)
     except _NotPossibleError as error:
         warnings.warn(
@@ -73,14 +73,14 @@ def export_client(client: Client, classes: int, features: bool, probes: list[Arr
     return Exported(ClientPart(None, "given", None, "as_is", None, gives, "embedding" if features else None))
 
 
-def export_fixed_server(server: Client, classes: int, probes: list[Array]) -> tuple[Exported | None, str]:
+def export_fixed_server(server: Classifier, classes: int, probes: list[Array]) -> tuple[Exported | None, str]:
     """A server that was taken as it is, where it can be run on raw samples; else None and the reason."""
     try:
-        if isinstance(server, TorchClient):
+        if isinstance(server, TorchClassifier):
             return _torch(server, classes, False, probes, SERVER), ""
-        if isinstance(server, OnnxClient):
+        if isinstance(server, OnnxClassifier):
             found = _onnx(server, classes, probes, SERVER)
-        elif isinstance(server, SklearnClient):
+        elif isinstance(server, SklearnClassifier):
             found = _sklearn(server, classes, probes, SERVER)
         else:
             return None, f"a {server.kind} is no file"
@@ -107,7 +107,7 @@ class _NotPossibleError(Exception):
     """A classifier that cannot be made a file of."""
 
 
-def _torch(client: TorchClient, classes: int, features: bool, probes: list[Array], name: str) -> Exported:
+def _torch(client: TorchClassifier, classes: int, features: bool, probes: list[Array], name: str) -> Exported:
     reference = on_cpu(client)
     graph = ClientGraph(reference, _reads(reference, classes, probes[-1]), classes, features)
     answer = "scores" if name == SERVER else "log_probability"
@@ -128,8 +128,8 @@ def _torch(client: TorchClient, classes: int, features: bool, probes: list[Array
     return Exported(part, model.SerializeToString(), worst, model)
 
 
-def _reads(client: TorchClient, classes: int, X: Array) -> str:
-    """What a torch client's output is, by the rules of :class:`l2h.classifiers.adapters.Client`."""
+def _reads(client: TorchClassifier, classes: int, X: Array) -> str:
+    """What a torch client's output is, by the rules of :class:`l2h.classifiers.Classifier`."""
     client.answers(X, classes)  # refuses what is neither, and finds out about probabilities
     scores = client.raw(X)[0]
     if scores.shape in ((len(X),), (len(X), 1)):
@@ -137,7 +137,7 @@ def _reads(client: TorchClient, classes: int, X: Array) -> str:
     return "probability" if client.probabilities else "scores"
 
 
-def _onnx(client: OnnxClient, classes: int, probes: list[Array], name: str) -> Exported:
+def _onnx(client: OnnxClassifier, classes: int, probes: list[Array], name: str) -> Exported:
     feed = "flat" if client.flat else "as_is" if client.input.type == "tensor(uint8)" else "unit_range"
     reference = copy.copy(client)
     said = reference.answers(probes[-1], classes)
@@ -147,7 +147,7 @@ def _onnx(client: OnnxClient, classes: int, probes: list[Array], name: str) -> E
     return Exported(part, data, _differs(part, data, reference, classes, probes))
 
 
-def _sklearn(client: SklearnClient, classes: int, probes: list[Array], name: str) -> Exported:
+def _sklearn(client: SklearnClassifier, classes: int, probes: list[Array], name: str) -> Exported:
     from skl2onnx import to_onnx as convert
 
     estimator = client.estimator
@@ -192,7 +192,7 @@ def _spread(model: Any, scores: str, known: Array, classes: int) -> str:
     return "all_probabilities"
 
 
-def _differs(part: ClientPart, data: bytes, client: Client, classes: int, probes: list[Array]) -> float:
+def _differs(part: ClientPart, data: bytes, client: Classifier, classes: int, probes: list[Array]) -> float:
     """Largest difference in probability of the file, read as a bundle reads it, from the original.
 
     Raises:

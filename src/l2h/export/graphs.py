@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import FLOOR, TorchClient
+from l2h.classifiers import FLOOR, TorchClassifier
 from l2h.export.errors import ExportError
 from l2h.models import client_view
 
@@ -38,9 +38,9 @@ class ClientGraph(nn.Module):
         features: whether its features are wanted.
     """
 
-    def __init__(self, client: TorchClient, reads: str, classes: int, features: bool) -> None:
+    def __init__(self, client: TorchClassifier, reads: str, classes: int, features: bool) -> None:
         super().__init__()
-        self.module = client._call
+        self.module = client.callable_module
         self.layer = client.feature_layer
         self.reads, self.classes, self.features = reads, classes, features
 
@@ -62,7 +62,7 @@ class ClientGraph(nn.Module):
         return (log_probability, kept[0].flatten(1).float()) if self.features else (log_probability,)
 
     def _log_probability(self, scores: Tensor) -> Tensor:
-        """By the rules of :class:`l2h.classifiers.adapters.Client`."""
+        """By the rules of :class:`l2h.classifiers.Classifier`."""
         if self.reads == "label":
             label = scores.reshape(-1, 1).long()
             one_hot = label == torch.arange(self.classes)
@@ -92,7 +92,7 @@ class RejectorGraph(nn.Module):
         return torch.stack([rejector(x, view)[:, :2] for rejector in self.rejectors], dim=1)
 
 
-def on_cpu(client: TorchClient) -> TorchClient:
+def on_cpu(client: TorchClassifier) -> TorchClassifier:
     """The same client, its weights copied to the CPU: what is measured on a GPU is rounded otherwise."""
     with quiet():
         module: Any = copy.deepcopy(client.module)
@@ -102,7 +102,7 @@ def on_cpu(client: TorchClient) -> TorchClient:
             from torch.export.passes import move_to_device_pass
 
             module = move_to_device_pass(module, "cpu")
-        moved = TorchClient(module, client.feature_layer)
+        moved = TorchClassifier(module, client.feature_layer)
     moved.probabilities = client.probabilities
     return moved
 

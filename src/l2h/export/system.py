@@ -24,7 +24,7 @@ from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorP
 from l2h.bundle.answering import of_session
 from l2h.bundle.manifest import NAME
 from l2h.bundle.sessions import CHUNK, make_session
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.errors import L2HWarning, SettingsError
 from l2h.export.checking import compare, probes, run_model
@@ -274,7 +274,7 @@ def _int8(
     return parts.rejector() if found is None else found, measured
 
 
-def _client_answers(system: HelpSystem, parts: _Parts, X: Array) -> ClientAnswers:
+def _client_answers(system: HelpSystem, parts: _Parts, X: Array) -> ClassifierAnswers:
     """What the client says on the device: by its file where it has one."""
     if parts.client.data is None:
         return system.client.answers(X, system.num_classes)
@@ -282,7 +282,7 @@ def _client_answers(system: HelpSystem, parts: _Parts, X: Array) -> ClientAnswer
     chunks = [answer(X[i : i + CHUNK]) for i in range(0, len(X), CHUNK)]
     label, log_p = (np.concatenate([chunk[k] for chunk in chunks]) for k in (0, 1))
     features = [chunk[2] for chunk in chunks if chunk[2] is not None]
-    return ClientAnswers(label, log_p, np.concatenate(features) if features else None, True)
+    return ClassifierAnswers(label, log_p, np.concatenate(features) if features else None, True)
 
 
 def _choose(system: HelpSystem, costs: Costs | None, which: int | None) -> tuple[list[int], Costs]:

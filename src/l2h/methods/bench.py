@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.system import HelpSystem
 from l2h.training import Context, Job, Pool
@@ -23,7 +23,7 @@ class Inputs:
     """What a device knows of n inputs: themselves, and what its client says of them."""
 
     X: npt.NDArray[Any]
-    client: ClientAnswers
+    client: ClassifierAnswers
 
     def __len__(self) -> int:
         return len(self.X)
@@ -42,7 +42,7 @@ class Outcomes:
 
     X: npt.NDArray[Any]
     y: npt.NDArray[np.int64]
-    client: ClientAnswers
+    client: ClassifierAnswers
     server_log_probability: npt.NDArray[np.float32]
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.decision import Judgement
 from l2h.methods.base import Traits
@@ -101,7 +101,7 @@ class SoftmaxL2D(Learned):
             -local_score(scores), client_scores(pool), pool.y, prices.remote(pool.server_correct)
         )
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
         """``g_d - max_i g_i``."""
         return np.asarray(_defer(scores) - client.log_probability.max(axis=1), dtype=np.float64)
 
@@ -125,7 +125,7 @@ class OvAL2D(Learned):
         classes = one_vs_all_logits(client_scores(pool))
         return one_vs_all_loss(-local_score(scores), classes, pool.y, pool.server_correct)
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
         """The saving that the stated probabilities promise."""
         right = np.stack([client.confidence, apply_platt(_defer(scores), 1.0, 0.0)], axis=1)
         return Judgement(right, right).saving(costs)
@@ -154,7 +154,7 @@ class TwoStageConfidence(Learned):
             prices.highest,
         )
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
         """``h_d - max_i h_i``."""
         return np.asarray(_defer(scores) - client.log_probability.max(axis=1), dtype=np.float64)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
@@ -98,7 +98,7 @@ class Learned(Method):
     def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
         """Of R rejectors on n samples: scores (R, n, 2) to losses (R, n)."""
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClientAnswers, costs: Costs) -> FloatArray:
+    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
         """What the trained rejector's numbers (n, 2) say for sending, (n,); by the paper's rule REMOTE iff >= 0."""
         return np.asarray(scores[:, 1] - scores[:, 0], dtype=np.float64)
 

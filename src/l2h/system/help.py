@@ -15,7 +15,7 @@ from torch import nn
 
 from l2h import decision, metrics
 from l2h.answers import Answers
-from l2h.classifiers import Client, ClientAnswers, as_client
+from l2h.classifiers import Classifier, ClassifierAnswers, as_client
 from l2h.costs import BoolArray, Costs
 from l2h.data.validate import check_arrays, check_inputs
 from l2h.decision import Judgement, Policy, RejectorSpec, fitting_rejectors, select_rejector
@@ -86,7 +86,7 @@ class HelpSystem:
         rejector_options: dict[str, Any] | None = None,
         train_server: bool | None = None,
     ) -> None:
-        self.client: Client = as_client(client)
+        self.client: Classifier = as_client(client)
         self.settings = settings or Settings()
         self.dataset = dataset
         self._given_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
@@ -235,7 +235,7 @@ class HelpSystem:
         self,
         X: Array,
         y: npt.NDArray[np.int64],
-        answers: ClientAnswers,
+        answers: ClassifierAnswers,
         held_out_rows: npt.NDArray[np.int64] | None,
     ) -> Job:
         given = self._given_server
@@ -435,7 +435,7 @@ class HelpSystem:
     def _decide(
         self,
         X: Array,
-        answers: ClientAnswers,
+        answers: ClassifierAnswers,
         costs: Costs | None,
         limit: RateLimit | None,
         rule: str | None,
@@ -482,7 +482,7 @@ class HelpSystem:
         self._fitted()
         return fitting_rejectors(self.specs, costs)
 
-    def _judge(self, X: Array, answers: ClientAnswers, which: int) -> Judgement:
+    def _judge(self, X: Array, answers: ClassifierAnswers, which: int) -> Judgement:
         return self._judgement(self._scores(X, answers)[which], which)
 
     def _judgement(self, scores: npt.NDArray[np.float32], which: int) -> Judgement:
@@ -490,7 +490,7 @@ class HelpSystem:
             return Judgement(scores)
         return Judgement.from_heads(scores, None if self.platt is None else self.platt[which])
 
-    def _scores(self, X: Array, answers: ClientAnswers) -> npt.NDArray[np.float32]:
+    def _scores(self, X: Array, answers: ClassifierAnswers) -> npt.NDArray[np.float32]:
         assert self.rejectors is not None
         return rejector_scores(self.rejectors, X, answers, self._context())
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from l2h.classifiers import Client, OnnxClient, SklearnClient, TorchClient, unit_range
+from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, TorchClassifier, unit_range
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
 from l2h.errors import ClientError, L2HWarning, RunError
@@ -182,7 +182,7 @@ def _system_config(folder: Path) -> dict[str, Any]:
     raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
 
 
-def _compare_client(client: Client, saved: dict[str, Any], folder: Path) -> None:
+def _compare_client(client: Classifier, saved: dict[str, Any], folder: Path) -> None:
     if saved.get("fingerprint") not in (None, client.fingerprint()):
         text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
         warnings.warn(text, L2HWarning, stacklevel=4)
@@ -211,15 +211,15 @@ def _load_weights(net: nn.Module, checkpoint: Checkpoint, path: Path) -> None:
         raise RunError(f"{path} does not fit the network that {runs.CONFIG} describes: {error}") from error
 
 
-def _save_client(client: Client, folder: Path, system: HelpSystem) -> dict[str, Any]:
+def _save_client(client: Classifier, folder: Path, system: HelpSystem) -> dict[str, Any]:
     plan = getattr(getattr(client, "module", None), "plan", None)
-    if isinstance(client, TorchClient) and plan is not None:
+    if isinstance(client, TorchClassifier) and plan is not None:
         save_checkpoint(folder / CLIENT, client.module.state_dict(), {})
         return {"kind": "named", "plan": plan, "fingerprint": client.fingerprint()}
     return {"kind": "given"} | _save_onnx(client, folder / CLIENT_ONNX, system)
 
 
-def _save_onnx(client: Client, path: Path, system: HelpSystem) -> dict[str, Any]:
+def _save_onnx(client: Classifier, path: Path, system: HelpSystem) -> dict[str, Any]:
     """Write a fixed classifier as ONNX and tell how to read it back; nothing of one that is only a function."""
     try:
         data = client_to_onnx(client, system.input_shape or ())
@@ -233,38 +233,38 @@ def _save_onnx(client: Client, path: Path, system: HelpSystem) -> dict[str, Any]
     return {"kind": "onnx", **data[1], "probabilities": client.probabilities, "fingerprint": client.fingerprint()}
 
 
-def client_to_onnx(client: Client, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
+def client_to_onnx(client: Classifier, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
     """The client as an ONNX file and the names of its outputs; None where it is only a function.
 
     Raises:
         ClientError: it should convert, but the converter failed.
     """
-    if isinstance(client, OnnxClient):
+    if isinstance(client, OnnxClassifier):
         return client.weights()[0], {"scores": client.scores, "features": client.features, "flat": client.flat}
-    if isinstance(client, SklearnClient):
+    if isinstance(client, SklearnClassifier):
         return _sklearn_to_onnx(client, input_shape)
-    if isinstance(client, TorchClient) and client.kind == "torch module":
+    if isinstance(client, TorchClassifier) and client.kind == "torch module":
         return _torch_to_onnx(client, input_shape)
     return None
 
 
-def _load_client(folder: Path, config: dict[str, Any]) -> Client:
+def _load_client(folder: Path, config: dict[str, Any]) -> Classifier:
     if config["kind"] == "named":
         net = rebuild(config["plan"])
         _load_weights(net, load_checkpoint(folder / CLIENT), folder / CLIENT)
-        return TorchClient(net.eval())
+        return TorchClassifier(net.eval())
     if config["kind"] == "onnx":
         return _load_onnx(folder / CLIENT_ONNX, config)
     raise RunError(f"the client of {folder} is not in it: give it with l2h.load(folder, client=...)")
 
 
-def _load_onnx(path: Path, config: dict[str, Any]) -> OnnxClient:
-    client = OnnxClient(path, config["scores"], config["features"], config["flat"])
+def _load_onnx(path: Path, config: dict[str, Any]) -> OnnxClassifier:
+    client = OnnxClassifier(path, config["scores"], config["features"], config["flat"])
     client.probabilities = config["probabilities"]
     return client
 
 
-def _sklearn_to_onnx(client: SklearnClient, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
+def _sklearn_to_onnx(client: SklearnClassifier, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
     from skl2onnx import to_onnx
 
     size = int(np.prod(input_shape))
@@ -295,7 +295,7 @@ class _WithFeatures(nn.Module):
         return self.module(x), self.module.embed(x)  # type: ignore[operator]
 
 
-def _torch_to_onnx(client: TorchClient, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
+def _torch_to_onnx(client: TorchClassifier, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
     if client.feature_layer is not None:
         return None
     has_features = callable(getattr(client.module, "embed", None))

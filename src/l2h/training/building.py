@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from l2h.classifiers import Client, as_client
+from l2h.classifiers import Classifier, as_client
 from l2h.errors import ModelError, UnknownNameError
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view_size
 from l2h.models.rejectors import UserRejector
@@ -21,7 +21,7 @@ from l2h.settings import Settings
 Array = npt.NDArray[Any]
 
 
-def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module | None, Client | None]:
+def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module | None, Classifier | None]:
     """What is to be trained into a server, or the server that is taken as it is: one of the two is None.
 
     Args:

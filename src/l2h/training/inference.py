@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import ClientAnswers
+from l2h.classifiers import ClassifierAnswers
 from l2h.training.job import view_tensor
 from l2h.training.loop import Context
 from l2h.training.rejectors import RejectorBatch
@@ -19,7 +19,12 @@ CHUNK = 8192
 
 
 def rejector_scores(
-    rejectors: RejectorBatch, X: npt.NDArray[Any], answers: ClientAnswers, context: Context, *, student: bool = False
+    rejectors: RejectorBatch,
+    X: npt.NDArray[Any],
+    answers: ClassifierAnswers,
+    context: Context,
+    *,
+    student: bool = False,
 ) -> npt.NDArray[np.float32]:
     """What each rejector says of each input, (R, n, 2); or what its student says, (R, n, K)."""
     parts = []

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import Client, ClientAnswers
+from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.decision import RejectorSpec
 from l2h.models.rejectors import client_view
 from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, StageSettings
@@ -37,10 +37,10 @@ class Job:
 
     X: npt.NDArray[Any]
     y: npt.NDArray[np.int64]
-    client: Client
-    answers: ClientAnswers
+    client: Classifier
+    answers: ClassifierAnswers
     make_server: Callable[[], nn.Module] | None
-    fixed_server: Client | None
+    fixed_server: Classifier | None
     server_settings: StageSettings
     make_rejector: Callable[[], nn.Module]
     specs: Sequence[RejectorSpec]
@@ -52,7 +52,7 @@ class Job:
         return int(self.answers.log_probability.shape[1])
 
 
-def view_tensor(answers: ClientAnswers, device: torch.device) -> Tensor:
+def view_tensor(answers: ClassifierAnswers, device: torch.device) -> Tensor:
     """The client's view of its own answers, on the device."""
     embedding = None if answers.embedding is None else torch.from_numpy(answers.embedding).to(device)
     return client_view(torch.from_numpy(answers.log_probability).to(device), embedding)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from l2h.classifiers import Client, as_client, unit_range
+from l2h.classifiers import Classifier, as_client, unit_range
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import Judgement, RejectorSpec
@@ -268,7 +268,7 @@ class Lab:
         train = self.parts()[0]
         return split(self.dataset.y_train[train], (1 - HONEST, HONEST), derive(self.seed, "honest"))[1]
 
-    def client(self, context: Context, missing: int | None) -> Client:
+    def client(self, context: Context, missing: int | None) -> Classifier:
         """LeNet-5 by the authors' settings, without one class where ``missing`` names it; the same for both recipes."""
         rows = np.delete(self.parts()[0], self.honest())
         if missing is not None:
@@ -332,7 +332,7 @@ class Lab:
         losses = np.array([[float(row[column]) for column in columns] for row in rows])
         data, facts = self.dataset, self._facts(context.history)
 
-        def side(client: Client, chosen: slice, X: Array, y: Labels) -> Side:
+        def side(client: Classifier, chosen: slice, X: Array, y: Labels) -> Side:
             answers = client.answers(X, job.num_classes)
             labels = server_log_probabilities(server, X, context).argmax(axis=1)
             return Side(y, answers.label, labels, rejector_scores(rejectors, X, answers, context)[chosen])
@@ -384,7 +384,7 @@ class Lab:
                 )
         return out
 
-    def _system(self, client: Client, rejector: str, settings: Settings, options: dict[str, Any]) -> HelpSystem:
+    def _system(self, client: Classifier, rejector: str, settings: Settings, options: dict[str, Any]) -> HelpSystem:
         return HelpSystem(
             client=client,
             server=self.scale.server,
@@ -421,7 +421,7 @@ def priced_side(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> Side:
     return Side(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
 
 
-def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Client:
+def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Classifier:
     """LeNet-5 by the authors' settings on some rows of the training set."""
     with seeded(context.device, seed, "client"):
         net = build_scaled("lenet5", dataset.input_shape, dataset.num_classes)
