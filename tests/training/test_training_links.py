@@ -134,7 +134,7 @@ def test_a_link_that_is_none_is_told_with_what_there_is(text: str) -> None:
         (b"up,down\n5,3\n", "line 2 .*5,3 is empty or not after"),
         (b"up,down\n-3,3\n", "line 2 .*-3,3 is empty or not after"),
         (b"up,down\n0,10\n5,20\n", "line 3 .*5,20 is empty or not after"),
-        (b"\x89PNG\r\n\xff\xfe", "is no CSV"),
+        (b"\x89PNG\r\n\xff\xfe", "is not a CSV file"),
     ],
 )
 def test_a_bad_trace_is_told_by_its_line(tmp_path: Path, content: bytes, words: str) -> None:

@@ -1,8 +1,8 @@
-"""Algorithms 1 and 2 of the paper, step by step: a server step by L1, then a rejector step by L2, on the same batch.
+"""Algorithms 1 and 2 of the paper: a server step by L1, then a rejector step by L2, on the same batch.
 
-Algorithm 1 gives every rejector the server as it stands after its step. Algorithm 2 gives it the last copy that
-arrived over its link (:mod:`l2h.training.links`). A link that is always up is Algorithm 1, so both are this one stage.
-The server's loss knows nothing of the rejectors, so one server serves all of them, whatever their costs and links.
+Algorithm 1 gives every rejector the server as it is after its step. Algorithm 2 gives it the last copy that arrived
+over its link (:mod:`l2h.training.links`). A link that is always up is Algorithm 1, so one stage trains both. The
+server's loss does not depend on the rejectors, so one server is enough for all of them, whatever their costs and links.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
 from l2h.training.capture import RecordedStep
-from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
+from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
 from l2h.training.rejectors import RejectorBatch, RejectorStep
 
-LOOK = 2048  # samples that a copy is asked of at once
+COPY_BATCH = 2048  # samples per call of a copy
 
 
 class AlternatingStage(Stage):
-    """Server and rejectors in turn, for ``server_settings.epochs`` epochs of batches that both use.
+    """Trains server and rejectors in turn on the same batches, for ``server_settings.epochs`` epochs.
 
     Args:
-        name: of the stage.
+        name: the name of the stage.
         server: trained in place by L1.
         rejectors: trained in place by their L2.
-        specs: one a rejector.
+        specs: one per rejector.
         x: inputs on the device.
         y: labels.
         view: the client's view of each sample.
-        client_correct: bool (n,), whether the client is right; (R, n) where each rejector has a client of its own.
+        client_correct: bool (n,), whether the client is right; (R, n) where each rejector has its own client.
         server_settings: epochs, batch and optimizer of the server.
         rejector_settings: optimizer of the rejectors; epochs and batch are the server's.
-        context: shared.
+        context: shared by all stages.
 
     Raises:
-        SettingsError: a rejector is to have priced heads, or the server smoothed or mixed labels: not in this recipe.
+        SettingsError: a rejector with priced heads, or a server with smoothed, mixed or distorted samples; this recipe
+            has neither.
     """
 
     def __init__(
@@ -74,46 +75,41 @@ class AlternatingStage(Stage):
         links = [parse_link(spec.sync, spec.seed) for spec in specs]
         distinct = list(dict.fromkeys(links))
         self.group = torch.tensor([distinct.index(link) for link in links], device=context.device)
-        total = self.settings.epochs * self.steps
         #: For each distinct link, at which steps it is up.
-        self.up = np.stack([link.schedule(total, self.steps) for link in distinct])
+        self.up = np.stack([link.schedule(self.all_steps, self.steps) for link in distinct])
         self.copies = [None if up.all() else self._server_state(clone=True) for up in self.up]
         self.step = RecordedStep(self._both, context.device, server_settings.batch, record=not self.rejector_step.draws)
-        self.aside = torch.cuda.Stream(context.device) if self.step.records else None
-        self._at = 0
+        self._side_stream = torch.cuda.Stream(context.device) if self.step.records else None
+        self._current_step = 0
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        """One pass; nothing in it waits for the host.
-
-        The rejectors' step on a batch and the gradients of the server's next step depend on the same server and not on
-        each other, so they are one piece of work: on a GPU they run side by side.
-        """
+        # Nothing in here waits for the host. The rejectors' step on a batch and the gradients of the server's next step
+        # depend on the same server and not on each other, so they are one recorded step: on a GPU they run in parallel.
         device, batch, first = self.context.device, self.settings.batch, epoch * self.steps
         shuffled = order(self.samples, device, self.context.settings.seed, self.name, epoch)
-        # What the copy at the end of each link says of the samples, in the epoch's order. A copy stays as it is until
-        # the link is up again, so it is asked once for all the batches until then.
-        known = torch.zeros(len(self.up), self.samples, dtype=torch.bool, device=device)
+        # Whether the copy at the end of each link is right on the samples, in the epoch's order. A copy stays as it is
+        # until the link is up again, so it is run once for all the batches until then.
+        copy_correct = torch.zeros(len(self.up), self.samples, dtype=torch.bool, device=device)
         live = torch.from_numpy(self.up[:, first : first + self.steps]).to(device)
-        self._at = first
+        self._current_step = first
         for link in range(len(self.up)):
-            self._ask_copy(link, first, known, shuffled)
+            self._run_copy(link, first, copy_correct, shuffled)
         total = torch.zeros(1 + self.rejectors.size, device=device)
-        all_steps = self.settings.epochs * self.steps
         batches = shuffled.split(batch)
-        set_learning_rate(self.optimizer, learning_rate(self.settings, first, all_steps))
+        set_learning_rate(self.optimizer, learning_rate(self.settings, first, self.all_steps))
         total[0] += self._server_gradients(batches[0])
         self.optimizer.step()
         for i, chosen in enumerate(batches):
-            self._at = first + i
-            self._keep_copies(known, shuffled)
-            self.rejector_step.set_rate(learning_rate(self.rejector_step.settings, self._at, all_steps))
-            told = known[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1]
+            self._current_step = step = first + i
+            self._update_copies(copy_correct, shuffled)
+            self.rejector_step.set_rate(learning_rate(self.rejector_step.settings, step, self.all_steps))
+            correct = copy_correct[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1]
             if i + 1 < len(batches):
-                set_learning_rate(self.optimizer, learning_rate(self.settings, self._at + 1, all_steps))
-                whole = len(batches[i + 1]) == batch
-                total += (self.step if whole else self._both)(chosen, *told, batches[i + 1])
+                set_learning_rate(self.optimizer, learning_rate(self.settings, step + 1, self.all_steps))
+                full = len(batches[i + 1]) == batch
+                total += (self.step if full else self._both)(chosen, *correct, batches[i + 1])
             else:
-                total[1:] += self._teach(chosen, *told)
+                total[1:] += self._train_rejectors(chosen, *correct)
             tick()
         return {
             "train_loss": float(total[0]) / self.samples,
@@ -121,35 +117,36 @@ class AlternatingStage(Stage):
             **self.rejector_step.row(total[1:], self.samples, epoch),
         }
 
-    def _both(self, chosen: Tensor, known: Tensor, live: Tensor, ahead: Tensor) -> Tensor:
-        """The rejectors' step on a batch and the server's on the next; the server's loss, and each rejector's."""
-        if self.aside is None or not torch.cuda.is_current_stream_capturing():
-            losses = self._teach(chosen, known, live)
-            server_loss_ = self._server_gradients(ahead)
+    def _both(self, chosen: Tensor, copy_correct: Tensor, live: Tensor, following: Tensor) -> Tensor:
+        """Train the rejectors on a batch and the server on the following one; return the summed losses, (1 + R,)."""
+        if self._side_stream is None or not torch.cuda.is_current_stream_capturing():
+            losses = self._train_rejectors(chosen, copy_correct, live)
+            loss = self._server_gradients(following)
         else:
-            here = torch.cuda.current_stream(self.context.device)
-            self.aside.wait_stream(here)
-            with torch.cuda.stream(self.aside):
-                losses = self._teach(chosen, known, live)
-            server_loss_ = self._server_gradients(ahead)
-            here.wait_stream(self.aside)
+            main = torch.cuda.current_stream(self.context.device)
+            self._side_stream.wait_stream(main)
+            with torch.cuda.stream(self._side_stream):
+                losses = self._train_rejectors(chosen, copy_correct, live)
+            loss = self._server_gradients(following)
+            main.wait_stream(self._side_stream)
         self.optimizer.step()
-        return torch.cat([server_loss_.reshape(1), losses])
+        return torch.cat([loss.reshape(1), losses])
 
-    def _teach(self, chosen: Tensor, known: Tensor, live: Tensor) -> Tensor:
-        """A rejector step by the server as it stands; each rejector's loss, summed over the batch."""
+    def _train_rejectors(self, chosen: Tensor, copy_correct: Tensor, live: Tensor) -> Tensor:
+        """Take a rejector step, by the current server where a link is up; return the summed losses, (R,)."""
         x, y = self.x[chosen], self.y[chosen]
-        # On a GPU the step is recorded once for all steps, so it looks at the server whether a link is up or not.
-        if self.step.records or self.up[:, self._at].any():
+        # On a GPU one recording stands for all steps, so it runs the server whether a link is up or not.
+        if self.step.records or self.up[:, self._current_step].any():
             self.server.eval()
             with torch.no_grad(), self.context.autocast():
-                known = torch.where(live, self.server(x).argmax(-1) == y, known)
+                copy_correct = torch.where(live, self.server(x).argmax(-1) == y, copy_correct)
+        client_correct, server_correct = self.client_correct[..., chosen], copy_correct[self.group]
         return self.rejector_step.update(
-            x, self.view[chosen], self.client_correct[..., chosen], known[self.group], self.name, self._at
+            x, self.view[chosen], client_correct, server_correct, self.name, self._current_step
         )
 
     def _server_gradients(self, chosen: Tensor) -> Tensor:
-        """The gradients of L1 on a batch, left in the server; its loss, summed over the batch."""
+        """Leave the gradients of L1 on a batch in the server; return the summed loss."""
         x, y = self.x[chosen], self.y[chosen]
         self.server.train()
         with self.context.autocast():
@@ -159,20 +156,20 @@ class AlternatingStage(Stage):
         loss.backward()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
-    def _keep_copies(self, known: Tensor, shuffled: Tensor) -> None:
-        """Where a link is up now and down at the next step, what arrived now is the copy to go on with."""
-        step = self._at
+    def _update_copies(self, copy_correct: Tensor, shuffled: Tensor) -> None:
+        """Copy the server for the links that are up at this step and down at the next."""
+        step = self._current_step
         state: dict[str, Tensor] | None = None
         for link, (up, copy) in enumerate(zip(self.up, self.copies, strict=True)):
             if copy is not None and up[step] and (step + 1 == len(up) or not up[step + 1]):
-                state = self._server_state(clone=False) if state is None else state
+                state = state or self._server_state(clone=False)
                 for name, tensor in state.items():
                     copy[name].copy_(tensor)
-                self._ask_copy(link, step + 1, known, shuffled)
+                self._run_copy(link, step + 1, copy_correct, shuffled)
 
-    def _ask_copy(self, link: int, step: int, known: Tensor, shuffled: Tensor) -> None:
-        """What the copy of a link says of the batches from ``step`` until the link is up again, within the epoch."""
-        copy, first = self.copies[link], self._at // self.steps * self.steps
+    def _run_copy(self, link: int, step: int, copy_correct: Tensor, shuffled: Tensor) -> None:
+        """Run the copy of a link on the batches from ``step`` until the link is up again, within the epoch."""
+        copy, first = self.copies[link], self._current_step // self.steps * self.steps
         ahead = self.up[link, step : first + self.steps]
         last = step + (int(ahead.argmax()) if ahead.any() else len(ahead))
         if copy is None or last == step:
@@ -180,25 +177,22 @@ class AlternatingStage(Stage):
         start, end = ((at - first) * self.settings.batch for at in (step, last))
         self.server.eval()
         with torch.no_grad(), self.context.autocast():
-            for at in range(start, min(end, self.samples), LOOK):
-                rows = slice(at, min(at + LOOK, end, self.samples))
+            for at in range(start, min(end, self.samples), COPY_BATCH):
+                rows = slice(at, min(at + COPY_BATCH, end, self.samples))
                 x, y = self.x[shuffled[rows]], self.y[shuffled[rows]]
-                known[link, rows] = functional_call(self.server, copy, (x,)).argmax(-1) == y
+                copy_correct[link, rows] = functional_call(self.server, copy, (x,)).argmax(-1) == y
 
     def _server_state(self, clone: bool) -> dict[str, Tensor]:
         state = {name: tensor.detach() for name, tensor in self.server.state_dict().items()}
         return {name: tensor.clone() for name, tensor in state.items()} if clone else state
 
     def tensors(self) -> dict[str, Tensor]:
-        """Both sides' weights and optimizers, and the copies under way."""
-        out = {f"server/{name}": tensor for name, tensor in self._server_state(clone=False).items()}
+        out = prefixed("server/", self._server_state(clone=False))
         for i, copy in enumerate(self.copies):
-            out |= {f"copy-{i}/{name}": tensor for name, tensor in (copy or {}).items()}
-        out |= {f"server-{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()}
-        return out | self.rejector_step.tensors()
+            out |= prefixed(f"copy-{i}/", copy or {})
+        return out | prefixed("server-", optimizer_tensors(self.optimizer)) | self.rejector_step.tensors()
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what :meth:`tensors` gave."""
         self.server.load_state_dict(under("server/", tensors))
         for i, copy in enumerate(self.copies):
             for name, tensor in under(f"copy-{i}/", tensors).items():

@@ -1,4 +1,4 @@
-"""Changes to an image that leave its class as it is, drawn on the device the images live on."""
+"""Random changes to images that leave their class as it is, drawn on the device of the images."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 
 def augment(x: Tensor, kind: str) -> Tensor:
-    """A randomly changed copy of a batch of images (n, C, H, W); draws from torch's global generator.
+    """Return a randomly changed copy of a batch of images; draws from torch's global generator.
 
     Args:
-        x: uint8 or float.
+        x: uint8 or float (n, C, H, W); inputs of another shape are returned as they are.
         kind: ``none``, ``shift`` (up to an eighth of the side each way, edges repeated), or ``flip+shift``.
     """
     if kind == "none" or x.ndim != 4:
@@ -30,16 +30,17 @@ def augment(x: Tensor, kind: str) -> Tensor:
 
 
 def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Each image of a batch mixed with the one before it, for a ``share`` of the batches: CutMix or MixUp, by a coin.
+    """Mix each image of a batch with the one before it, by CutMix or MixUp with equal chances.
 
-    Everything is drawn on the device. Other inputs than images are never mixed.
+    Everything is drawn on the device.
 
     Args:
-        x: float (n, C, H, W).
-        share: how often, in [0, 1].
+        x: float (n, C, H, W); inputs of another shape are never mixed.
+        share: the probability, in [0, 1], that the batch is mixed.
 
     Returns:
-        The batch, and how much of each image is its own: a scalar in [0, 1]; the label of the rest is the one before.
+        The batch, and how much of each image is its own, a scalar in [0, 1]. The rest has the label of the image
+        before it.
     """
     own = torch.ones((), device=x.device)
     if not share or x.ndim != 4:
@@ -58,14 +59,14 @@ def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def distort(x: Tensor, share: float) -> Tensor:
-    """A ``share`` of the images turned, sheared and scaled a little, and as many, drawn apart, made of other colours.
+    """Turn, shear, scale and recolour some of the images a little.
 
-    Turned by up to 15 degrees, sheared and scaled by up to 0.15; brightness, contrast and saturation by up to 0.4. What
-    comes in from outside repeats the edge. Everything is drawn on the device. What is no image stays as it is.
+    Images are turned by up to 15 degrees, sheared and scaled by up to 0.15, and changed in brightness, contrast and
+    saturation by up to 0.4; what comes in from outside repeats the edge. Everything is drawn on the device.
 
     Args:
-        x: float (n, C, H, W).
-        share: of the images, in [0, 1].
+        x: float (n, C, H, W); inputs of another shape are returned as they are.
+        share: the probability, in [0, 1], of each kind of change to an image; each is drawn by itself.
     """
     if not share or x.ndim != 4:
         return x
@@ -96,7 +97,7 @@ def distort(x: Tensor, share: float) -> Tensor:
 
 
 def _shifted(n: int, size: int, device: torch.device) -> Tensor:
-    """Row numbers of each sample after a shift, (n, size), clamped to the image."""
+    """Return the row numbers of each sample after a random shift, (n, size), clamped to the image."""
     reach = max(1, size // 8)
     offset = torch.randint(-reach, reach + 1, (n, 1), device=device)
     return (torch.arange(size, device=device)[None] + offset).clamp(0, size - 1)

@@ -1,9 +1,9 @@
-"""A training step recorded once and replayed: on a GPU small steps are bound by launching kernels, not by running them.
+"""Records a training step as a CUDA graph and replays it: launching the kernels of a small step is its slowest part.
 
-On CUDA the first full batches run as they are, which also makes the optimizer's state; the next is recorded as a CUDA
-graph, and every full batch after it is one replay: no Python, no launches, no waiting for the host. A last batch that
-is not full runs as it is. On other devices nothing is recorded. What is drawn inside a step (dropout, augmentation)
-follows torch's generator in a replay as it does outside.
+On CUDA the first full batches run as they are, which also creates the optimizer's state. The next one is recorded as a
+CUDA graph, and every full batch after it is one replay: no Python, no launches, no waiting for the host. A last batch
+that is not full runs as it is. On other devices nothing is recorded. Random draws inside a step (dropout, augmentation)
+follow torch's generator in a replay as they do outside.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-WARM = 3  # steps before the recording: libraries pick their kernels and make their workspaces in them
+WARM = 3  # steps before the recording, in which libraries pick their kernels and allocate their workspaces
 
 
 class RecordedStep:
-    """Calls ``work``, or replays it.
+    """Calls ``work``, or replays its recording.
 
     Args:
-        work: one step on the samples at its first argument, ``chosen``, with everything it needs on the device already:
-            it must neither read a value back nor depend on anything of the host that changes from step to step, but
-            for its arguments, which are tensors. It gives one tensor.
+        work: takes one step on the samples that its first argument, ``chosen``, selects, and returns one tensor. All
+            it needs must be on the device already. It must not read a value back, and apart from its arguments, which
+            are tensors, it must not depend on anything of the host that changes from step to step.
         device: where it runs.
         batch: the size of a full batch.
         record: False never records.
@@ -37,13 +37,13 @@ class RecordedStep:
         self._out: Tensor | None = None
 
     def __call__(self, chosen: Tensor, *others: Tensor) -> Tensor:
-        """One step; the tensor it gives is overwritten by the next."""
+        """Take one step; the next step overwrites the tensor that is returned."""
         if not self.records or len(chosen) != self.batch:
             return self.work(chosen, *others)
         if self._graph is None:
             if self._done < WARM:
                 self._done += 1
-                return self._aside(chosen, *others)
+                return self._run_on_side_stream(chosen, *others)
             self._record(chosen, *others)
         assert self._graph is not None
         assert self._out is not None
@@ -52,8 +52,8 @@ class RecordedStep:
         self._graph.replay()
         return self._out
 
-    def _aside(self, *given: Tensor) -> Tensor:
-        """A real step on a stream of its own, as a recording needs to be preceded by."""
+    def _run_on_side_stream(self, *given: Tensor) -> Tensor:
+        """Take a real step on a stream of its own, as torch asks for before a recording."""
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):

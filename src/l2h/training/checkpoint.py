@@ -1,4 +1,4 @@
-"""Checkpoints that survive: safetensors files, written beside the old one and moved over it in one step.
+"""Checkpoints as safetensors files, each written beside the old one and moved over it in one step.
 
 A crash, an interrupt or a full disk during a save leaves the previous checkpoint as it was. Nothing is pickled.
 """
@@ -20,14 +20,14 @@ from l2h.files import write_atomically
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by name, and plain values beside them."""
+    """Holds tensors by name, and plain values beside them."""
 
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write atomically: whoever reads ``path`` finds the old file or the new one, whole.
+    """Write a checkpoint atomically: a reader of ``path`` finds the whole old file or the whole new one.
 
     Raises:
         CheckpointError: it could not be written; the old file is untouched.
@@ -61,11 +61,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one training, a file a stage; with no folder nothing is kept.
+    """Saves and loads the checkpoints of one training, one file per stage.
 
     Args:
-        folder: where; None keeps nothing.
-        resume: start from what is there; otherwise what is there is ignored.
+        folder: holds the files; None saves nothing.
+        resume: whether :meth:`load` gives what an earlier process saved.
         every: epochs between two saves. The last epoch of a stage is always saved.
     """
 
@@ -75,24 +75,24 @@ class Checkpoints:
         self.every = every
 
     def path(self, stage: str) -> Path | None:
-        """The file of a stage."""
+        """Return the file of a stage, or None where nothing is saved."""
         return None if self.folder is None else self.folder / f"stage-{stage.replace(' ', '-')}.safetensors"
 
     def save(self, stage: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Save a stage."""
+        """Save the state of a stage."""
         path = self.path(stage)
         if path is not None:
             save_checkpoint(path, tensors, meta)
 
     def load(self, stage: str) -> Checkpoint | None:
-        """The stage's checkpoint, if there is one to resume from."""
+        """Return the checkpoint of a stage, or None where there is none to resume from."""
         path = self.path(stage)
         if not self.resume or path is None or not path.exists():
             return None
         return load_checkpoint(path)
 
     def clear(self) -> None:
-        """Remove what only a resume needs: the training is over and its result is saved."""
+        """Remove the files that only a resume needs, once the result of the training is saved."""
         if self.folder is None:
             return
         for pattern in ("stage-*.safetensors", ".stage-*.tmp", "training.json"):
@@ -100,29 +100,35 @@ class Checkpoints:
                 path.unlink()
 
 
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with ``prefix`` before their names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix``, without it."""
+    """Return the tensors whose names begin with ``prefix``, without it: the inverse of :func:`prefixed`."""
     return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as named tensors."""
-    out = {}
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for i, parameter in enumerate(parameters):
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                out[f"optimizer/{i}/{key}"] = torch.as_tensor(value)
-    return out
+    """Return the optimizer's state as tensors named ``optimizer/NUMBER OF THE PARAMETER/KEY``."""
+    return {
+        f"optimizer/{i}/{key}": torch.as_tensor(value)
+        for i, parameter in enumerate(_parameters(optimizer))
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if value is not None
+    }
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what :func:`optimizer_tensors` gave."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for name, tensor in tensors.items():
-        if not name.startswith("optimizer/"):
-            continue
-        _, i, key = name.split("/")
+    """Put the tensors of :func:`optimizer_tensors` back; tensors with other names are ignored."""
+    parameters = _parameters(optimizer)
+    for name, tensor in under("optimizer/", tensors).items():
+        i, key = name.split("/")
         parameter = parameters[int(i)]
         # On a CPU torch keeps the step count as given; on a GPU everything lives beside its parameter.
         optimizer.state[parameter][key] = tensor.clone().to(parameter.device)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

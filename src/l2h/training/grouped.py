@@ -1,8 +1,8 @@
-"""Many trunks as one network: convolutions with a group for each, matrix products with a batch for each.
+"""Runs many trunks as one network: convolutions with one group per net, matrix products with one batch per net.
 
-``vmap`` does the same, but moves the axis of the nets about between layers and copies what lies in between. Here the
-nets' channels lie beside each other all the way, and the first layer, whose input all nets share, is one convolution.
-On a GPU, where there are more nets than samples, the later convolutions are matrix products over windows instead.
+``vmap`` computes the same, but it moves the axis of the nets between layers and copies the activations. Here the
+channels of the nets stay side by side, and the first layer, whose input all nets share, is one convolution. On a GPU,
+where there are more nets than samples, the later convolutions are matrix products over windows instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN = (nn.ReLU, nn.MaxPool2d)
 
 
 def can_group(rejector: nn.Module) -> bool:
-    """Whether the rejector is one of ours with a trunk of convolutions, plain layers, a flattening and linear maps."""
+    """Return whether the rejector is one of L2H's own, and its trunk has only layers that can be grouped."""
     if not isinstance(rejector, AttachedRejector | SeparateRejector) or not isinstance(rejector.trunk, nn.Module):
         return False
     layers = [layer for _, layer in _layers(rejector.trunk)]
@@ -31,26 +31,27 @@ def can_group(rejector: nn.Module) -> bool:
 
 
 def without_trunk(rejector: nn.Module) -> nn.Module:
-    """A copy that takes the trunk's features in the place of the inputs."""
+    """Return a copy of the rejector that takes the trunk's features in place of the inputs."""
     out = copy.deepcopy(rejector)
     out.trunk, out.input = nn.Identity(), nn.Identity()
     return out
 
 
 def grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, nets: int) -> Tensor:
-    """Features (R, n, F) of R trunks.
+    """Return the features (R, n, F) of R trunks.
 
     Args:
-        trunk: one of them, for its layers.
+        trunk: one of the trunks, for its layers.
         tensors: the stacked parameters by their names within the trunk, each (R, ...).
-        x: the scaled inputs (n, C, H, W), the same for all.
+        x: the scaled inputs (n, C, H, W), the same for all trunks.
         nets: R.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     shared = True
     for name, layer in _layers(trunk):
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
             weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+        if isinstance(layer, nn.Conv2d):
             if shared or nets <= len(x) or not x.is_cuda:
                 x = F.conv2d(
                     x,
@@ -67,7 +68,6 @@ def grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor,
             # (n, R * channels, H, W) to (R, n, channels * H * W)
             x = x.unflatten(1, (nets, -1)).flatten(2).transpose(0, 1)
         elif isinstance(layer, nn.Linear):
-            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
             x = x @ weight.transpose(1, 2)
             x = x if bias is None else x + bias[:, None]
         else:
@@ -76,13 +76,13 @@ def grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor,
 
 
 def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A convolution a net, as one batch of matrix products over the windows that the kernel sees.
+    """Convolve each net's channels by one batch of matrix products over the windows that the kernel sees.
 
-    A grouped convolution on a GPU is a few kernels for each group, one after the other: with many nets and few samples
+    A grouped convolution on a GPU launches a few kernels per group, one after the other. With many nets and few samples
     that takes three times as long as copying the windows out.
 
     Args:
-        layer: for its stride and padding.
+        layer: gives stride and padding.
         x: (n, R * C, H, W).
         weight: (R, O, C, h, w).
         bias: (R, O).
@@ -106,7 +106,7 @@ def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor 
 
 
 def _layers(trunk: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers one after the other: our trunks are sequences of sequences."""
+    """Return the layers in order: L2H's own trunks are sequences of sequences."""
     return [(name, layer) for name, layer in trunk.named_modules() if not isinstance(layer, nn.Sequential) and name]
 
 

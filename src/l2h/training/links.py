@@ -1,8 +1,8 @@
-"""When a copy of the server reaches a rejector: the availability of the link, step by step (setting IA).
+"""Simulated links: at which training steps a copy of the server reaches a rejector (setting IA).
 
-A link is up or down at each training step. At a step where it is up the rejector has the server as it stands; at a
-step where it is down it has the last copy that arrived. Algorithm 2's interval S is a link that is up at steps
-1, 1 + S, 1 + 2S, ... of the paper's count; real links are not periodic, so a trace and a random process exist as well.
+A link is up or down at each training step. Where it is up, the rejector has the current server; where it is down, it
+has the last copy that arrived. Algorithm 2's interval S is a link that is up at steps 1, 1 + S, 1 + 2S, ... of the
+paper's count. Real links are not periodic, so there are also a recorded trace and a random process.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ Schedule = npt.NDArray[np.bool_]
 
 
 class Link(ABC):
-    """The availability of a link over a training."""
+    """Says when a link is up during a training."""
 
     @abstractmethod
     def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
-        """True where the link is up, (steps,). The first step is always up, so that there is a copy to learn from."""
+        """Return where the link is up, bool (steps,). It always is at the first step, to give a copy to learn from."""
 
 
 @dataclass(frozen=True)
 class Periodic(Link):
-    """Up once every ``interval`` steps; None: once an epoch. 1 is a link that never fails: Algorithm 1."""
+    """A link that is up once every ``interval`` steps, or once per epoch for None. 1 is Algorithm 1: always up."""
 
     interval: int | None
 
     def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
-        """Steps 0, S, 2S, ... counted from 0."""
         return np.asarray(np.arange(steps) % (self.interval or steps_per_epoch) == 0)
 
 
 @dataclass(frozen=True)
 class Trace(Link):
-    """Up during given spans of steps, ``[up, down)`` counted from 0; read from a CSV with the columns ``up,down``."""
+    """A link that is up during given spans of steps, ``[up, down)`` counted from 0, and down after the last."""
 
     spans: tuple[tuple[int, int], ...]
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
-        """Read the CSV.
+        """Read the spans from a CSV with the columns ``up,down``.
 
         Raises:
-            SettingsError: the file is missing, lacks a column, or a row is no span that follows the one before.
+            SettingsError: the file is missing, lacks a column, or has a row that is no span after the one before it.
         """
         try:
             with Path(path).open(newline="") as file:
@@ -59,7 +58,7 @@ class Trace(Link):
         except OSError as error:
             raise SettingsError(f"cannot read the trace {path}: {error.strerror}") from error
         except (UnicodeDecodeError, csv.Error) as error:
-            raise SettingsError(f"the trace {path} is no CSV: {error}") from error
+            raise SettingsError(f"the trace {path} is not a CSV file: {error}") from error
         spans: list[tuple[int, int]] = []
         for number, row in enumerate(rows, start=2):
             try:
@@ -76,7 +75,6 @@ class Trace(Link):
         return cls(tuple(spans))
 
     def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
-        """As the trace says; down after its end."""
         up = np.zeros(steps, dtype=bool)
         for start, end in self.spans:
             up[start:end] = True
@@ -86,14 +84,13 @@ class Trace(Link):
 
 @dataclass(frozen=True)
 class OnOff(Link):
-    """Up and down for random times: geometric with the given means in steps, a two-state Markov chain."""
+    """A link that is up and down for random times, geometric with the given means in steps: a Markov chain."""
 
     mean_up: float
     mean_down: float
     seed: int = 0
 
     def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
-        """Draw spans in turn until the training is covered."""
         rng = np.random.default_rng(self.seed)
         up = np.zeros(steps, dtype=bool)
         at = 0
@@ -105,14 +102,14 @@ class OnOff(Link):
 
 
 def parse_link(sync: int | str, seed: int = 0) -> Link:
-    """A link from its short form.
+    """Return the link that a short form describes.
 
     Args:
         sync: a number of steps S; ``epoch``; ``trace:FILE.csv``; or ``onoff:UP:DOWN`` with mean times in steps.
-        seed: of the random process.
+        seed: the seed of the random process.
 
     Raises:
-        SettingsError: it is none of these.
+        SettingsError: ``sync`` is none of these.
 
     Example:
         >>> parse_link("100")

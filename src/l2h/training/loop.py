@@ -1,4 +1,4 @@
-"""The one loop over epochs that every stage goes through: seeding, history, checkpoints, progress, stopping."""
+"""The loop over epochs that trains every stage: seeding, history, checkpoints, progress and early stopping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from torch import Tensor
 from l2h.errors import SettingsError
 from l2h.files import write_atomically
 from l2h.settings import Settings, StageSettings
-from l2h.training.checkpoint import Checkpoints
+from l2h.training.capture import RecordedStep
+from l2h.training.checkpoint import Checkpoints, optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.progress import Progress, Silent
 
 COLUMNS = ("stage", "epoch", "steps", "train_loss", "held_out_loss", "lr", "seconds")
@@ -29,15 +30,15 @@ COLUMNS = ("stage", "epoch", "steps", "train_loss", "held_out_loss", "lr", "seco
 
 @dataclass
 class Context:
-    """What all stages of one training share.
+    """Holds what all stages of one training share.
 
     Attributes:
-        settings: of the training.
+        settings: the settings of the training.
         device: where tensors live.
-        checkpoints: where stages are kept.
-        progress: who is told.
-        history: a row an epoch of every stage.
-        history_file: the CSV that is rewritten after each epoch; None: none.
+        checkpoints: where the state of each stage is saved.
+        progress: receives the progress reports.
+        history: one row per epoch of every stage.
+        history_file: the CSV that is rewritten after each epoch; None writes no file.
     """
 
     settings: Settings
@@ -48,13 +49,13 @@ class Context:
     history_file: Path | None = None
 
     def autocast(self) -> torch.autocast:
-        """bf16 where the settings ask for it, else nothing."""
+        """Return a context manager that computes in bf16 where the settings ask for it, and else changes nothing."""
         return torch.autocast(
             self.device.type, dtype=torch.bfloat16, enabled=self.settings.precision == "bf16", cache_enabled=False
         )
 
     def write_history(self) -> None:
-        """Rewrite ``history.csv`` whole, so that a resumed run has no row twice."""
+        """Write the whole ``history.csv`` again, so that a resumed run has no row twice."""
         if self.history_file is None:
             return
         text = io.StringIO()
@@ -66,11 +67,11 @@ class Context:
 
 
 class Stage(ABC):
-    """Something trained for some epochs.
+    """Trains something for a number of epochs.
 
-    Everything an epoch draws depends on the seed, the stage's ``draws`` and the epoch's number alone, so a stage
-    restored after any epoch goes on as if it had never stopped. ``draws`` is the stage's name unless it is to draw
-    what another stage draws, such as the same order of samples.
+    What an epoch draws at random depends only on the seed, on the stage's ``draws`` and on the number of the epoch, so
+    a stage that is restored after any epoch continues as if it had never stopped. ``draws`` is the name of the stage,
+    or the name of another stage whose draws, such as the order of the samples, it repeats.
     """
 
     def __init__(self, name: str, settings: StageSettings, samples: int, draws: str | None = None) -> None:
@@ -81,29 +82,118 @@ class Stage(ABC):
 
     @property
     def steps(self) -> int:
-        """Steps an epoch."""
+        """Steps per epoch."""
         return math.ceil(self.samples / self.settings.batch)
+
+    @property
+    def all_steps(self) -> int:
+        """Steps of all epochs together."""
+        return self.settings.epochs * self.steps
 
     @abstractmethod
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        """One epoch, counted from 0; returns ``train_loss``, ``held_out_loss`` (or None) and more columns if any."""
+        """Train one epoch, counted from 0, and call ``tick`` after each step.
+
+        Returns:
+            ``train_loss``, ``held_out_loss`` (or None), and further columns of the history, if any.
+        """
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Everything needed to go on from here."""
+        """Return everything that is needed to continue from here."""
 
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what :meth:`tensors` gave."""
+        """Return to the state in which :meth:`tensors` gave these tensors."""
 
     @property
     def stopped(self) -> bool:
-        """True once more epochs would change nothing."""
+        """Whether training should end before its last epoch."""
         return False
 
 
+class Weights(Protocol):
+    """What a :class:`SingleModelStage` needs of its model: any torch module has it."""
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Return all weights and buffers by name."""
+
+    def load_state_dict(self, tensors: Mapping[str, Tensor], /) -> Any:
+        """Copy these weights and buffers into the model."""
+
+
+class SingleModelStage(Stage):
+    """Trains one model with one optimizer, one step per batch of a shuffled pass over the samples.
+
+    A subclass gives the step and decides which weights are the best so far (:attr:`best`).
+
+    Args:
+        name: the name of the stage.
+        model: its weights are saved and restored.
+        parameters: what the optimizer changes.
+        samples: how many samples there are.
+        settings: the settings of the stage.
+        context: shared by all stages.
+        draws: the stage whose draws it repeats; None draws its own.
+
+    Attributes:
+        optimizer: the optimizer.
+        epoch: how many epochs were trained.
+        best: the best weights so far by name; empty where none are kept.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Weights,
+        parameters: list[Tensor],
+        samples: int,
+        settings: StageSettings,
+        context: Context,
+        draws: str | None = None,
+    ) -> None:
+        super().__init__(name, settings, samples, draws)
+        self.context = context
+        self.optimizer = make_optimizer(settings, parameters)
+        self.step = RecordedStep(self.train_batch, context.device, settings.batch)
+        self.epoch = 0
+        self.best: dict[str, Tensor] = {}
+        self._weights = model
+
+    @abstractmethod
+    def train_batch(self, chosen: Tensor) -> Tensor:
+        """Take one step on the samples ``chosen`` and return their summed loss, as :class:`RecordedStep` needs it."""
+
+    def train_pass(self, epoch: int, tick: Callable[[], None], total: Tensor) -> Tensor:
+        """Add the summed loss of every batch of one pass to ``total``; nothing in it waits for the host."""
+        shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.draws, epoch)
+        for step, chosen in enumerate(shuffled.split(self.settings.batch), start=epoch * self.steps):
+            set_learning_rate(self.optimizer, learning_rate(self.settings, step, self.all_steps))
+            total += self.step(chosen)
+            tick()
+        self.epoch = epoch + 1
+        return total
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            **prefixed("model/", self._weights.state_dict()),
+            **prefixed("best/", self.best),
+            **optimizer_tensors(self.optimizer),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self._weights.load_state_dict(under("model/", tensors))
+        self.best = {name: tensor.to(self.context.device) for name, tensor in under("best/", tensors).items()}
+        restore_optimizer(self.optimizer, tensors)
+
+    def keep_best(self) -> None:
+        """Put the best weights into the model, where any are kept."""
+        if self.best:
+            self._weights.load_state_dict(self.best)
+
+
 def run_stage(stage: Stage, context: Context) -> None:
-    """Train a stage to its end, from its checkpoint if there is one to resume."""
+    """Train a stage to its end, from its checkpoint if there is one to resume from."""
     done, rows = 0, []
     saved = context.checkpoints.load(stage.name)
     if saved is not None:
@@ -122,7 +212,7 @@ def run_stage(stage: Stage, context: Context) -> None:
             "epoch": epoch + 1,
             "steps": (epoch + 1) * stage.steps,
             **measured,
-            "lr": learning_rate(stage.settings, (epoch + 1) * stage.steps - 1, stage.settings.epochs * stage.steps),
+            "lr": learning_rate(stage.settings, (epoch + 1) * stage.steps - 1, stage.all_steps),
             "seconds": round(time.monotonic() - begun, 3),
         }
         rows.append(row)
@@ -136,14 +226,14 @@ def run_stage(stage: Stage, context: Context) -> None:
 
 
 def derive(*keys: Any) -> int:
-    """A seed that depends on all of ``keys``."""
+    """Return a seed that depends on all of ``keys``."""
     digest = hashlib.sha256("/".join(str(key) for key in keys).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 @contextmanager
 def seeded(device: torch.device, *keys: Any) -> Iterator[None]:
-    """torch's global generators seeded by ``keys`` inside, and as they were afterwards."""
+    """Seed torch's global generators by ``keys`` within the block, and restore their state after it."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(*keys))
@@ -152,7 +242,7 @@ def seeded(device: torch.device, *keys: Any) -> Iterator[None]:
 
 @contextmanager
 def repeatable(settings: Settings, device: torch.device) -> Iterator[None]:
-    """The settings' threads, precision of products and, if asked, repeatable GPU kernels; as it was afterwards."""
+    """Set torch's threads, precision and repeatable GPU kernels by the settings, and restore them after the block."""
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.deterministic, cudnn.benchmark, products.allow_tf32
     threads = torch.get_num_threads()
@@ -169,10 +259,10 @@ def repeatable(settings: Settings, device: torch.device) -> Iterator[None]:
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto``: CUDA where there is one.
+    """Return the named device; ``auto`` is CUDA where there is one, else the CPU.
 
     Raises:
-        SettingsError: the named device is not there.
+        SettingsError: this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -185,29 +275,23 @@ def pick_device(name: str) -> torch.device:
 
 
 def order(samples: int, device: torch.device, *keys: Any) -> Tensor:
-    """A shuffled order of the samples, the same on every device."""
+    """Return a shuffled order of the samples that depends on ``keys`` alone: it is the same on every device."""
     return torch.from_numpy(np.random.default_rng(derive(*keys)).permutation(samples)).to(device, non_blocking=True)
 
 
 def make_optimizer(settings: StageSettings, parameters: list[Tensor]) -> torch.optim.Optimizer:
-    """The stage's optimizer; on CUDA one whose steps can be recorded, its learning rate a tensor on the device."""
+    """Return the optimizer of a stage; on CUDA its steps can be recorded, and its learning rate is a tensor there."""
     device = parameters[0].device
-    if device.type != "cuda":
-        if settings.optimizer == "sgd":
-            return torch.optim.SGD(
-                parameters, lr=settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
-            )
-        return torch.optim.AdamW(parameters, lr=settings.lr, weight_decay=settings.weight_decay)
-    rate = torch.tensor(settings.lr, dtype=torch.float32, device=device)
+    cuda = device.type == "cuda"
+    rate = torch.tensor(settings.lr, dtype=torch.float32, device=device) if cuda else settings.lr
+    options: dict[str, Any] = {"lr": rate, "weight_decay": settings.weight_decay, "fused": cuda or None}
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=rate, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
-        )
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=settings.weight_decay, fused=True, capturable=True)
+        return torch.optim.SGD(parameters, momentum=settings.momentum, **options)
+    return torch.optim.AdamW(parameters, capturable=cuda, **options)
 
 
 def learning_rate(settings: StageSettings, step: int, total: int) -> float:
-    """The learning rate of a step: constant, or a warm-up over 5% and then a half cosine to nothing."""
+    """Return the learning rate of a step: constant, or a warm-up over 5% of the steps and a half cosine to zero."""
     if settings.schedule == "constant":
         return settings.lr
     warm = max(1, total // 20)
@@ -217,7 +301,7 @@ def learning_rate(settings: StageSettings, step: int, total: int) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """For every parameter."""
+    """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(lr)
