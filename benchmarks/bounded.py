@@ -69,8 +69,8 @@ def measure(run: Path, costs: l2h.Costs) -> dict[str, list[dict[str, float]]]:
     rng = np.random.default_rng(seed)
     for q in BOUNDS:
         sent = {
-            "threshold": l2h.limits.rules.threshold_for(held.saving(free), q).apply(judged.saving(free), rng),
-            "stochastic": l2h.limits.rules.stochastic(judged.remote(costs), float(held.remote(costs).mean()), q, rng),
+            "threshold": l2h.limits.threshold_for(held.saving(free), q).apply(judged.saving(free), rng),
+            "stochastic": l2h.limits.stochastic(judged.remote(costs), float(held.remote(costs).mean()), q, rng),
         }
         for rule, remote in sent.items():
             out[rule].append({"rate": float(remote.mean()), "accuracy": float(np.where(remote, server, client).mean())})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from l2h.limits import Limiter, LimitError, RateLimit, store
+from l2h.limits import Limiter, LimitError, RateLimit, sqlite
 
 Checker = Callable[[list[float], float], int]
 
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_written_gives_no_permit_and_recovers(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(store, "_PATIENCE", 0.01)
+    monkeypatch.setattr(sqlite, "_TIMEOUT", 0.01)
     limiter = Limiter(limit, path=tmp_path / "permits", clock=clock, pacing=False)
     assert [bool(limiter.allow(1.0)) for _ in range(2)] == [True, True]
     other = sqlite3.connect(tmp_path / "permits", isolation_level=None)
@@ -228,5 +228,5 @@ def test_power_safe_waits_for_the_disk(tmp_path: Path) -> None:
     modes = {}
     for safe in (False, True):
         with Limiter(RateLimit(3, per="1h"), path=tmp_path / f"{safe}", power_safe=safe) as limiter:
-            modes[safe] = limiter._ledger._db.execute("PRAGMA synchronous").fetchone()[0]  # type: ignore[attr-defined]
+            modes[safe] = limiter._store._db.execute("PRAGMA synchronous").fetchone()[0]  # type: ignore[attr-defined]
     assert modes == {False: 1, True: 2}, "NORMAL and FULL"

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from l2h.limits import Limiter, RateLimit, threshold_for
-from l2h.limits.pacing import Sketch
+from l2h.limits.pacing import RecentScores
 
 HOUR = 3600.0
 Floats = npt.NDArray[np.float64]
@@ -170,15 +170,15 @@ def test_calibration_scores_set_the_pace_from_the_first_request() -> None:
     assert sum(bool(blind.allow(s)) for s in poor) > 10
 
 
-def test_the_sketch_is_the_exact_quantile_of_the_last_scores() -> None:
+def test_the_cut_is_the_exact_quantile_of_the_last_scores() -> None:
     rng = np.random.default_rng(8)
     scores = rng.integers(0, 30, 500).astype(float)
-    sketch = Sketch(memory=100)
+    recent = RecentScores(memory=100)
     for i, score in enumerate(scores.tolist()):
-        sketch.add(score)
+        recent.add(score)
         if i % 50 == 49:
             share = float(rng.uniform(0.01, 0.99))
-            value, tie_share = sketch.cut(share)
+            value, tie_share = recent.cut(share)
             reference = threshold_for(scores[max(0, i - 99) : i + 1], share)
             assert value == reference.value
             assert tie_share == pytest.approx(reference.tie_share, abs=1e-9)

@@ -208,7 +208,7 @@ def test_scores_that_cannot_be_used_are_refused() -> None:
         threshold_for([], 0.5)
     with pytest.raises(DataError, match="score of sample 1 is NaN"):
         threshold_for([0.0, float("nan")], 0.5)
-    with pytest.raises(DataError, match=r"one score a sample; got shape \(2, 2\)"):
+    with pytest.raises(DataError, match=r"one score per sample; got shape \(2, 2\)"):
         guaranteed_threshold(np.zeros((2, 2)), 0.5, 0.95)
     with pytest.raises(LimitError, match="breaks ties at random: pass rng"):
         threshold_for([1.0, 2.0, 3.0], 0.5).apply([1.0])

@@ -2,33 +2,27 @@
 
 from l2h.limits.drift import DriftMonitor
 from l2h.limits.limiter import Limiter
+from l2h.limits.rate import ACCEPTED, LimitError, RateLimit
 from l2h.limits.rules import (
-    ACCEPTED,
-    LimitError,
-    RateLimit,
     Threshold,
     binomial_cdf,
-    checked_confidence,
-    checked_share,
     guaranteed_threshold,
     samples_needed,
     stochastic,
     threshold_for,
 )
-from l2h.limits.status import Permit, Status
+from l2h.limits.status import LimiterStatus, Permit
 
 __all__ = [
     "ACCEPTED",
     "DriftMonitor",
     "LimitError",
     "Limiter",
+    "LimiterStatus",
     "Permit",
     "RateLimit",
-    "Status",
     "Threshold",
     "binomial_cdf",
-    "checked_confidence",
-    "checked_share",
     "guaranteed_threshold",
     "samples_needed",
     "stochastic",

@@ -1,15 +1,18 @@
-"""Drift: has the traffic left what the threshold was calibrated for?
+"""Drift: is the traffic still like the calibration set of the threshold?
 
-Watched is the share of the last ``window`` requests whose score is above the calibrated threshold. It is
-looked at every tenth of a window, and an alarm is raised when the count leaves a band. The band accounts for
-both kinds of chance. The true rate of a threshold put at the (k + 1)-th largest of n calibration scores is
-not k / n but has a Beta(k + 1, n - k) distribution, whatever the scores are, as long as they have no ties;
-so the count among m new requests is beta-binomial, which is wider than binomial by the error of the
-calibration. (Where the cut was not made from these scores the lower side is Beta(k, n - k + 1); it is used
-for that side always, as the wider one.) And a look may fall outside by chance only so seldom that all the
-looks in ``horizon`` requests together do not raise a false alarm more often than permitted: the permitted
-chance is divided by their number and by the two sides. That is the union bound, which holds however the
-overlapping looks depend on one another.
+The monitor watches the share of the last ``window`` requests whose score is above the calibrated threshold. It
+looks ten times per window, and raises an alarm when the count is outside a band. The band accounts for two kinds
+of chance.
+
+The first is the error of the calibration. The true rate of a threshold put at the (k + 1)-th largest of n
+calibration scores is not k / n but has a Beta(k + 1, n - k) distribution, whatever the scores are, as long as
+they have no ties. So the count among m new requests is beta-binomial, which is wider than binomial. (Where the
+cut was not made from these scores the lower side is Beta(k, n - k + 1); that side always uses it, because it is
+wider.)
+
+The second is the number of looks. All the looks in ``horizon`` requests together may raise a false alarm no more
+often than permitted, so the permitted probability is divided by their number and by the two sides. That is the
+union bound, which holds however the overlapping looks depend on one another.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from collections import deque
 import numpy as np
 
 from l2h.costs import FloatArray
-from l2h.limits.rules import LimitError, binomial_cdf, checked_confidence, checked_share
+from l2h.limits.rate import LimitError, checked_confidence, checked_share
+from l2h.limits.rules import binomial_cdf
 from l2h.limits.status import Drift
 
 log = logging.getLogger("l2h.limits")
@@ -37,7 +41,7 @@ class DriftMonitor:
         samples: how many calibration samples it was measured on; ``None`` if it is known exactly.
         window: over how many recent requests the share is taken.
         confidence: without drift no alarm is raised within ``horizon`` requests, with this probability.
-        horizon: in how many requests.
+        horizon: number of requests for which ``confidence`` holds.
 
     Example:
         >>> monitor = DriftMonitor(rate=0.2, window=500)
@@ -79,7 +83,7 @@ class DriftMonitor:
         return self._count / len(self._recent) if self._recent else None
 
     def observe(self, exceeds: bool) -> Drift | None:
-        """Take in one request; the state of drift after it."""
+        """Count one request, and return the state of drift after it."""
         if len(self._recent) == self._window:
             self._count -= self._recent.popleft()
         self._recent.append(exceeds)
@@ -90,7 +94,7 @@ class DriftMonitor:
         return self.drift
 
     def band(self, requests: int) -> tuple[int, int]:
-        """The least and the largest count among so many requests that is no alarm."""
+        """Return the least and the largest count among so many requests that is no alarm."""
         if requests not in self._bands:
             least = requests - _most(requests, 1 - self.rate, self._samples, self._tail)
             self._bands[requests] = (least, _most(requests, self.rate, self._samples, self._tail))
@@ -101,7 +105,7 @@ class DriftMonitor:
         least, most = self.band(n)
         now: Drift | None = "above" if self._count > most else "below" if self._count < least else None
         if now is None and self.drift is not None:
-            # An excursion ends half way back to the calibrated rate: at the edge it would flicker.
+            # An alarm ends half way back to the calibrated rate: at the edge it would come and go.
             expected = self.rate * n
             over = self._count - expected if self.drift == "above" else expected - self._count
             edge = most - expected if self.drift == "above" else expected - least
@@ -117,7 +121,7 @@ class DriftMonitor:
 
 
 def _most(n: int, rate: float, samples: int | None, tail: float) -> int:
-    """The least k such that more than k of n requests exceed with a chance of at most ``tail``."""
+    """Return the least k such that more than k of n requests exceed with a probability of at most ``tail``."""
     k = 0 if samples is None else round(rate * samples)
     if rate == 1 or k == samples:
         return n
@@ -127,12 +131,12 @@ def _most(n: int, rate: float, samples: int | None, tail: float) -> int:
         stay = binomial_cdf(n, 1 - rate)
     else:
         return 0
-    # Of those that stay below: their small probabilities are not differences of large ones.
+    # Counted from those that stay below: their small probabilities are not differences of large ones.
     return n - int((stay <= tail).sum())
 
 
 def _beta_binomial_cdf(n: int, a: float, b: float) -> FloatArray:
-    """``P(X <= x)`` for x = 0..n, X binomial with a Beta(a, b) rate; from ratios of neighbours, in logs."""
+    """Return ``P(X <= x)`` for x = 0..n, X binomial with a Beta(a, b) rate; from ratios of neighbours, in logs."""
     x = np.arange(n)
     ratio = np.log((n - x) / (x + 1.0)) + np.log((a + x) / (b + n - x - 1.0))
     log_mass = np.concatenate([[0.0], np.cumsum(ratio)])

@@ -9,16 +9,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from l2h.closing import Closing
 from l2h.errors import DataError
 from l2h.limits.drift import DriftMonitor
 from l2h.limits.pacing import Pacer
-from l2h.limits.rules import LimitError, RateLimit, Threshold, threshold_for
+from l2h.limits.rate import LimitError, RateLimit
+from l2h.limits.rules import Threshold, threshold_for
+from l2h.limits.sqlite import SqliteStore
 from l2h.limits.status import (
     BELOW_MIN_SCORE,
     BELOW_PACE,
@@ -26,50 +27,50 @@ from l2h.limits.status import (
     LIMIT_REACHED,
     WITHIN_LIMIT,
     Drift,
+    LimiterStatus,
     Permit,
-    Status,
 )
-from l2h.limits.store import LedgerUnavailableError, SqliteLedger
-from l2h.limits.window import Ledger, MemoryLedger, Window
+from l2h.limits.store import MemoryStore, PermitStore, StoreUnavailableError
+from l2h.limits.window import Window
 
 log = logging.getLogger("l2h.limits")
 
 
-class Limiter:
-    """Keeps a limit at run time, whatever comes.
+class Limiter(Closing):
+    """Keeps a limit at run time, whatever the traffic is.
 
     **The cap is hard.** For ``RateLimit(100, per="1h")`` no time window of that length, half open and at any
     offset, ever holds more than 100 permits. For ``RateLimit(fraction=0.2, window=1000)`` no 1000 calls of
     :meth:`allow` in a row hold more than 200. It starts as if nothing had been sent before: the first 1000
-    requests have the whole cap between them, and without pacing the first 200 of them take it. Calls are
-    counted in the order in which they get the lock; any number of threads may call.
+    requests share the whole cap, and without pacing the first 200 of them use it up. Calls are counted in the
+    order in which they get the lock; any number of threads may call.
 
-    **Time never goes back.** A clock that jumps back is waited for: until it has caught up, the limiter
-    stands at the latest time it saw, so a jump back can only delay permits (``status().clock_behind`` says by
-    how much). A jump forward frees budget as if that time had passed.
+    **Time never goes back.** If the clock jumps back, the limiter stays at the latest time it saw until the
+    clock has caught up, so a jump back can only delay permits (``status().clock_behind`` says by how much). A
+    jump forward frees budget as if that time had passed.
 
-    **A path makes it last.** Permits are then written to an SQLite file before they are given, and every
-    process that names the file shares the budget. They survive ``kill -9``; to survive a loss of power as
+    **With a path the permits last.** They are written to an SQLite file before they are given, and all
+    processes that name the file share the budget. They survive ``kill -9``; to survive a loss of power as
     well, set ``power_safe``. If the file cannot be written no permit is given. Without a path the permits
-    belong to one process: a forked child is refused with an error rather than given a second budget. Pacing
-    and drift begin anew with each process.
+    belong to one process: a forked child gets an error rather than a second budget. Pacing and drift start
+    again in each process.
 
     Args:
         limit: a count ``per`` time, or a ``fraction`` with a ``window``.
         path: file that holds the permits.
-        clock: seconds; ``time.monotonic`` without a path and ``time.time``, which means the same after a
-            restart, with one.
+        clock: gives seconds; by default ``time.monotonic`` without a path, and with one ``time.time``, which
+            means the same after a restart.
         pacing: spend the budget on the inputs that gain most (:mod:`l2h.limits.pacing`); else on the first
-            to come.
+            that come.
         min_score: never ask below this score, such as 0 where the score is the expected saving.
-        calibration: scores of a calibration set, for pacing to begin with.
+        calibration: scores of a calibration set, with which pacing starts.
         threshold: the calibrated threshold against which drift is measured; made from ``calibration`` for a
             fraction. Without it drift is not watched. It does not decide what is sent.
-        memory: how many recent scores set the pace.
+        memory: how many recent scores pacing compares with.
         drift_window: over how many requests drift is watched.
-        drift_confidence: chance of no false alarm of drift in 20,000 requests.
+        drift_confidence: probability of no false alarm of drift in 20,000 requests.
         power_safe: wait for the disk at every permit.
-        seed: of the draws by which pacing breaks ties.
+        seed: of the random numbers by which pacing breaks ties.
 
     Raises:
         LimitError: a limit that cannot be kept at run time, or a file that cannot hold it.
@@ -119,8 +120,8 @@ class Limiter:
         window = Window(limit.cap, length)
         self.limit = limit
         self._clock = clock or (time.monotonic if path is None else time.time)
-        self._ledger: Ledger = (
-            MemoryLedger(window, by_time) if path is None else SqliteLedger(path, window, by_time, power_safe)
+        self._store: PermitStore = (
+            MemoryStore(window, by_time) if path is None else SqliteStore(path, window, by_time, power_safe)
         )
         self._pacer = Pacer(window, by_time, memory, scores, seed) if pacing else None
         self._min_score = -math.inf if min_score is None else min_score
@@ -136,7 +137,7 @@ class Limiter:
         self._lock = threading.Lock()
 
     def allow(self, score: float) -> Permit:
-        """Whether the server may be asked about an input of this score; larger means more to gain.
+        """Decide whether the server may be asked about an input of this score; larger means more to gain.
 
         Every call is one request. A permit counts from the moment it is given, whether it is used or not.
 
@@ -153,80 +154,71 @@ class Limiter:
             self._count[permit.reason] += 1
             return permit
 
-    def status(self) -> Status:
-        """Counters, the window that ends now, and drift."""
+    def status(self) -> LimiterStatus:
+        """Return the counters, the window that ends now, and drift."""
         if os.getpid() != self._pid:
             self._after_fork()
         with self._lock:
             now = self._now()
             try:
-                self._ledger.refresh(now)
-            except LedgerUnavailableError as error:
-                self._complain(error)
-            window, monitor = self._ledger.window, self._monitor
-            permits = self._count[WITHIN_LIMIT]
-            seen = self._pacer is not None and self._count.total() > 0
-            return Status(
+                self._store.refresh(now)
+            except StoreUnavailableError as error:
+                self._warn_unwritable(error)
+            window, monitor = self._store.window, self._monitor
+            requests = self._count.total()
+            return LimiterStatus(
                 limit=str(self.limit),
-                requests=self._count.total(),
-                permits=permits,
+                requests=requests,
+                permits=self._count[WITHIN_LIMIT],
                 refused={reason: n for reason, n in sorted(self._count.items()) if reason != WITHIN_LIMIT},
                 cap=window.cap,
                 used=window.used,
                 remaining=max(0, window.cap - window.used),
-                threshold=self._pacer.cut(self._ledger.position)[0] if self._pacer and seen else None,
+                threshold=self._pacer.cut(self._store.position)[0] if self._pacer and requests else None,
                 observed=None if monitor is None else monitor.observed,
                 expected=None if monitor is None else monitor.rate,
                 drift=None if monitor is None else monitor.drift,
-                clock_behind=max(0.0, self._ledger.position - now) if self._by_time else 0.0,
+                clock_behind=max(0.0, self._store.position - now) if self._by_time else 0.0,
             )
 
     def drift(self) -> Drift | None:
-        """``"above"`` or ``"below"`` while the share of requests above the threshold is out of its band."""
+        """Return ``"above"`` or ``"below"`` while the share of requests above the threshold is out of its band."""
         return None if self._monitor is None else self._monitor.drift
 
     def close(self) -> None:
         """Close the file, if there is one."""
         with self._lock:
-            self._ledger.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            self._store.close()
 
     def _decide(self, score: float) -> Permit:
-        ledger, pacer = self._ledger, self._pacer
+        store, pacer = self._store, self._pacer
         now = self._now()
-        ledger.arrive(now)
-        self._note_clock(now)
+        store.begin_request(now)
+        self._warn_clock(now)
         if self._monitor is not None:
             self._monitor.observe(score > self._cut)
         asked = None
         reason = WITHIN_LIMIT
         if pacer is not None:
-            pacer.arrive(ledger.position, score)
+            pacer.add(store.position, score)
         if score < self._min_score:
             reason = BELOW_MIN_SCORE
-        elif ledger.window.full:
+        elif store.window.full:
             reason = LIMIT_REACHED
         elif pacer is not None:
-            cut = pacer.cut(ledger.position)
+            cut = pacer.cut(store.position)
             asked = cut[0]
-            if not pacer.wants(score, cut):
+            if not pacer.accepts(score, cut):
                 reason = BELOW_PACE
         try:
-            granted = ledger.settle(wants=reason == WITHIN_LIMIT)
-        except LedgerUnavailableError as error:
-            self._complain(error)
-            return Permit(False, LEDGER_UNAVAILABLE, ledger.position, asked)
+            granted = store.end_request(wanted=reason == WITHIN_LIMIT)
+        except StoreUnavailableError as error:
+            self._warn_unwritable(error)
+            return Permit(False, LEDGER_UNAVAILABLE, store.position, asked)
         self._unwritable = False
         if not granted and reason == WITHIN_LIMIT:
             reason = LIMIT_REACHED
-        return Permit(granted, reason, ledger.position, asked)
+        return Permit(granted, reason, store.position, asked)
 
     def _now(self) -> float:
         now = float(self._clock())
@@ -234,27 +226,27 @@ class Limiter:
             raise LimitError(f"the clock gave {now}: it must give a finite number of seconds")
         return now
 
-    def _note_clock(self, now: float) -> None:
+    def _warn_clock(self, now: float) -> None:
         if not self._by_time:
             return
-        behind = self._ledger.position - now
+        behind = self._store.position - now
         if behind > 0 and not self._behind:
             log.warning(
-                "the clock is %.3f s behind the latest time the limiter saw: it stands still until the clock "
-                "has caught up",
+                "the clock is %.3f s behind the latest time the limiter saw: the limiter stands still until the "
+                "clock has caught up",
                 behind,
             )
         self._behind = behind > 0
 
-    def _complain(self, error: LedgerUnavailableError) -> None:
+    def _warn_unwritable(self, error: StoreUnavailableError) -> None:
         if not self._unwritable:
-            log.warning("no permit is given, since none can be recorded: %s", error)
+            log.warning("no permit is given, because none can be recorded: %s", error)
         self._unwritable = True
 
     def _after_fork(self) -> None:
         # A lock that another thread held at the fork would never be released here.
         self._lock = threading.Lock()
-        if not self._ledger.reopen():
+        if not self._store.reopen():
             raise LimitError(
                 "this limiter was made in another process and keeps its permits in memory: give path= so "
                 "that processes share one budget"

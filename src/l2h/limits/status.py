@@ -1,4 +1,4 @@
-"""What the limiter says: one :class:`Permit` a request, and a :class:`Status` of it all."""
+"""What the limiter answers: a :class:`Permit` per request, and a :class:`LimiterStatus`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Permit(NamedTuple):
         reason: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the
             budget is kept for inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file
             that holds the permits cannot be written, so none is given).
-        position: where the request stands in the window's own measure: the limiter's time in seconds for a
-            time window, the number of the request for a share of requests.
-        threshold: the score that pacing asked for; ``None`` where it was not asked.
+        position: of the request: the limiter's time in seconds for a time window, the number of the request for
+            a share of requests.
+        threshold: the score that pacing required; ``None`` where pacing did not decide.
     """
 
     granted: bool
@@ -39,24 +39,24 @@ class Permit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Status:
+class LimiterStatus:
     """Counters of a limiter.
 
     Attributes:
         limit: the limit as text.
         requests: requests seen by this process.
-        permits: those of them that were granted.
+        permits: how many were granted.
         refused: how many were not, by reason.
         cap: the most a window may hold.
-        used: permits in the window that ends now, those of other processes on the same path included.
+        used: permits in the window that ends now, including those of other processes on the same path.
         remaining: what is left of the cap.
-        threshold: the score that pacing now asks for; ``None`` without pacing or before the first request.
+        threshold: the score that pacing now requires; ``None`` without pacing or before the first request.
         observed: share of recent requests above the calibrated threshold; ``None`` where drift is not
             watched.
         expected: the calibrated share.
         drift: ``"above"`` or ``"below"`` while the observed share is out of its band, else ``None``.
-        clock_behind: seconds by which the clock is behind the latest time the limiter has seen. Above 0 after
-            a jump back: the limiter then stands still until the clock has caught up.
+        clock_behind: seconds by which the clock is behind the latest time the limiter has seen. It is above 0
+            after a jump back: the limiter then stands still until the clock has caught up.
     """
 
     limit: str
@@ -73,5 +73,5 @@ class Status:
     clock_behind: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)

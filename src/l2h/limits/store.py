@@ -1,177 +1,82 @@
-"""Permits in a file, for a cap that outlives the process and is shared by all processes that name the file.
-
-The file is an SQLite database in WAL mode. A permit is committed before it is given, in a transaction that
-holds the write lock from its first read on (``BEGIN IMMEDIATE``), so two processes cannot both take the last
-one. A committed permit is in the operating system's hands: it survives ``kill -9`` of the process. To survive
-a loss of power as well the disk must be waited for at every permit; that is ``power_safe``.
-
-Each process keeps a copy of the window. A refusal is decided on the copy alone, which may lack the latest
-permits of the others but never holds one too many; only a grant needs the file. For a share of requests every
-request is written, since it moves the window.
-"""
+"""Where a limiter keeps its permits: the interface, and the permits of one process in memory."""
 
 from __future__ import annotations
 
 import math
-import os
-import sqlite3
-from contextlib import suppress
-from pathlib import Path
+from typing import Protocol
 
-from l2h.limits.rules import LimitError
 from l2h.limits.window import Window
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS permits (id INTEGER PRIMARY KEY, at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, window TEXT NOT NULL, requests INTEGER NOT NULL);
-"""
-#: Seconds to wait for another process's transaction, each of which takes well under a millisecond.
-_PATIENCE = 5.0
-# Connections of a parent process. Closing one in the child could disturb the file under the parent.
-_inherited: list[sqlite3.Connection] = []
+
+class StoreUnavailableError(Exception):
+    """Raised when permits could not be read or written: none may be given."""
 
 
-class LedgerUnavailableError(Exception):
-    """The file could not be read or written: no permit may be given."""
+class PermitStore(Protocol):
+    """Keeps permits. One request is :meth:`begin_request`, then :meth:`end_request`, under the caller's lock.
 
-
-class SqliteLedger:
-    """Permits in an SQLite file; see :class:`l2h.limits.window.Ledger`.
-
-    Args:
-        path: the file; made, with its folder, where it is missing.
-        window: the empty window.
-        by_time: whether positions are times; else they are numbers of requests.
-        power_safe: wait for the disk at every permit.
-
-    Raises:
-        LimitError: the file cannot be opened, is not a limiter's, or holds permits of another window.
+    Attributes:
+        window: the permits in force.
+        position: where its end is: a time, or the number of a request.
     """
 
-    def __init__(self, path: str | os.PathLike[str], window: Window, by_time: bool, power_safe: bool = False) -> None:
+    window: Window
+    position: float
+
+    def begin_request(self, now: float) -> None:
+        """Bring ``position`` and ``window`` up to a request at time ``now``."""
+
+    def end_request(self, wanted: bool) -> bool:
+        """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given.
+
+        Raises:
+            StoreUnavailableError: nothing could be recorded, and no permit was given.
+        """
+
+    def refresh(self, now: float) -> None:
+        """Bring ``window`` up to date without a request; raises as :meth:`end_request`."""
+
+    def reopen(self) -> bool:
+        """Go on in a forked process; return False if the permits cannot be shared with the parent."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class MemoryStore:
+    """Permits in the memory of one process.
+
+    Args:
+        window: the empty window.
+        by_time: whether positions are times; else they are numbers of requests.
+    """
+
+    def __init__(self, window: Window, by_time: bool) -> None:
         self.window = window
         self.position: float = -math.inf if by_time else 0
         self._by_time = by_time
-        self._path = Path(path)
-        self._power_safe = power_safe
-        self._last_id = 0
-        self._requests = 0
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = self._connect()
-            self._prepare()
-            self._pull()
-        except OSError as error:
-            raise LimitError(f"cannot make the folder of {self._path} ({error.strerror or error})") from error
-        except sqlite3.Error as error:
-            raise LimitError(
-                f"cannot keep permits in {self._path} ({error}): name a file that can be written and is a "
-                f"limiter's own, or a new one"
-            ) from error
 
-    def arrive(self, now: float) -> None:
-        """See :class:`l2h.limits.window.Ledger`."""
-        # The number of a request is only known inside the transaction: this is the least it can be.
-        self._move(now if self._by_time else self._requests + 1)
+    def begin_request(self, now: float) -> None:
+        if self._by_time:
+            self.refresh(now)
+        else:
+            self.position += 1
+            self.window.advance(self.position)
 
-    def settle(self, wants: bool) -> bool:
-        """See :class:`l2h.limits.window.Ledger`.
-
-        Raises:
-            LedgerUnavailableError: the file cannot be written; nothing was granted.
-        """
-        if self._by_time and not wants:
+    def end_request(self, wanted: bool) -> bool:
+        if not wanted or self.window.full:
             return False
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._pull()
-            if not self._by_time:
-                self._requests += 1
-                self._move(self._requests)
-                self._db.execute("UPDATE state SET requests = ?", (self._requests,))
-            granted = wants and not self.window.full
-            if granted:
-                self._insert()
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            self._start_over()
-            if isinstance(error, sqlite3.Error):
-                raise LedgerUnavailableError(f"{self._path}: {error}") from error
-            raise
-        if granted:
-            self._last_id += 1
-            self.window.record([self.position])
-        return granted
-
-    def refresh(self, now: float) -> None:
-        """See :class:`l2h.limits.window.Ledger`."""
-        try:
-            self._pull()
-        except sqlite3.Error as error:
-            raise LedgerUnavailableError(f"{self._path}: {error}") from error
-        self._move(now if self._by_time else self._requests)
-
-    def reopen(self) -> bool:
-        """See :class:`l2h.limits.window.Ledger`."""
-        _inherited.append(self._db)
-        self._db = self._connect()
+        self.window.record([self.position])
         return True
 
+    def refresh(self, now: float) -> None:
+        if self._by_time:
+            # Time never goes back for the limiter: it waits for a clock that does.
+            self.position = max(now, self.position)
+            self.window.advance(self.position)
+
+    def reopen(self) -> bool:
+        return False
+
     def close(self) -> None:
-        """See :class:`l2h.limits.window.Ledger`."""
-        self._db.close()
-
-    def _connect(self) -> sqlite3.Connection:
-        # Threads take turns under the limiter's lock.
-        db = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {'FULL' if self._power_safe else 'NORMAL'}")
-        return db
-
-    def _prepare(self) -> None:
-        """Make the tables, or see that those found are for this window."""
-        mine = f"{self.window.length!r} {'s' if self._by_time else 'requests'}"
-        self._db.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA.strip().split("\n"):
-            self._db.execute(statement)
-        self._db.execute("INSERT OR IGNORE INTO state VALUES (1, ?, 0)", (mine,))
-        (found,) = self._db.execute("SELECT window FROM state").fetchone()
-        self._db.execute("COMMIT")
-        if found != mine:
-            self._db.close()
-            raise LimitError(
-                f"{self._path} holds the permits of a window of {found}, not {mine}: name another file, or "
-                f"remove this one to start afresh"
-            )
-
-    def _pull(self) -> None:
-        """Take over what other processes have recorded."""
-        (self._requests,) = self._db.execute("SELECT requests FROM state").fetchone()
-        rows = self._db.execute("SELECT id, at FROM permits WHERE id > ? ORDER BY id", (self._last_id,)).fetchall()
-        if rows:
-            self.window.record(at if self._by_time else int(at) for _, at in rows)
-            self._last_id = rows[-1][0]
-        self._move(self._requests if not self._by_time else self.position)
-
-    def _insert(self) -> None:
-        """Write a permit at the current position, and drop those that have left its window.
-
-        They may be dropped only here: the new permit tells every process, whatever its clock says, that the
-        window has moved this far. Ids have no gaps, since the last row is never dropped.
-        """
-        self._db.execute("INSERT INTO permits (id, at) VALUES (?, ?)", (self._last_id + 1, self.position))
-        self._db.execute("DELETE FROM permits WHERE id <= ?", (self._last_id - self.window.used,))
-
-    def _start_over(self) -> None:
-        """After a transaction that failed: undo it, and read the whole window again at the next request."""
-        with suppress(sqlite3.Error):
-            self._db.execute("ROLLBACK")
-        self.window.clear()
-        self._last_id = 0
-        if not self._by_time:
-            self.position = self._requests = 0
-
-    def _move(self, position: float) -> None:
-        newest = self.window.newest
-        self.position = max(position, self.position, -math.inf if newest is None else newest)
-        self.window.advance(self.position)
+        pass

@@ -1,0 +1,165 @@
+"""Permits in an SQLite file, for a cap that outlives the process and is shared by all processes that name the file.
+
+The database is in WAL mode. A permit is committed before it is given, in a transaction that holds the write
+lock from its first read on (``BEGIN IMMEDIATE``), so two processes cannot both take the last one. The operating
+system has a committed permit: it survives ``kill -9`` of the process. To survive a loss of power as well, every
+permit must wait for the disk; that is ``power_safe``.
+
+Each process keeps a copy of the window. A refusal is decided on the copy alone, which may lack the latest
+permits of the others but never holds one too many; only a grant needs the file. For a share of requests every
+request is written, since it moves the window.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from l2h.limits.rate import LimitError
+from l2h.limits.store import StoreUnavailableError
+from l2h.limits.window import Window
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS permits (id INTEGER PRIMARY KEY, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, window TEXT NOT NULL, requests INTEGER NOT NULL);
+"""
+#: Seconds to wait for another process's transaction, each of which takes well under a millisecond.
+_TIMEOUT = 5.0
+# Connections of a parent process. Closing one in the child could disturb the parent's file.
+_inherited: list[sqlite3.Connection] = []
+
+
+class SqliteStore:
+    """Permits in an SQLite file.
+
+    Args:
+        path: the file; created, with its folder, where it is missing.
+        window: the empty window.
+        by_time: whether positions are times; else they are numbers of requests.
+        power_safe: wait for the disk at every permit.
+
+    Raises:
+        LimitError: the file cannot be opened, is not a limiter's, or holds permits of another window.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], window: Window, by_time: bool, power_safe: bool = False) -> None:
+        self.window = window
+        self.position: float = -math.inf if by_time else 0
+        self._by_time = by_time
+        self._path = Path(path)
+        self._power_safe = power_safe
+        self._last_id = 0
+        self._requests = 0
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = self._connect()
+            self._prepare()
+            self._pull()
+        except OSError as error:
+            raise LimitError(f"cannot make the folder of {self._path} ({error.strerror or error})") from error
+        except sqlite3.Error as error:
+            raise LimitError(
+                f"cannot keep permits in {self._path} ({error}): name a file that can be written and is a "
+                f"limiter's own, or a new one"
+            ) from error
+
+    def begin_request(self, now: float) -> None:
+        # The number of a request is only known inside the transaction: this is the least it can be.
+        self._move(now if self._by_time else self._requests + 1)
+
+    def end_request(self, wanted: bool) -> bool:
+        if self._by_time and not wanted:
+            return False
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._pull()
+            if not self._by_time:
+                self._requests += 1
+                self._move(self._requests)
+                self._db.execute("UPDATE state SET requests = ?", (self._requests,))
+            granted = wanted and not self.window.full
+            if granted:
+                self._insert()
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            self._start_over()
+            if isinstance(error, sqlite3.Error):
+                raise StoreUnavailableError(f"{self._path}: {error}") from error
+            raise
+        if granted:
+            self._last_id += 1
+            self.window.record([self.position])
+        return granted
+
+    def refresh(self, now: float) -> None:
+        try:
+            self._pull()
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"{self._path}: {error}") from error
+        self._move(now if self._by_time else self._requests)
+
+    def reopen(self) -> bool:
+        _inherited.append(self._db)
+        self._db = self._connect()
+        return True
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        # Threads take turns under the limiter's lock.
+        db = sqlite3.connect(self._path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {'FULL' if self._power_safe else 'NORMAL'}")
+        return db
+
+    def _prepare(self) -> None:
+        """Create the tables, or see that those in the file are for this window."""
+        mine = f"{self.window.length!r} {'s' if self._by_time else 'requests'}"
+        self._db.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA.strip().split("\n"):
+            self._db.execute(statement)
+        self._db.execute("INSERT OR IGNORE INTO state VALUES (1, ?, 0)", (mine,))
+        (stored,) = self._db.execute("SELECT window FROM state").fetchone()
+        self._db.execute("COMMIT")
+        if stored != mine:
+            self._db.close()
+            raise LimitError(
+                f"{self._path} holds the permits of a window of {stored}, not {mine}: name another file, or "
+                f"remove this one to start afresh"
+            )
+
+    def _pull(self) -> None:
+        """Take over what other processes have recorded."""
+        (self._requests,) = self._db.execute("SELECT requests FROM state").fetchone()
+        rows = self._db.execute("SELECT id, at FROM permits WHERE id > ? ORDER BY id", (self._last_id,)).fetchall()
+        if rows:
+            self.window.record(at if self._by_time else int(at) for _, at in rows)
+            self._last_id = rows[-1][0]
+        self._move(self._requests if not self._by_time else self.position)
+
+    def _insert(self) -> None:
+        """Write a permit at the current position, and delete those that have left its window.
+
+        They may be deleted only here: the new permit tells every process, whatever its clock says, that the
+        window has moved this far. Ids have no gaps, since the last row is never deleted.
+        """
+        self._db.execute("INSERT INTO permits (id, at) VALUES (?, ?)", (self._last_id + 1, self.position))
+        self._db.execute("DELETE FROM permits WHERE id <= ?", (self._last_id - self.window.used,))
+
+    def _start_over(self) -> None:
+        """Undo a transaction that failed, and read the whole window again at the next request."""
+        with suppress(sqlite3.Error):
+            self._db.execute("ROLLBACK")
+        self.window.clear()
+        self._last_id = 0
+        if not self._by_time:
+            self.position = self._requests = 0
+
+    def _move(self, position: float) -> None:
+        newest = self.window.newest
+        self.position = max(position, self.position, -math.inf if newest is None else newest)
+        self.window.advance(self.position)
