@@ -1,0 +1,79 @@
+"""What version 0.1 wrote still loads, and answers as version 0.1 answered: :mod:`answers` says how both were made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from answers import FIELDS, answers_of, numbers_of, pack, reports_of
+from this_platform import VERSION_0_1 as HERE
+from this_platform import assert_near, same_platform
+
+import l2h
+from l2h.bundle import verify
+
+KINDS = ("priced", "paper")
+WRITTEN: dict[str, Any] = json.loads((HERE / "answers.json").read_text())
+#: There every number is the same to the last bit. Elsewhere float32 adds up in another order: a number of a network
+#: moves by about 1e-6, and what is counted stays, unless a tie falls to the other side.
+SAME_PLATFORM = same_platform()
+NEAR = 0.0 if SAME_PLATFORM else 1e-5
+
+
+def test_every_answer_is_that_of_version_0_1() -> None:
+    answers = pack(answers_of(HERE))
+    with np.load(HERE / "answers.npz", allow_pickle=False) as before:
+        assert answers["name"].tolist() == before["name"].tolist()
+        for row, name in enumerate(answers["name"]):
+            for field in FIELDS:
+                np.testing.assert_array_equal(answers[field][row], before[field][row], err_msg=f"{field}: {name}")
+
+
+def test_every_number_behind_them_is_that_of_version_0_1() -> None:
+    numbers = numbers_of(HERE)
+    with np.load(HERE / "answers.npz", allow_pickle=False) as before:
+        assert set(numbers) == set(before) - {"name", *FIELDS}
+        for name, values in numbers.items():
+            assert values.dtype == before[name].dtype
+            np.testing.assert_allclose(values, before[name], rtol=NEAR, atol=NEAR, err_msg=name)
+
+
+def test_every_report_is_that_of_version_0_1() -> None:
+    reports = reports_of(HERE)
+    assert reports.keys() == WRITTEN["reports"].keys()
+    for name, report in reports.items():
+        assert_near(report, WRITTEN["reports"][name], NEAR, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_saved_again_has_the_same_files(kind: str, tmp_path: Path) -> None:
+    l2h.load(HERE / kind).save(tmp_path)
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (HERE / kind, tmp_path))
+    assert after["schema"] == before["schema"]
+    for config in (before, after):  # of the estimator in memory then, of its file now
+        del config["system"]["client"]["fingerprint"]
+    assert after["system"] == before["system"]
+    names = sorted(path.name for path in (HERE / kind / "checkpoints").iterdir())
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "checkpoints" / name).read_bytes() == (HERE / kind / "checkpoints" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.skipif(not SAME_PLATFORM, reason="another version of torch or onnx writes other graphs")
+def test_a_run_that_is_exported_again_has_the_same_files(kind: str, tmp_path: Path) -> None:
+    l2h.load(HERE / kind).export(tmp_path / "bundle", costs=l2h.Costs(c_e=0.1))
+    before, after = (
+        json.loads((folder / "manifest.json").read_text()) for folder in (HERE / f"{kind}-bundle", tmp_path / "bundle")
+    )
+    for changing in ("created", "digest", "l2h"):
+        del before[changing], after[changing]
+    assert after == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bundles_are_whole(kind: str) -> None:
+    assert verify(HERE / f"{kind}-bundle", "device").l2h == "0.1.0"
