@@ -18,9 +18,9 @@ from this_platform import VERSION_0_1, assert_near, same_platform
 pytestmark = pytest.mark.skipif(not hasattr(os, "wait4"), reason="needs the resource usage of a child process")
 
 MEMORY = 1.5e9  # bytes
-#: Elsewhere sums in another order change the last bits of the first step, and training carries that on: the figures are
-#: then those of another training. Seeds 1 to 3, with splits and clients of their own, moved the risk and the accuracy of
-#: server and system by at most 0.012; here split and client are the same, so the reject rate moves no further either.
+#: Elsewhere sums in another order change the last bits of the first step, and training carries that on: the figures
+#: are then those of another training. Seeds 1 to 3, with splits and clients of their own, moved the risk and accuracy
+#: of server and system by at most 0.012; here split and client are the same, so the reject rate moves no further.
 OTHER_PLATFORM = 0.03
 
 
