@@ -394,7 +394,7 @@ def test_blocks_are_left_out_in_training_alone_and_the_mean_stays() -> None:
     with torch.no_grad():
         assert torch.equal(dropping.eval()(x[:2]), plain.eval()(x[:2]))
         block, tokens = dropping.blocks[-1].train(), torch.randn(1, 5, 16).expand(4000, -1, -1)
-        added = block._kept(tokens)
+        added = block._drop_path(tokens)
     kept = added.abs().sum(dim=(1, 2)) > 0
     assert abs(float(kept.float().mean()) - 0.5) < 0.04
     torch.testing.assert_close(added[kept], 2 * tokens[kept])

@@ -1,16 +1,17 @@
-"""Named networks, by name: ``lenet5``, ``alexnet``, ``vit``, ``mlp``; and the rejectors.
+"""The named networks ``lenet5``, ``alexnet``, ``vit`` and ``mlp``, and the rejectors.
 
-Every network takes a float batch and gives K scores; ``embed`` gives the features its last layer reads, which an
-attached rejector can use.
+Every network takes a float batch and gives K scores; its ``embed`` gives the features that the last layer reads, which
+an attached rejector can use.
 """
 
 from l2h.models.alexnet import AlexNet
 from l2h.models.lenet import LeNet5
 from l2h.models.mlp import MLP
+from l2h.models.pretrained import load_pretrained, pretrained_options
 from l2h.models.registry import NAMES, build, build_scaled, multiply_adds, rebuild, recommended
 from l2h.models.rejectors import AttachedRejector, SeparateRejector, build_rejector, client_view, client_view_size
 from l2h.models.scaling import InputScale, Scaled
-from l2h.models.vit import ViT, load_pretrained, pretrained_options
+from l2h.models.vit import ViT
 
 __all__ = [
     "MLP",

@@ -1,4 +1,4 @@
-"""AlexNet for small images, as the paper's server: the input is brought to 64x64 first."""
+"""AlexNet for small images, the paper's server: the input is resized to 64x64 first."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from l2h.errors import ModelError
+from l2h.models.base import Network, check_image_shape, resize
 
 
-class AlexNet(nn.Module):
-    """64@11x11/4, 192@5x5, 384, 256, 256, then 4096-4096-``outputs`` with dropout 0.5.
+class AlexNet(Network):
+    """AlexNet: 64@11x11/4, 192@5x5, 384, 256, 256, then 4096-4096-``outputs`` with dropout 0.5.
 
     Args:
         input_shape: (channels, height, width); any size, resized bilinearly to ``size``.
         outputs: how many scores.
         size: side of the resized image; 64 in the paper.
         hidden: width of the two hidden linear layers.
-        dropout: before each of them.
+        dropout: the dropout before each of them.
     """
 
     POOLED = 6
@@ -25,8 +26,7 @@ class AlexNet(nn.Module):
         self, input_shape: tuple[int, ...], outputs: int, size: int = 64, hidden: int = 4096, dropout: float = 0.5
     ) -> None:
         super().__init__()
-        if len(input_shape) != 3:
-            raise ModelError(f"alexnet needs images (channels, height, width); got {input_shape}")
+        check_image_shape("alexnet", input_shape)
         if size < 63:
             raise ModelError(f"alexnet needs size >= 63, below which nothing is left after its pools; got {size}")
         self.size = size
@@ -56,10 +56,7 @@ class AlexNet(nn.Module):
         self.head = nn.Linear(hidden, outputs)
 
     def embed(self, x: Tensor) -> Tensor:
-        """The features (n, hidden) that the last layer reads."""
-        if x.shape[-2:] != (self.size, self.size):
-            x = F.interpolate(x, size=(self.size, self.size), mode="bilinear", align_corners=False)
-        x = self.features(x)
+        x = self.features(resize(x, self.size))
         # Pooling a 1x1 map to 6x6 copies it; expand does that, and its gradient is a sum in a fixed order.
         if x.shape[-2:] == (1, 1):
             x = x.expand(-1, -1, self.POOLED, self.POOLED)
@@ -67,8 +64,3 @@ class AlexNet(nn.Module):
             x = F.adaptive_avg_pool2d(x, self.POOLED)
         features: Tensor = self.hidden(x.flatten(1))
         return features
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (n, outputs)."""
-        scores: Tensor = self.head(self.embed(x))
-        return scores

@@ -1,15 +1,15 @@
-"""LeNet-5, as the paper's client and rejector."""
+"""LeNet-5, the paper's client and rejector."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from l2h.errors import ModelError
+from l2h.models.base import Network
 
 
-class LeNet5(nn.Module):
-    """Conv 6@5x5, pool, conv 16@5x5, pool, 120, 84, ``outputs``.
+class LeNet5(Network):
+    """LeNet-5: conv 6@5x5, pool, conv 16@5x5, pool, 120, 84, ``outputs``.
 
     Args:
         input_shape: (channels, height, width). At 32 pixels and above the convolutions are unpadded as published;
@@ -41,19 +41,11 @@ class LeNet5(nn.Module):
         self.head = nn.Linear(fourth, outputs)
 
     def embed(self, x: Tensor) -> Tensor:
-        """The 84 features (times ``width``) that the last layer reads."""
         features: Tensor = self.hidden(self.features(x))
         return features
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (n, outputs)."""
-        scores: Tensor = self.head(self.embed(x))
-        return scores
-
 
 def trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:
-    """LeNet-5 without its last layer, and how many features it gives."""
+    """Return LeNet-5 without its last layer, and how many features it gives."""
     net = LeNet5(input_shape, 1, width)
-    with torch.no_grad():
-        size = net.head.in_features
-    return nn.Sequential(net.features, net.hidden), size
+    return nn.Sequential(net.features, net.hidden), net.head.in_features

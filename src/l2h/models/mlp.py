@@ -7,23 +7,21 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from l2h.models.base import Network
 
-class MLP(nn.Module):
+
+class MLP(Network):
     """Linear layers with ReLU between them; an input of more than one axis is flattened.
 
     Args:
         input_shape: shape of one sample.
         outputs: how many scores.
         hidden: widths of the hidden layers.
-        dropout: after each hidden layer.
+        dropout: the dropout after each hidden layer.
     """
 
     def __init__(
-        self,
-        input_shape: tuple[int, ...],
-        outputs: int,
-        hidden: Sequence[int] = (256, 256),
-        dropout: float = 0.0,
+        self, input_shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (256, 256), dropout: float = 0.0
     ) -> None:
         super().__init__()
         size = math.prod(input_shape)
@@ -37,11 +35,5 @@ class MLP(nn.Module):
         self.head = nn.Linear(size, outputs)
 
     def embed(self, x: Tensor) -> Tensor:
-        """The features that the last layer reads."""
         features: Tensor = self.hidden(x)
         return features
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Scores (n, outputs)."""
-        scores: Tensor = self.head(self.embed(x))
-        return scores

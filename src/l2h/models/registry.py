@@ -28,16 +28,16 @@ NAMES = tuple(_BUILDERS)
 
 
 def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
-    """A fresh network.
+    """Return a fresh network.
 
     Args:
         name: one of :data:`NAMES`.
         input_shape: shape of one sample, images as (channels, height, width).
         outputs: how many scores.
-        options: the network's own, such as ``width=2`` for ``lenet5`` or ``patch=4`` for ``vit``.
+        options: the network's own options, such as ``width=2`` for ``lenet5`` or ``patch=4`` for ``vit``.
 
     Raises:
-        ModelError: an unknown name or option, and the message lists the known ones; or a value that cannot be used.
+        ModelError: an unknown name or option (the message lists the known ones), or a value that cannot be used.
 
     Example:
         >>> build("lenet5", (3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape
@@ -52,34 +52,30 @@ def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any)
         raise ModelError(f"{name} has no option {', '.join(unknown)}; known: {', '.join(known)}")
     try:
         return builder(input_shape, outputs, **options)
-    except (
-        TypeError,
-        RuntimeError,
-        ZeroDivisionError,
-    ) as error:  # what Python and torch say of a value they cannot use
+    except (TypeError, RuntimeError, ZeroDivisionError) as error:  # raised by Python and torch for unusable values
         raise ModelError(f"{name} cannot be built with {options}: {error}") from error
 
 
 def build_scaled(
     name: str, input_shape: tuple[int, ...], outputs: int, scale: InputScale | None = None, **options: Any
 ) -> Scaled:
-    """A named network behind its input scaling, which remembers how it was built."""
+    """Return a named network behind its input scaling, with the plan by which :func:`rebuild` builds it again."""
     plan = {"name": name, "input_shape": list(input_shape), "outputs": outputs, "options": dict(options)}
     return Scaled(scale or InputScale(input_shape), build(name, input_shape, outputs, **options), plan)
 
 
 def rebuild(plan: Mapping[str, Any]) -> Scaled:
-    """A network as :func:`build_scaled` made it, its weights and scaling to be loaded."""
+    """Return a network as :func:`build_scaled` made it; its weights and scaling are still to be loaded."""
     return build_scaled(plan["name"], tuple(plan["input_shape"]), plan["outputs"], **plan["options"])
 
 
 def recommended(name: str | None) -> StageSettings:
-    """Training settings that suit the named model; those of ``mlp`` for a module of the user's."""
+    """Return training settings that suit the named model; those of ``mlp`` for a user's own module (None)."""
     return _RECOMMENDED.get(name or "mlp", _RECOMMENDED["mlp"])
 
 
 def multiply_adds(model: nn.Module, *inputs: torch.Tensor) -> int:
-    """Multiply-adds of one forward pass over a batch of one, as torch's own counter sees them."""
+    """Return the multiply-adds of one forward pass over ``inputs``, as torch's own counter counts them."""
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)

@@ -1,8 +1,8 @@
 """The two kinds of rejector.
 
-*Separate* is the paper's: its own net on the raw input, decided before the client runs. *Attached* reads what the
-client said as well (see :func:`client_view`), and its own trunk on the input. Both give two numbers a sample: scores
-``(r1, r2)`` for LOCAL and REMOTE or, under the priced loss, the logits of ``q_m`` and ``q_e``.
+*Separate* is the paper's: a net of its own on the raw input, which decides before the client runs. *Attached* also
+reads the client's answer (see :func:`client_view`), beside a trunk of its own on the input. Both give two numbers per
+sample: scores ``(r1, r2)`` for LOCAL and REMOTE or, under the priced loss, the logits of ``q_m`` and ``q_e``.
 
 A rejector is called as ``rejector(x, view)``; ``view`` is the client's view, which a separate one ignores.
 """
@@ -24,13 +24,14 @@ TOP = 10  # sorted probabilities kept; further down the tail is noise
 
 
 def client_view(log_probability: Tensor, embedding: Tensor | None = None) -> Tensor:
-    """What an attached rejector sees of the client's answer.
+    """Return what an attached rejector sees of the client's answer, (n, V).
 
-    The largest probabilities in order, entropy, margin, log-odds of the answer, the log-probabilities themselves, a
-    one-hot of the label, and the client's last features where it exposes them.
+    It holds the largest probabilities in order, entropy, margin, log-odds of the answer, the log-probabilities, the
+    label as one-hot, and the client's last features where it exposes them.
 
     Args:
-        log_probability: (n, K), the client's log-softmax; a client that gives only labels has one-hot rows, clipped.
+        log_probability: (n, K), the client's log-softmax; it is clipped, so one-hot rows of a client that gives only
+            labels are allowed.
         embedding: (n, E) or None.
     """
     clipped = log_probability.clamp(min=LOG_FLOOR)
@@ -51,18 +52,18 @@ LOG_FLOOR = math.log(1e-6)
 
 
 def client_view_size(num_classes: int, embedding_size: int = 0) -> int:
-    """Length of :func:`client_view` for one sample."""
+    """Return the length of :func:`client_view` for one sample."""
     return min(TOP, num_classes) + 3 + 2 * num_classes + embedding_size
 
 
 def client_log_probability(view: Tensor, num_classes: int) -> Tensor:
-    """The client's log-probabilities (n, K) inside its view."""
+    """Return the client's log-probabilities (n, K) from its view."""
     start = min(TOP, num_classes) + 3
     return view[..., start : start + num_classes]
 
 
 class SeparateRejector(nn.Module):
-    """LeNet-5 on images, an MLP on anything else; decides before the client runs.
+    """LeNet-5 on images, an MLP on anything else; it decides before the client runs.
 
     Args:
         input_shape: shape of one sample.
@@ -79,7 +80,7 @@ class SeparateRejector(nn.Module):
         self.head = nn.Linear(size, 2)
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
-        """Two numbers a sample, (n, 2)."""
+        """Return two numbers per sample, (n, 2)."""
         scores: Tensor = self.head(self.trunk(self.input(x)))
         return scores
 
@@ -87,10 +88,10 @@ class SeparateRejector(nn.Module):
 class AttachedRejector(nn.Module):
     """A head on the client's view and on a trunk of its own.
 
-    The trunk is a small student: where ``classes`` is given it is taught the server's softmax, which carries far more
-    than the two bits of who is right, and the head reads what the student makes of the client's label. The head adds a
-    linear map of its features to a hidden layer over them, so that it starts as a recalibrated confidence and learns
-    what confidence misses.
+    Where ``classes`` is given, the trunk is a small student of the server: it is taught the server's softmax, which
+    tells far more than the two bits of who is right, and the head also reads the student's opinion of the client's
+    label. The head adds a linear map of its features to a hidden layer over them, so that it starts as a recalibrated
+    confidence and learns what confidence misses.
 
     Args:
         input_shape: shape of one sample.
@@ -130,12 +131,12 @@ class AttachedRejector(nn.Module):
         self.skip = nn.Linear(said, 2)
 
     def fit_view(self, view: Tensor) -> None:
-        """Standardise the view by these samples."""
+        """Set the scaling of the view to zero mean and unit variance on these samples."""
         self.view_shift.copy_(view.mean(0))
         self.view_scale.copy_(1 / view.std(0, correction=0).clamp(min=1e-3))
 
     def forward(self, x: Tensor, view: Tensor) -> Tensor:
-        """Two numbers a sample, (n, 2); with a student its K scores follow, (n, 2 + K)."""
+        """Return two numbers per sample, (n, 2); with a student its K scores follow, (n, 2 + K)."""
         said = (view - self.view_shift) * self.view_scale
         if self.trunk is None:
             return self._head(said, said)
@@ -155,7 +156,7 @@ STUDENT_FEATURES = 6
 
 
 def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
-    """The student's log-probabilities, and what they say of the client's label."""
+    """Return what the student's probabilities say of the client's label, and its log-probabilities."""
     log_p = torch.log_softmax(taught, dim=-1).clamp(min=LOG_FLOOR)
     p = log_p.exp()
     client_log_p = client_log_probability(view, classes)
@@ -178,10 +179,10 @@ def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
 
 
 class UserRejector(nn.Module):
-    """A module of the user's as a rejector, behind the fixed scaling of uint8 inputs to [-1, 1].
+    """A user's own module as a rejector, behind the fixed scaling of uint8 inputs to [-1, 1].
 
     Args:
-        scale: that scaling.
+        scale: the scaling.
         net: called as ``net(x)``, or ``net(x, view)`` where it has an attribute ``uses_client = True``.
     """
 
@@ -192,11 +193,11 @@ class UserRejector(nn.Module):
         self.uses_client = bool(getattr(net, "uses_client", False))
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
-        """Two numbers a sample, (n, 2)."""
+        """Return two numbers per sample, (n, 2)."""
         scores: Tensor = self.net(self.input(x), view) if self.uses_client else self.net(self.input(x))
         if scores.shape != (x.shape[0], 2):
             raise ModelError(
-                f"the rejector gives {tuple(scores.shape)}: expected two numbers a sample, ({x.shape[0]}, 2)"
+                f"the rejector gives {tuple(scores.shape)}: expected two numbers per sample, ({x.shape[0]}, 2)"
             )
         return scores
 
@@ -209,10 +210,10 @@ def build_rejector(
     scale: InputScale | None = None,
     **options: Any,
 ) -> nn.Module:
-    """A fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0.
+    """Return a fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0.
 
     Raises:
-        ModelError: an unknown kind or option, and the message lists the known ones; or a value that cannot be used.
+        ModelError: an unknown kind or option (the message lists the known ones), or a value that cannot be used.
     """
     known = {"separate": ("width",), "attached": ("width", "hidden")}
     if kind not in known:
@@ -224,7 +225,7 @@ def build_rejector(
         if kind == "separate":
             return SeparateRejector(input_shape, scale=scale, **options)
         return AttachedRejector(input_shape, view_size, classes, scale=scale, **options)
-    except (TypeError, RuntimeError) as error:  # what Python and torch say of a value they cannot use
+    except (TypeError, RuntimeError) as error:  # raised by Python and torch for unusable values
         raise ModelError(f"the {kind} rejector cannot be built with {options}: {error}") from error
 
 

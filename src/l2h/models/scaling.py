@@ -1,4 +1,4 @@
-"""Input scaling as part of the network, so that training, serving and export cannot disagree on it."""
+"""Input scaling as part of the network, so that training, serving and export always scale alike."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 
 class InputScale(nn.Module):
-    """``(x - shift) * scale`` in float, an axis of channels or features at a time.
+    """Computes ``(x - shift) * scale`` in float, with one shift and scale per channel or feature.
 
     Args:
         input_shape: shape of one sample.
-        shift: broadcast against one sample.
-        scale: likewise.
+        shift: a number, or one per channel or feature.
+        scale: a number, or one per channel or feature.
     """
 
     shift: Tensor
@@ -30,19 +30,19 @@ class InputScale(nn.Module):
             self.register_buffer(name, tensor.expand(axes).clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """A float batch from a uint8 or float one."""
+        """Return a scaled float batch from a uint8 or float one."""
         return (x.float() - self.shift) * self.scale
 
     @classmethod
     def to_unit_range(cls, input_shape: tuple[int, ...]) -> InputScale:
-        """uint8 to [-1, 1], the paper's scaling."""
+        """Return the paper's scaling, uint8 to [-1, 1]."""
         return cls(input_shape, 127.5, 1 / 127.5)
 
     @classmethod
     def standardise(cls, X: npt.NDArray[Any]) -> InputScale:
-        """Zero mean and unit variance on ``X``: a channel of an image, or a column of a table, at a time.
+        """Return the scaling to zero mean and unit variance on ``X``, per channel of an image or column of a table.
 
-        One that is constant on ``X`` is only shifted: nothing says how far a new value of it is.
+        A channel or column that is constant on ``X`` is only shifted, since it has no spread to scale by.
         """
         axes = (0, *range(2, X.ndim))
         mean = X.mean(axis=axes, dtype=np.float64)
@@ -57,8 +57,8 @@ class Scaled(nn.Module):
     Args:
         scale: the scaling.
         net: any module of one float batch.
-        plan: the named model's name, shape, outputs and options, from which it can be built again; None for a module
-            of the user's.
+        plan: the named model's name, shape, outputs and options, from which it can be built again; None for a user's
+            own module.
     """
 
     def __init__(self, scale: InputScale, net: nn.Module, plan: dict[str, Any] | None = None) -> None:
@@ -68,11 +68,11 @@ class Scaled(nn.Module):
         self.plan = plan
 
     def embed(self, x: Tensor) -> Tensor:
-        """The inner network's features."""
+        """Return the inner network's features."""
         features: Tensor = self.net.embed(self.input(x))  # type: ignore[operator]
         return features
 
     def forward(self, x: Tensor) -> Tensor:
-        """The inner network's scores."""
+        """Return the inner network's scores."""
         scores: Tensor = self.net(self.input(x))
         return scores
