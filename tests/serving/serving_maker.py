@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from l2h.bundle import ClientPart, FilePart, InputPart, Manifest, RejectorPart, ServerPart, Spec
+from l2h.bundle import ClientPart, FilePart, InputPart, Manifest, RejectorPart, ServerPart
 from l2h.costs import Costs
+from l2h.decision import RejectorSpec
 
 SHAPE, CLASSES = (1, 4, 4), 5
 _DTYPES = {"uint8": TensorProto.UINT8, "float32": TensorProto.FLOAT}
@@ -56,9 +57,7 @@ def write_bundle(folder: Path, model: bytes, *, name="digits", shape=SHAPE, clas
         input=InputPart(tuple(shape), dtype),
         classes=tuple(str(k) for k in range(classes)),
         client=ClientPart(None, "given", None, "as_is", None, "label", None),
-        rejector=RejectorPart(
-            "rejector.onnx", "given", False, False, False, (Spec("paper", None),), (((1, 0), (1, 0)),)
-        ),
+        rejector=RejectorPart("rejector.onnx", "given", False, False, False, (RejectorSpec(),), (((1, 0), (1, 0)),)),
         calibration=None,
         costs=Costs(c_e=0.1, c_1=1.0),
         server=ServerPart("server.onnx", "x", "scores"),
