@@ -1,0 +1,248 @@
+"""The shape of the source, read from its syntax trees: who may import whom, and what nobody does.
+
+The lists called ``KNOWN_...`` hold what is not yet as it should be. They only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import l2h
+
+PACKAGE = Path(l2h.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+#: Plain values and functions, each with those of them that it may import.
+VALUES = {
+    "errors": set(),
+    "closing": set(),
+    "costs": {"errors"},
+    "files": {"errors"},
+    "settings": {"errors"},
+    "answers": {"costs", "errors"},
+    "limits": {"closing", "costs", "errors"},
+    "decision": {"costs", "errors", "limits"},
+    "metrics": {"costs", "decision", "errors"},
+}
+#: The packages above them; every one may import all of ``VALUES``.
+PACKAGES = {
+    "classifiers": set(),
+    "protocol": set(),
+    "bundle": {"classifiers"},
+    "edge": {"bundle", "classifiers", "protocol"},
+    "serving": {"bundle", "protocol"},
+    "losses": set(),
+    "models": set(),
+    "data": set(),
+    "training": {"classifiers", "data", "losses", "models"},
+    "export": {"bundle", "classifiers", "models", "training"},
+    "system": {"bundle", "classifiers", "data", "export", "models", "training"},
+    "methods": {"classifiers", "data", "losses", "models", "system", "training"},
+    "experiments": {"classifiers", "data", "losses", "methods", "models", "system", "training"},
+    "report": {"data", "experiments", "methods"},
+    "cli": {"bundle", "data", "edge", "experiments", "export", "methods", "models", "report", "serving", "system",
+            "training"},
+}  # fmt: skip
+ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.items()}, "__main__": {"cli"}}
+#: What packages of others each may import, beside numpy.
+EXTERNAL = {
+    **{name: set() for name in VALUES},
+    "classifiers": {"onnxruntime", "torch"},  # torch only when handed a model of its kind
+    "protocol": {"orjson"},
+    "bundle": {"onnxruntime"},
+    "edge": {"anyio", "httpx", "pybreaker"},
+    "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
+    "losses": {"torch"},
+    "models": {"safetensors", "torch"},
+    "data": {"PIL", "pyarrow", "scipy", "sklearn"},
+    "training": {"httpx", "safetensors", "starlette", "torch", "uvicorn"},
+    "export": {"onnx", "onnxruntime", "skl2onnx", "torch"},
+    "system": {"skl2onnx", "torch"},
+    "methods": {"torch"},
+    "experiments": {"sklearn", "torch"},
+    "report": {"PIL", "jinja2", "markupsafe", "matplotlib", "rich"},
+    "cli": {"rich", "typer"},
+    "__main__": set(),
+}
+#: The two modules that know SQLite: the permits of a device, the charges of a server.
+STORES = {"limits/sqlite.py", "serving/accounts/ledger.py"}
+#: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
+UNPICKLERS = {("data/cifar.py", "pickle.Unpickler")}
+LONGEST_COMMAND, LONGEST_REPEAT = 80, 12
+
+KNOWN_IMPORTS = {("export", "system")}
+KNOWN_PRIVATE: set[tuple[str, str]] = {
+    ("export/system.py", "system._fitted"),
+    ("export/system.py", "system._rejector_for"),
+    ("export/system.py", "system._check"),
+    ("export/system.py", "parts._check_fused"),
+    ("export/system.py", "system._server_log_probability"),
+    ("export/system.py", "system._judgement"),
+    ("system/persistence.py", "system._fitted"),
+    ("system/persistence.py", "system._rejector_builder"),
+}
+KNOWN_CLASSES = {"Job", "Parts", "Side", "Threshold", "Trained"}
+KNOWN_SQLITE = {"serving/accounts/charging.py", "serving/process/worker.py"}
+KNOWN_LONG = {"calibrate.calibrate", "compare.compare", "paper.paper", "serve.serve", "train.train"}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name_of(path: Path) -> str:
+    """``data/npz.py``."""
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def package_of(path: Path) -> str:
+    """``l2h/data/npz.py`` is part of ``data``."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every import of a file, in full (``l2h.costs.Costs``), also those inside functions and for types alone."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: relative imports are not used here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def home_of(name: str) -> str:
+    """The package that ``l2h.NAME`` comes from: a package itself, or the home of a class of the public face."""
+    if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").exists():
+        return name
+    return str(getattr(l2h, name).__module__).split(".")[1]
+
+
+def test_every_package_is_in_the_table_and_the_table_has_no_circle() -> None:
+    assert {package_of(path) for path in SOURCES} - {"__init__"} <= set(ALLOWED)
+    assert set(EXTERNAL) == set(ALLOWED)
+    done: set[str] = set()
+    while len(done) < len(ALLOWED):
+        ready = {name for name, needs in ALLOWED.items() if needs <= done} - done
+        assert ready, f"these need each other: {sorted(set(ALLOWED) - done)}"
+        done |= ready
+
+
+def test_imports_point_down_only() -> None:
+    found = set()
+    for path in SOURCES:
+        package = package_of(path)
+        if package == "__init__":  # it names the homes of the public face, and imports them when asked
+            continue
+        parts = [name.split(".") for name in imports(path)]
+        needed = {home_of(part[1]) for part in parts if part[0] == "l2h" and len(part) > 1 and part[1] != "__version__"}
+        found |= {(package, other) for other in needed - ALLOWED[package] - {package}}
+    assert not found - KNOWN_IMPORTS
+
+
+@pytest.mark.parametrize("package", EXTERNAL)
+def test_each_package_needs_no_more_of_others_than_the_table_says(package: str) -> None:
+    needed = {name.split(".")[0] for path in SOURCES if package_of(path) == package for name in imports(path)}
+    assert needed - sys.stdlib_module_names - {"l2h", "numpy"} <= EXTERNAL[package]
+
+
+def test_nobody_touches_what_is_private_to_another() -> None:
+    public = {"_asdict", "_replace", "_fields", "_make"}  # of named tuples, by their documentation
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom):
+                names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+                found |= {(name_of(path), f"{node.module}.{name}") for name in names if is_private(name)}
+            elif isinstance(node, ast.Import):
+                found |= {(name_of(path), a.name) for a in node.names if any(map(is_private, a.name.split(".")))}
+            elif isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in public:
+                owner = ast.unparse(node.value)
+                if owner not in ("self", "cls", "super()"):
+                    found.add((name_of(path), f"{owner}.{node.attr}"))
+    assert not found - KNOWN_PRIVATE
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_every_public_class_name_exists_once() -> None:
+    places = defaultdict(list)
+    for path in SOURCES:
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not is_private(node.name):
+                places[node.name].append(name_of(path))
+    assert {name for name, files in places.items() if len(files) > 1} <= KNOWN_CLASSES
+
+
+def test_only_the_two_stores_know_sqlite() -> None:
+    users = {name_of(path) for path in SOURCES if any(name.split(".")[0] == "sqlite3" for name in imports(path))}
+    assert not users - STORES - KNOWN_SQLITE
+
+
+def test_no_command_is_longer_than_a_page() -> None:
+    long = set()
+    for path in SOURCES:
+        if package_of(path) != "cli":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.end_lineno is not None
+                if node.end_lineno - node.lineno + 1 > LONGEST_COMMAND:
+                    long.add(f"{path.stem}.{node.name}")
+    assert not long - KNOWN_LONG
+
+
+def test_nothing_is_unpickled() -> None:
+    reading = {
+        *("pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.load", "marshal.loads", "torch.load"),
+        *("pandas.read_pickle", "shelve.open"),
+    }
+    found = set()
+    for path in SOURCES:
+        modules = {name.split(".")[0] for name in imports(path)}
+        assert not modules & {"cloudpickle", "dill", "joblib", "_pickle", "cPickle"}, name_of(path)
+        found |= {(name_of(path), name) for name in imports(path) if name in reading}
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in reading:
+                found.add((name_of(path), ast.unparse(node)))
+            elif isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
+                assert ast.unparse(node.value) == str(node.arg == "weights_only"), f"{name_of(path)}:{node.lineno}"
+    assert found == UNPICKLERS
+
+
+def test_nothing_is_written_twice() -> None:
+    """No run of a dozen lines stands in two places; comments, blank lines, imports and spaces do not count."""
+    places: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for path in SOURCES:
+        lines = list(code_lines(path))
+        for start in range(len(lines) - LONGEST_REPEAT + 1):
+            part = lines[start : start + LONGEST_REPEAT]
+            places[tuple(text for _, text in part)].append(f"{name_of(path)}:{part[0][0]}")
+    assert not [where for where in places.values() if len(where) > 1]
+
+
+def code_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file that count, with their numbers."""
+    text = path.read_text(encoding="utf-8")
+    skipped: set[int] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert node.end_lineno is not None
+            skipped |= set(range(node.lineno, node.end_lineno + 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = {token.start[0]: token.start[1] for token in tokens if token.type == tokenize.COMMENT}
+    for number, line in enumerate(text.splitlines(), 1):
+        folded = " ".join(line[: comments.get(number)].split())
+        if folded and number not in skipped:
+            yield number, folded
