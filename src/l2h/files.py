@@ -1,4 +1,4 @@
-"""Files and data: written so that a reader never finds half of one, and told apart by their bytes."""
+"""Writing files so that a reader never finds half of one, and the fingerprint of arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from l2h.errors import CheckpointError
 
 
 def digest(*arrays: npt.NDArray[Any]) -> str:
-    """SHA-256 over shape, type and bytes of arrays: the same for the same data."""
+    """Return a SHA-256 over shape, type and bytes of arrays: it is the same for the same data."""
     out = hashlib.sha256()
     for array in arrays:
         out.update(f"{array.shape}{array.dtype}".encode())
@@ -29,9 +29,9 @@ def write_atomically(path: Path, data: bytes, like: os.stat_result | None = None
     """Write ``data`` to ``path`` through a temporary file beside it, flushed to the disk before the move.
 
     Args:
-        path: of the file.
-        data: all of it.
-        like: whose mode and owner it gets; None for a new file's.
+        path: the file; its folder is made when it is missing.
+        data: the whole content.
+        like: the file whose mode and owner it gets; None for those of a new file.
 
     Raises:
         CheckpointError: it could not be written; what was at ``path`` before is untouched.
@@ -58,3 +58,13 @@ def write_atomically(path: Path, data: bytes, like: os.stat_result | None = None
         temporary.unlink(missing_ok=True)
         raise
     return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk, where the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -15,7 +15,7 @@ from l2h.bundle import Manifest
 from l2h.bundle.manifest import MANIFEST
 from l2h.errors import CheckpointError
 from l2h.export.errors import ExportError
-from l2h.files import write_atomically
+from l2h.files import sync_folder, write_atomically
 
 #: Seconds after which a folder that a killed export left behind is removed by the next one.
 _STALE = 3600
@@ -59,12 +59,12 @@ def put_in_place(files: Mapping[str, bytes], manifest: Manifest, folder: Path, f
         for name, data in files.items():
             write_atomically(fresh / name, data)
         manifest.write(fresh)
-        _sync(fresh)
+        sync_folder(fresh)
         check_target(folder, force)
         if folder.exists() and any(folder.iterdir()):
             os.rename(folder, old)
         os.rename(fresh, folder)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
     except (OSError, CheckpointError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ExportError(f"cannot write the bundle to {folder}: {reason}") from error
@@ -93,13 +93,3 @@ def _remove_stale(folder: Path) -> None:
         with suppress(OSError):  # another export may be removing it too
             if ours and time.time() - left.stat().st_mtime > _STALE:
                 shutil.rmtree(left, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    """Flush the folder's own entry to the disk, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

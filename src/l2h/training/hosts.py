@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l2h.training.exchange import Arrived, SnapshotError, SnapshotFetcher, pack_answers, unpack_answers
+from l2h.training.exchange import ReceivedSnapshot, SnapshotError, SnapshotFetcher, pack_answers, unpack_answers
 from l2h.training.loop import Context, Stage, learning_rate, order
 from l2h.training.rejectors import RejectorStep
 from l2h.training.server import ServerStage, log_probabilities
@@ -65,7 +65,7 @@ class ServerCopy(ABC):
 
     def __init__(self, fetcher: SnapshotFetcher) -> None:
         self.fetcher = fetcher
-        self.used: Arrived | None = None
+        self.used: ReceivedSnapshot | None = None
 
     def refresh(self) -> None:
         """Use the newest snapshot that has arrived, if there is a new one, without waiting.

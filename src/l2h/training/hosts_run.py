@@ -17,8 +17,8 @@ from torch import nn
 from l2h.errors import L2HError, SettingsError
 from l2h.settings import PAPER_REJECTOR
 from l2h.training.exchange import ExchangeError, FetchStatus, PublisherServer, SnapshotFetcher, SnapshotStore
+from l2h.training.exchange.connection import check_url
 from l2h.training.exchange.identity import check_token
-from l2h.training.exchange.peer import check_url
 from l2h.training.hosts import AnswersCopy, FollowingStage, PublishingStage, ServerCopy, WeightsCopy
 from l2h.training.job import Job, view_tensor
 from l2h.training.loop import Context, run_stage, seeded

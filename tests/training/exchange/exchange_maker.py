@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import l2h
-from l2h.training.exchange import Arrived, SnapshotFetcher, SnapshotStore
+from l2h.training.exchange import ReceivedSnapshot, SnapshotFetcher, SnapshotStore
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ def publish(store: SnapshotStore, step: int, size: int = 200_000, kind: str = "w
     return store.publish(kind, content(step, size), step, {"size": size})
 
 
-def whole(arrived: Arrived) -> bool:
+def whole(arrived: ReceivedSnapshot) -> bool:
     """Whether the bytes are those its publisher made, by computing them again."""
     return arrived.read() == content(arrived.step, arrived.meta["size"])
 
@@ -48,10 +48,10 @@ def until(check: Callable[[], T], seconds: float = 20.0) -> T:
     return value
 
 
-def arrives(fetcher: SnapshotFetcher, version: int, seconds: float = 20.0) -> Arrived:
+def arrives(fetcher: SnapshotFetcher, version: int, seconds: float = 20.0) -> ReceivedSnapshot:
     """Wait until this version or a newer one is here."""
 
-    def there() -> Arrived | None:
+    def there() -> ReceivedSnapshot | None:
         newest = fetcher.latest()
         return newest if newest is not None and newest.version >= version else None
 

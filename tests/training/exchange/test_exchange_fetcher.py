@@ -46,7 +46,6 @@ def test_the_age_and_the_traffic_are_told(store, proxy, tmp_path):
         arrives(fetcher, 1)
         until(lambda: fetcher.status().state == "ok")
         assert fetcher.status().age_steps == 0
-        assert fetcher.status(step=140).age_steps == 40
         proxy.use(Fault("stall", after=5_000))
         publish(store, 250)
         until(lambda: fetcher.status().failures.get("timeout"))
@@ -265,13 +264,6 @@ def test_stopping_is_quick_and_starting_again_goes_on(store, proxy, tmp_path):
         assert fetcher.status().syncs == 2
 
 
-def test_waiting_for_the_first_is_possible_and_bounded(store, server, tmp_path):
-    with fetcher_for(server.url, tmp_path / "copy") as fetcher:
-        assert fetcher.wait(0.05) is None
-        publish(store, 0)
-        assert fetcher.wait(20).version == 1
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -297,16 +289,16 @@ def test_arguments_that_cannot_serve_are_named(tmp_path, changes, says):
 def test_a_full_disk_is_counted_and_outlived(store, server, tmp_path, monkeypatch):
     publish(store, 0)
     fetcher = fetcher_for(server.url, tmp_path / "copy")
-    real = fetcher._shelf.begin
+    real = fetcher._downloads.begin
 
     def full(run, snapshot):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fetcher._shelf, "begin", full)
+    monkeypatch.setattr(fetcher._downloads, "begin", full)
     with fetcher:
         until(lambda: fetcher.status().failures.get("disk"))
         assert "No space left" in fetcher.status().error
-        monkeypatch.setattr(fetcher._shelf, "begin", real)
+        monkeypatch.setattr(fetcher._downloads, "begin", real)
         assert whole(arrives(fetcher, 1))
 
 

@@ -12,7 +12,7 @@ import pytest
 from exchange_maker import IDENTITY, TOKEN, content, publish
 
 from l2h.errors import MissingExtraError
-from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore, publish_app
+from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -146,7 +146,7 @@ def test_a_token_that_keeps_nobody_out_is_refused(store, token):
 @pytest.mark.parametrize("identity", [{"classes": 10}, {**IDENTITY, "more": object()}])
 def test_an_identity_that_says_too_little_or_is_not_plain_is_refused(store, identity):
     with pytest.raises(ExchangeError, match="identity"):
-        publish_app(store, identity, TOKEN)
+        PublisherServer(store, identity, TOKEN)
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])

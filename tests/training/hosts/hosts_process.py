@@ -12,12 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from l2h.cli import main
-from l2h.training.exchange import Arrived, SnapshotStore
+from l2h.training.exchange import ReceivedSnapshot, SnapshotStore
 
 
 def watch(witness: Path) -> None:
-    """Write a line at each ``SnapshotStore.publish`` and ``Arrived.read``."""
-    publish, read = SnapshotStore.publish, Arrived.read
+    """Write a line at each ``SnapshotStore.publish`` and ``ReceivedSnapshot.read``."""
+    publish, read = SnapshotStore.publish, ReceivedSnapshot.read
 
     def say(**values: object) -> None:
         with witness.open("a") as file:
@@ -32,7 +32,7 @@ def watch(witness: Path) -> None:
         say(event="used", step=self.step, version=self.version, sha256=sha256(data).hexdigest())
         return data
 
-    SnapshotStore.publish, Arrived.read = publish_and_tell, read_and_tell
+    SnapshotStore.publish, ReceivedSnapshot.read = publish_and_tell, read_and_tell
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The server's answers on the training samples, one bit a sample: all that L2 needs of the server."""
+"""The server's answers on the training samples, one bit per sample: all that L2 needs of the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def pack_answers(right: npt.ArrayLike) -> bytes:
     """Pack booleans, (n,), one bit each, in the order of the samples: ``ceil(n / 8)`` bytes.
 
     Raises:
-        SnapshotError: not a vector of booleans.
+        SnapshotError: ``right`` is not a vector of booleans.
 
     >>> pack_answers([True, False, True]).hex()
     'a0'
@@ -24,7 +24,7 @@ def pack_answers(right: npt.ArrayLike) -> bytes:
 
 
 def unpack_answers(data: bytes, n: int) -> npt.NDArray[np.bool_]:
-    """What :func:`pack_answers` packed, for ``n`` samples, (n,).
+    """Return the booleans (n,) that :func:`pack_answers` packed for ``n`` samples.
 
     Raises:
         SnapshotError: the bytes are not those of ``n`` answers.

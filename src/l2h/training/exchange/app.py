@@ -1,4 +1,4 @@
-"""The HTTP application of the publisher. Imported only where one is made: it needs starlette."""
+"""The publisher's HTTP application and its server. Imported only when needed: starlette and uvicorn are optional."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, BinaryIO
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import iterate_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
@@ -30,13 +31,19 @@ _NUMBER = re.compile(r"\d{1,15}")
 
 
 def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> Starlette:
-    """The application of :func:`l2h.training.exchange.publish_app`, with the identity as it is sent."""
+    """Return the application that :class:`l2h.training.exchange.PublisherServer` describes.
+
+    Args:
+        store: holds the snapshots.
+        identity: the identity as it is sent, with protocol, run and kinds.
+        token: every request must carry it.
+    """
     stated = json.dumps(identity, sort_keys=True).encode()
 
-    async def tell_identity(request: Request) -> Response:
+    async def send_identity(request: Request) -> Response:
         return _json(stated)
 
-    async def tell_latest(request: Request) -> Response:
+    async def send_latest(request: Request) -> Response:
         kind, after = request.query_params.get("kind"), request.query_params.get("after", "0")
         if kind not in KINDS or not _NUMBER.fullmatch(after):
             return PlainTextResponse("kind must be weights or answers, after a version\n", 400)
@@ -51,12 +58,12 @@ def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> 
         kind, version = request.query_params.get("kind"), request.path_params["version"]
         if kind not in KINDS or not _NUMBER.fullmatch(version):
             return PlainTextResponse("no such snapshot\n", 404)
-        found = store.open(kind, int(version))
-        if found is None:
+        opened = store.open(kind, int(version))
+        if opened is None:
             return PlainTextResponse("no such snapshot\n", 404)
-        snapshot, file = found
+        snapshot, file = opened
         etag = f'"{snapshot.sha256}"'
-        first, last = _asked(request.headers, etag, snapshot.size)
+        first, last = _requested_range(request.headers, etag, snapshot.size)
         if first >= snapshot.size or last < first:
             file.close()
             return Response(status_code=416, headers={"content-range": f"bytes */{snapshot.size}"})
@@ -68,8 +75,8 @@ def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> 
         return _FileSlice(file, first, last - first + 1, 206 if partial else 200, headers)
 
     routes = [
-        Route(f"{PREFIX}/identity", tell_identity),
-        Route(f"{PREFIX}/snapshots/latest", tell_latest),
+        Route(f"{PREFIX}/identity", send_identity),
+        Route(f"{PREFIX}/snapshots/latest", send_latest),
         Route(f"{PREFIX}/snapshots/{{version}}", send_snapshot),
     ]
     guard = Middleware(_Guard, token=token, digest=sha256(stated).hexdigest())
@@ -78,8 +85,28 @@ def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> 
     return app
 
 
+def build_server(app: Starlette) -> uvicorn.Server:
+    """Return a server for the application, with nothing in it that the publisher does not need."""
+    logger = logging.getLogger("uvicorn")
+    if not logger.handlers:  # keeps warnings of cut connections off the console, unless the program set up logging
+        logger.addHandler(logging.NullHandler())
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=1,
+    )
+    return uvicorn.Server(config)
+
+
 class _Guard:
-    """Lets nothing but a GET with the token through, and signs what comes back with the identity's digest."""
+    """Middleware that refuses all but a GET with the token, and adds the identity's digest to every answer."""
 
     def __init__(self, app: ASGIApp, token: str, digest: str) -> None:
         self._app, self._token, self._digest = app, token, digest
@@ -98,16 +125,16 @@ class _Guard:
             await Response(status_code=405, headers={"allow": "GET"})(scope, receive, send)
             return
 
-        async def signed(message: Message) -> None:
+        async def send_with_digest(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[IDENTITY_HEADER] = self._digest
             await send(message)
 
-        await self._app(scope, receive, signed)
+        await self._app(scope, receive, send_with_digest)
 
 
 class _FileSlice(StreamingResponse):
-    """A part of an open file, read as fast as the peer takes it, and closed whatever happens."""
+    """Sends a part of an open file, read as fast as the receiver takes it, and closes the file in any case."""
 
     def __init__(self, file: BinaryIO, first: int, length: int, status: int, headers: Mapping[str, str]) -> None:
         chunks = iterate_in_threadpool(_chunks(file, first, length))
@@ -125,18 +152,18 @@ def _chunks(file: BinaryIO, first: int, length: int) -> Iterator[bytes]:
     file.seek(first)
     while length > 0:
         chunk = file.read(min(_CHUNK, length))
-        if not chunk:  # shorter than its manifest: the peer sees a cut, and the hash would tell anyway
+        if not chunk:  # shorter than its manifest says: the receiver sees a cut connection
             return
         length -= len(chunk)
         yield chunk
 
 
-def _asked(headers: Headers, etag: str, size: int) -> tuple[int, int]:
-    """The first and the last byte asked for; a form of Range that we do not serve means everything, as HTTP allows."""
-    asked = _RANGE.fullmatch(headers.get("range", ""))
-    if asked is None or headers.get("if-range", etag) != etag:
+def _requested_range(headers: Headers, etag: str, size: int) -> tuple[int, int]:
+    """Return the first and the last byte to send; an unsupported form of Range means everything, as HTTP allows."""
+    parsed = _RANGE.fullmatch(headers.get("range", ""))
+    if parsed is None or headers.get("if-range", etag) != etag:
         return 0, size - 1
-    return int(asked[1]), min(int(asked[2] or size), size - 1)
+    return int(parsed[1]), min(int(parsed[2] or size), size - 1)
 
 
 def _json(body: bytes) -> Response:

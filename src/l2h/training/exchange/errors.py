@@ -6,12 +6,12 @@ from l2h.errors import L2HError
 
 
 class ExchangeError(L2HError, RuntimeError):
-    """An exchange that cannot be set up: a port in use, an empty token, an address that is none."""
+    """Raised when an exchange cannot be set up: a port in use, an empty token, a bad address."""
 
 
 class SnapshotError(ExchangeError, ValueError):
-    """A snapshot that cannot be published, or whose manifest or bytes are damaged."""
+    """Raised when a snapshot cannot be published, or its manifest or bytes are damaged."""
 
 
 class IdentityError(ExchangeError, ValueError):
-    """A peer of another training: its classes, its input shape or its data are not ours."""
+    """Raised when a publisher belongs to another training: its classes, input shape or data are not ours."""

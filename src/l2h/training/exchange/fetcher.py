@@ -1,4 +1,4 @@
-"""The fetching side: a background thread that always has the last snapshot that arrived whole."""
+"""Fetches snapshots in a background thread that always has the last one that arrived whole."""
 
 from __future__ import annotations
 
@@ -8,42 +8,48 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from l2h.errors import CheckpointError
-from l2h.training.exchange.arrivals import Arrived, Shelf
+from l2h.training.exchange.connection import FetchFailure, FetchStopped, PublisherConnection, check_url
+from l2h.training.exchange.downloads import DownloadFolder, ReceivedSnapshot
 from l2h.training.exchange.errors import ExchangeError, IdentityError, SnapshotError
-from l2h.training.exchange.identity import check_peer, check_token, plain_identity
-from l2h.training.exchange.peer import LinkFailure, Peer, Stopping, check_url
+from l2h.training.exchange.identity import check_identity, check_token, plain_identity
 from l2h.training.exchange.snapshot import Snapshot, check_kind
 
 log = logging.getLogger("l2h.training.exchange")
 
-_UNREACHABLE = ("connect", "timeout", "cut")
-#: What a person has to put right: tried again slowly, and said once.
-_SLOW = {"refused": "refused", "identity": "wrong_peer"}
+#: The state of the link after a failure, by its reason; after any other failure it is ``faulty``.
+_STATES = {
+    **dict.fromkeys(("connect", "timeout", "cut"), "unreachable"),
+    "refused": "refused",
+    "identity": "wrong_peer",
+}
+#: A person has to put these right: they are logged once and tried again slowly.
+_FOR_A_PERSON = ("refused", "wrong_peer")
 
 
 @dataclass(frozen=True)
 class FetchStatus:
-    """How the exchange stands.
+    """The state of the exchange.
 
     Attributes:
-        state: ``connecting`` (nothing heard yet), ``ok``, ``unreachable``, ``refused`` (the token), ``wrong_peer`` (the
-            identity), or ``faulty`` (reached, but what came could not be used or kept).
-        error: what went wrong last; None while all is well.
-        version: of the copy in use; None before the first.
-        step: the publisher's, of the copy in use.
-        run: the series of the copy in use.
-        age_steps: how far the copy is behind the newest step heard of, or behind the step asked about.
-        age_seconds: since the copy arrived.
-        syncs: snapshots that arrived in this process.
-        bytes_moved: heads and bodies of all requests, failed ones and polls included, both ways; TCP and TLS not.
-        bytes_per_sync: of them, on the average, up to the last arrival.
-        failures: how many of each reason.
+        state: ``connecting`` (no answer yet), ``ok``, ``unreachable``, ``refused`` (the token), ``wrong_peer`` (the
+            identity), or ``faulty`` (an answer that could not be used or kept).
+        error: the last failure; None while all is well.
+        version: the version of the snapshot in use; None before the first.
+        step: its training step at the publisher.
+        run: the publisher's run it belongs to.
+        age_steps: how many steps it is behind the newest step the publisher told of.
+        age_seconds: seconds since it arrived.
+        syncs: how many snapshots arrived in this process.
+        bytes_moved: heads and bodies of all requests in both directions, failed ones and polls included, without TCP
+            and TLS.
+        bytes_per_sync: the mean of these bytes per snapshot, up to the last arrival.
+        failures: how many failures there were, by reason.
     """
 
     state: str
@@ -59,33 +65,33 @@ class FetchStatus:
     failures: dict[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the status as plain values."""
         return asdict(self)
 
 
 class SnapshotFetcher:
-    """Fetches a publisher's newest snapshots into a folder, through whatever the network does.
+    """Fetches a publisher's newest snapshots into a folder over a network that fails.
 
-    No call but :meth:`wait` waits for the network. A snapshot counts once its size and its sha256 are verified. A
-    download that was cut goes on where it stopped while the publisher still has that version, even where a newer one
-    is out, so that a link which never lasts for a whole snapshot still brings one. Versions only go up within a
-    publisher's run, across restarts of either side; a publisher with a new store has another run id and starts a new
-    series, and a run that comes back is taken up above the newest version seen of it.
+    No call waits for the network. A snapshot counts once its size and its SHA-256 are verified. A
+    download that was cut is resumed while the publisher still has that version, even when there is a newer one, so that
+    a link which never lasts for a whole snapshot still brings one. Versions only go up within a publisher's run, also
+    across restarts of either side. A publisher with a new store has a new run id, and its versions are a series of
+    their own; a run that comes back continues above the newest version seen of it.
 
     Args:
         url: ``http://HOST:PORT`` of the publisher; ``https`` where a TLS proxy stands before it.
         token: shared with the publisher.
         kind: ``"weights"`` or ``"answers"``.
         identity: ``classes``, ``input_shape`` and whatever else must be the same on the other side; ``data``, the
-            fingerprint of the training samples, is compared for answers alone and must then be given.
-        folder: holds the copy in use and the download under way; a restart goes on from them.
-        interval: seconds between two questions for something newer.
+            fingerprint of the training samples, is compared for answers only, and answers require it.
+        folder: holds the snapshot in use and the unfinished download; a restart continues with them.
+        interval: seconds between two requests for something newer.
         timeout: seconds for connecting, and for each wait within an answer.
         max_bytes: the largest snapshot that is fetched.
         backoff: the first and the longest wait after a failure, in seconds; doubled each time, with jitter.
 
     Raises:
-        ExchangeError: an argument that cannot serve.
+        ExchangeError: an argument that cannot be used.
     """
 
     def __init__(
@@ -110,77 +116,62 @@ class SnapshotFetcher:
         self._url, self._token, self._kind = check_url(url), token, kind
         self._identity = plain_identity(identity)
         self._interval, self._timeout, self._max_bytes, self._backoff = interval, timeout, max_bytes, backoff
-        self._shelf = Shelf(Path(folder), kind, self._identity)
+        self._downloads = DownloadFolder(Path(folder), kind, self._identity)
+        self._run = ""
         self._stopping = threading.Event()
-        self._arrival = threading.Event()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # over what follows; never held while reading, writing or sending
-        self._newest = self._shelf.current
-        self._since = time.monotonic() - (max(0.0, time.time() - self._newest.arrived) if self._newest else 0.0)
+        self._lock = threading.Lock()  # guards what follows; never held while reading, writing or sending
+        self._newest = self._downloads.current
+        self._arrived_at = time.monotonic() - (max(0.0, time.time() - self._newest.arrived) if self._newest else 0.0)
         self._taken = False
-        self._heard_step: int | None = None
+        self._published_step: int | None = None
         self._state = "connecting"
         self._error: str | None = None
         self._failures: Counter[str] = Counter()
-        self._peer: Peer | None = None
-        self._syncs = self._moved_before = self._moved_at_sync = 0
-        self._run = ""
-        if self._newest is not None:
-            self._arrival.set()
+        self._syncs = self._moved = self._moved_at_sync = 0
 
     def start(self) -> None:
-        """Start fetching; returns at once, whether the publisher is there or not."""
+        """Start fetching; returns at once, whether the publisher can be reached or not."""
         if self._thread is not None and self._thread.is_alive() and not self._stopping.is_set():
             return
         self._stopping = threading.Event()
-        peer = Peer(self._url, self._token, self._timeout, self._stopping)
-        with self._lock:
-            self._moved_before, self._peer = self._moved(), peer
-        arguments = (peer, self._stopping)
-        self._thread = threading.Thread(target=self._work, args=arguments, name="l2h-fetcher", daemon=True)
+        connection = PublisherConnection(self._url, self._token, self._timeout, self._stopping, self._count_bytes)
+        arguments = (connection, self._stopping)
+        self._thread = threading.Thread(target=self._fetch, args=arguments, name="l2h-fetcher", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop fetching; returns within ``timeout`` and a little. What was downloaded stays for the next start."""
+        """Stop fetching, within about ``timeout``. What was downloaded stays for the next start."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(self._timeout + 1.0)
 
-    def latest(self) -> Arrived | None:
-        """The newest snapshot that arrived whole, in this process or before it; None before the first."""
+    def latest(self) -> ReceivedSnapshot | None:
+        """Return the newest snapshot that arrived whole, in this process or before it; None before the first."""
         return self._newest
 
-    def take(self) -> Arrived | None:
-        """The newest snapshot, once: None until another arrives."""
+    def take(self) -> ReceivedSnapshot | None:
+        """Return the newest snapshot once; then None until another arrives."""
         with self._lock:
             if self._taken or self._newest is None:
                 return None
             self._taken = True
             return self._newest
 
-    def wait(self, timeout: float | None = None) -> Arrived | None:
-        """Wait for the first snapshot, for whoever cannot begin without one; None when ``timeout`` passes."""
-        self._arrival.wait(timeout)
-        return self._newest
-
-    def status(self, step: int | None = None) -> FetchStatus:
-        """How the exchange stands.
-
-        Args:
-            step: count the age in steps from here; None: from the newest step heard of.
-        """
+    def status(self) -> FetchStatus:
+        """Return the state of the exchange."""
         with self._lock:
-            newest, heard = self._newest, self._heard_step if step is None else step
+            newest = self._newest
             return FetchStatus(
                 state=self._state,
                 error=self._error,
                 version=newest.version if newest else None,
                 step=newest.step if newest else None,
                 run=newest.run if newest else None,
-                age_steps=max(0, (newest.step if heard is None else heard) - newest.step) if newest else None,
-                age_seconds=time.monotonic() - self._since if newest else None,
+                age_steps=max(0, (self._published_step or 0) - newest.step) if newest else None,
+                age_seconds=time.monotonic() - self._arrived_at if newest else None,
                 syncs=self._syncs,
-                bytes_moved=self._moved(),
+                bytes_moved=self._moved,
                 bytes_per_sync=self._moved_at_sync / self._syncs if self._syncs else None,
                 failures=dict(self._failures),
             )
@@ -189,89 +180,87 @@ class SnapshotFetcher:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def _work(self, peer: Peer, stopping: threading.Event) -> None:
-        """The thread: rounds until it is stopped, whatever a round brings."""
+    def _fetch(self, connection: PublisherConnection, stopping: threading.Event) -> None:
+        """Poll until the fetcher is stopped, whatever a poll brings: the work of the thread."""
         attempt = 0
-        with peer:
+        with closing(connection):
             while not stopping.is_set():
-                kept = peer.kept
+                saved = connection.saved
                 try:
-                    arrived = self._round(peer, stopping)
-                except Stopping:
+                    arrived = self._poll(connection, stopping)
+                except FetchStopped:
                     return
                 except Exception as error:  # noqa: BLE001 - the training must never lose its fetcher
-                    reason = self._failed(error)
-                    resumable = reason in _UNREACHABLE and peer.kept > kept
-                    attempt = 0 if resumable else attempt + 1
-                    delay = self._pause(attempt, reason)
+                    state = self._note_failure(error)
+                    # A download that got on is resumed soon, however often the link is cut.
+                    attempt = 0 if state == "unreachable" and connection.saved > saved else attempt + 1
+                    delay = self._delay(attempt, state)
                 else:
-                    self._turn("ok", None)
+                    self._set_state("ok", None)
                     attempt, delay = 0, 0.0 if arrived else self._interval
                 stopping.wait(delay)
 
-    def _round(self, peer: Peer, stopping: threading.Event) -> bool:
-        """Ask once, and fetch what is newer. Returns whether a snapshot arrived."""
-        if peer.trusted is None:
-            theirs, digest = peer.identity()
-            check_peer(self._identity, theirs, self._kind)
-            self._run, peer.trusted = str(theirs["run"]), digest
-        shelf, seen = self._shelf, self._shelf.seen.get(self._run, 0)
-        if shelf.partial is not None and (shelf.partial[0] != self._run or shelf.partial[1].version <= seen):
-            shelf.drop()
-        if shelf.partial is None:
-            snapshot = peer.latest(self._kind, seen)
-            if snapshot is None:
+    def _poll(self, connection: PublisherConnection, stopping: threading.Event) -> bool:
+        """Ask once for something newer and fetch it; return whether a snapshot arrived."""
+        if connection.verified is None:
+            theirs, digest = connection.identity()
+            check_identity(self._identity, theirs, self._kind)
+            self._run, connection.verified = str(theirs["run"]), digest
+        downloads, seen = self._downloads, self._downloads.seen.get(self._run, 0)
+        if downloads.unfinished is not None:
+            run, snapshot = downloads.unfinished
+            if run != self._run or snapshot.version <= seen:
+                downloads.discard()
+        if downloads.unfinished is None:
+            offered = connection.latest(self._kind, seen)
+            if offered is None:
                 return False
-            self._check_offer(snapshot, seen)
-            shelf.begin(self._run, snapshot)
-        else:
-            snapshot = shelf.partial[1]
+            self._check_offer(offered, seen)
+            downloads.begin(self._run, offered)
+            snapshot = offered
         try:
-            peer.download(snapshot, shelf.part)
-        except LinkFailure as failure:
-            if failure.spoiled:
-                shelf.drop()
+            connection.download(snapshot, downloads.part)
+        except FetchFailure as failure:
+            if failure.discard:
+                downloads.discard()
             raise
         if stopping.is_set():
-            raise Stopping
+            raise FetchStopped
         self._accept()
         return True
 
     def _check_offer(self, snapshot: Snapshot, seen: int) -> None:
         if snapshot.kind != self._kind:
-            raise LinkFailure("protocol", f"{snapshot.kind} were offered where {self._kind} were asked for")
+            raise FetchFailure("protocol", f"{snapshot.kind} were offered where {self._kind} were asked for")
         if snapshot.version <= seen:
-            raise LinkFailure("older", f"version {snapshot.version} was offered, version {seen} of its run is here")
+            raise FetchFailure("older", f"version {snapshot.version} was offered, version {seen} of its run is here")
         if snapshot.size > self._max_bytes:
-            raise LinkFailure("too_large", f"a snapshot of {snapshot.size} bytes is over max_bytes={self._max_bytes}")
+            raise FetchFailure("too_large", f"a snapshot of {snapshot.size} bytes is over max_bytes={self._max_bytes}")
         with self._lock:
-            self._heard_step = snapshot.step
+            self._published_step = snapshot.step
 
     def _accept(self) -> None:
+        moved = self._moved
+        received = self._downloads.accept(moved - self._moved_at_sync)
         with self._lock:
-            moved = self._moved()
-        arrived = self._shelf.accept(moved - self._moved_at_sync)
-        with self._lock:
-            self._newest, self._taken, self._since = arrived, False, time.monotonic()
+            self._newest, self._taken, self._arrived_at = received, False, time.monotonic()
             self._syncs += 1
             self._moved_at_sync = moved
-        self._arrival.set()
         log.debug(
             "arrived kind=%s version=%d step=%d bytes=%d moved=%d",
-            self._kind, arrived.version, arrived.step, arrived.snapshot.size, arrived.moved,
+            self._kind, received.version, received.step, received.snapshot.size, received.moved,
         )  # fmt: skip
 
-    def _moved(self) -> int:
-        return self._moved_before + (self._peer.moved if self._peer else 0)
+    def _count_bytes(self, count: int) -> None:
+        with self._lock:
+            self._moved += count
 
-    def _failed(self, error: Exception) -> str:
-        """Note a failure; returns the word it is counted under."""
-        if isinstance(error, LinkFailure):
+    def _note_failure(self, error: Exception) -> str:
+        """Count and log a failure; return the state of the link after it."""
+        if isinstance(error, FetchFailure):
             reason = error.reason
         elif isinstance(error, IdentityError):
             reason = "identity"
@@ -284,19 +273,19 @@ class SnapshotFetcher:
             log.warning("fetching failed in a way that was not foreseen", exc_info=error)
         with self._lock:
             self._failures[reason] += 1
-        state = _SLOW.get(reason) or ("unreachable" if reason in _UNREACHABLE else "faulty")
-        self._turn(state, f"{self._url}: {error}")
-        return reason
+        state = _STATES.get(reason, "faulty")
+        self._set_state(state, f"{self._url}: {error}")
+        return state
 
-    def _turn(self, state: str, error: str | None) -> None:
+    def _set_state(self, state: str, error: str | None) -> None:
         with self._lock:
             before, self._state, self._error = self._state, state, error
-        if state in _SLOW.values() and state != before:
+        if state in _FOR_A_PERSON and state != before:
             log.warning("fetching %s: %s", self._kind, error)
         elif state != before or error:
             log.debug("fetching kind=%s state=%s error=%s", self._kind, state, error)
 
-    def _pause(self, attempt: int, reason: str) -> float:
+    def _delay(self, attempt: int, state: str) -> float:
         first, longest = self._backoff
-        limit = longest if reason in _SLOW else min(longest, first * 2.0 ** min(max(0, attempt - 1), 32))
+        limit = longest if state in _FOR_A_PERSON else min(longest, first * 2.0 ** min(max(0, attempt - 1), 32))
         return limit * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Who a peer is: what must be the same on both sides for a snapshot of one to mean anything to the other."""
+"""The identity of a training, which must be the same on both sides, the token, and the names both sides use in HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l2h.training.exchange.snapshot import JSON_LIMIT
 
 PROTOCOL = 1
 PREFIX = "/l2h/v1"
-#: On every answer to a peer with the token: the digest of the publisher's identity. It changes with the publisher.
+#: On every answer to a request with the token: the digest of the publisher's identity. It changes with the publisher.
 IDENTITY_HEADER = "l2h-identity"
 #: On every JSON answer: the digest of its body, since a flipped digit in a version is valid JSON.
 DIGEST_HEADER = "l2h-digest"
@@ -21,11 +21,11 @@ DIGEST_HEADER = "l2h-digest"
 LATEST_HEADER = "l2h-latest"
 
 _REQUIRED = ("classes", "input_shape")
-_PUBLISHERS_OWN = ("protocol", "run", "kinds")
+_ADDED_BY_PUBLISHER = ("protocol", "run", "kinds")
 
 
 def plain_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity as it reads after a passage through JSON (tuples become lists).
+    """Return the identity as it reads after JSON (tuples become lists).
 
     Raises:
         ExchangeError: ``classes`` or ``input_shape`` is missing, or a value is not plain.
@@ -45,8 +45,8 @@ def plain_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def check_peer(ours: Mapping[str, Any], theirs: Mapping[str, Any], kind: str) -> None:
-    """Compare every field of our identity with the publisher's; ``data`` matters for answers alone.
+def check_identity(ours: Mapping[str, Any], theirs: Mapping[str, Any], kind: str) -> None:
+    """Compare every field of our identity with the publisher's; ``data`` matters for answers only.
 
     Raises:
         IdentityError: the message names the fields that differ, ours and theirs.
@@ -58,7 +58,7 @@ def check_peer(ours: Mapping[str, Any], theirs: Mapping[str, Any], kind: str) ->
         raise IdentityError(f"run: theirs is {_shown(theirs, 'run')}, not the id of a store")
     if not isinstance(kinds, list) or kind not in kinds:
         raise IdentityError(f"kinds: ours '{kind}', theirs {_shown(theirs, 'kinds')}; ask for a kind that is published")
-    compared = [name for name in ours if name not in _PUBLISHERS_OWN and (name != "data" or kind == "answers")]
+    compared = [name for name in ours if name not in _ADDED_BY_PUBLISHER and (name != "data" or kind == "answers")]
     differing = [
         f"{name}: ours {_shown(ours, name)}, theirs {_shown(theirs, name)}"
         for name in compared
@@ -69,18 +69,18 @@ def check_peer(ours: Mapping[str, Any], theirs: Mapping[str, Any], kind: str) ->
 
 
 def check_token(token: str) -> None:
-    """Raise :class:`ExchangeError` where a token cannot go into a header or keeps nobody out."""
+    """Raise :class:`ExchangeError` where a token is empty or cannot be written into a header."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ExchangeError("the token must be printable ASCII without spaces, and not empty: `openssl rand -hex 16`")
 
 
 def same_token(authorization: bytes, token: str) -> bool:
-    """Whether the header holds the token, in a time that depends on neither."""
+    """Return whether the header holds the token, in a time that does not depend on how much of it is right."""
     return hmac.compare_digest(sha256(authorization).digest(), sha256(f"Bearer {token}".encode()).digest())
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:
-    """A value short enough for a message: a peer may send anything."""
+    """Return a value, shortened for a message: a publisher may send anything."""
     if name not in values:
         return "none"
     text = repr(values[name])

@@ -1,4 +1,4 @@
-"""The publisher's side on the network: a small read-only HTTP server beside the training."""
+"""Publishes snapshots over the network: a small read-only HTTP server in a thread beside the training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from l2h.errors import MissingExtraError
@@ -19,7 +18,6 @@ from l2h.training.exchange.store import SnapshotStore
 
 if TYPE_CHECKING:
     import uvicorn
-    from starlette.applications import Starlette
 
 log = logging.getLogger("l2h.training.exchange")
 
@@ -27,55 +25,43 @@ _START_SECONDS = 10.0
 _STOP_SECONDS = 3.0
 
 
-def publish_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> Starlette:
-    """The application that offers a store; every request needs the header ``Authorization: Bearer TOKEN``.
+class PublisherServer:
+    """Offers a store over HTTP from a background thread with its own event loop; the training never waits for it.
+
+    The traffic is not encrypted: for a network that is not trusted, listen on loopback behind a TLS proxy. Every
+    request needs the header ``Authorization: Bearer TOKEN``.
 
     - ``GET /l2h/v1/identity``: ``identity`` with the protocol version, the store's run id and the kinds offered.
     - ``GET /l2h/v1/snapshots/latest?kind=KIND&after=VERSION``: the newest manifest; 204 when there is none yet, 304
-      when it is not newer than ``after``.
+      when none is newer than ``after``.
     - ``GET /l2h/v1/snapshots/VERSION?kind=KIND``: the bytes, with ``Range``, ``If-Range`` and the sha256 as ``ETag``;
       404 when that version is gone.
 
     Args:
-        store: what is offered.
+        store: holds the snapshots.
         identity: ``classes`` and ``input_shape``; ``data``, the fingerprint of the training samples, where answers are
             offered; whatever else a fetcher should compare. ``kinds`` where not both kinds are offered.
         token: shared with the fetchers.
-
-    Raises:
-        ExchangeError: a token or an identity that cannot serve.
-        MissingExtraError: starlette is not installed.
-    """
-    try:
-        from l2h.training.exchange.app import build_app
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    check_token(token)
-    full = {"kinds": list(KINDS), **plain_identity(identity), "protocol": PROTOCOL, "run": store.run}
-    return build_app(store, full, token)
-
-
-class PublisherServer:
-    """Offers a store over HTTP from a background thread with its own event loop; the training never waits for it.
-
-    What travels is not encrypted: across a network that is not trusted, listen on loopback behind a TLS proxy.
-
-    Args:
-        store: what is offered.
-        identity: as :func:`publish_app` takes it.
-        token: shared with the fetchers.
-        host: the address to listen on; loopback unless told otherwise.
+        host: the address to listen on.
         port: 0 takes any free one; :attr:`port` says which after :meth:`start`.
 
     Raises:
-        ExchangeError: a token or an identity that cannot serve.
+        ExchangeError: a token or an identity that cannot be used.
         MissingExtraError: starlette or uvicorn is not installed.
     """
 
     def __init__(
         self, store: SnapshotStore, identity: Mapping[str, Any], token: str, host: str = "127.0.0.1", port: int = 0
     ) -> None:
-        self._app = publish_app(store, identity, token)
+        try:
+            from l2h.training.exchange.app import build_app, build_server
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(
+                f"publishing snapshots needs the package {error.name!r}: pip install 'l2h[serve]'"
+            ) from error
+        check_token(token)
+        full = {"kinds": list(KINDS), **plain_identity(identity), "protocol": PROTOCOL, "run": store.run}
+        self._app, self._build_server = build_app(store, full, token), build_server
         self.host = host
         self.port = port
         self._server: uvicorn.Server | None = None
@@ -83,37 +69,20 @@ class PublisherServer:
 
     @property
     def url(self) -> str:
-        """Where a fetcher on this host finds it."""
+        """The address for fetchers on this host."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Listen; returns once requests are answered.
+        """Start listening; returns once requests are answered.
 
         Raises:
             ExchangeError: the port is in use, or the address is not one of this host.
         """
         if self._thread is not None:
             return
-        try:
-            import uvicorn
-        except ModuleNotFoundError as error:
-            raise _missing(error) from error
         listener = _listen(self.host, self.port)
         self.port = int(listener.getsockname()[1])
-        config = uvicorn.Config(
-            self._app,
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=1,
-        )
-        _quiet_uvicorn()
-        server = uvicorn.Server(config)
+        server = self._build_server(self._app)
         thread = threading.Thread(target=server.run, args=([listener],), name="l2h-publisher", daemon=True)
         thread.start()
         deadline = time.monotonic() + _START_SECONDS
@@ -127,7 +96,7 @@ class PublisherServer:
         log.debug("publishing url=%s%s", self.url, PREFIX)
 
     def stop(self) -> None:
-        """Stop listening, and cut the downloads under way; they are resumed when a publisher is there again."""
+        """Stop listening and cut the running downloads; fetchers resume them when a publisher is there again."""
         if self._server is None or self._thread is None:
             return
         self._server.should_exit = True
@@ -140,31 +109,17 @@ class PublisherServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:  # the system would take it modulo 65536
-        raise ExchangeError(f"port {port} is none: use 0 to 65535")
+        raise ExchangeError(f"port {port} does not exist: use 0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=64)
+        return socket.create_server(address[:2], family=family, backlog=64)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ExchangeError(f"port {port} of {host} is in use: choose another, or 0 for any free one") from error
         raise ExchangeError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
-    return listener
-
-
-def _quiet_uvicorn() -> None:
-    """Keep uvicorn's remarks on cut connections off the training's console, unless the program set logging up."""
-    logger = logging.getLogger("uvicorn")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-
-
-def _missing(error: ModuleNotFoundError) -> MissingExtraError:
-    return MissingExtraError(f"publishing snapshots needs the package {error.name!r}: pip install 'l2h[serve]'")

@@ -1,4 +1,4 @@
-"""What a snapshot is: bytes, and a manifest of plain values that says which bytes."""
+"""The manifest of a snapshot: plain values that say which bytes a snapshot has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from l2h.training.exchange.errors import SnapshotError
 
 SCHEMA = 1
-#: ``weights``: the server model as safetensors bytes. ``answers``: one bit a training sample, packed.
+#: ``weights``: the server model as safetensors bytes. ``answers``: one bit per training sample, packed.
 KINDS = ("weights", "answers")
 #: The longest manifest or identity, in bytes.
 JSON_LIMIT = 1 << 20
@@ -27,12 +27,12 @@ class Snapshot:
 
     Attributes:
         kind: one of :data:`KINDS`.
-        version: counts up from 1 in each kind of a store.
+        version: counts up from 1 for each kind of a store.
         step: the publisher's training step.
-        size: of the bytes.
-        sha256: of the bytes, in hexadecimal.
+        size: the number of bytes.
+        sha256: the SHA-256 of the bytes, in hexadecimal.
         meta: plain values of the publisher's choice.
-        time: of publishing, in seconds since 1970 by the publisher's clock.
+        time: when it was published, in seconds since 1970 by the publisher's clock.
     """
 
     kind: str
@@ -44,10 +44,10 @@ class Snapshot:
     time: float
 
     def to_json(self) -> bytes:
-        """The manifest as JSON.
+        """Return the manifest as JSON.
 
         Raises:
-            SnapshotError: ``meta`` holds what JSON has not, or more than a manifest may.
+            SnapshotError: ``meta`` holds values that JSON cannot hold, or more than a manifest may.
         """
         try:
             data = json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode()
@@ -59,10 +59,10 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, data: bytes) -> Snapshot:
-        """Read a manifest, believing nothing in it.
+        """Read a manifest that may come from anybody, and check every field.
 
         Raises:
-            SnapshotError: it is not one; the message names the field.
+            SnapshotError: it is not a manifest; the message names the field.
         """
         values = parse_object(data)
         schema = values.get("schema")
@@ -90,10 +90,10 @@ def check_kind(kind: str) -> None:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """A JSON object from outside.
+    """Return the JSON object in ``data``, which may come from anybody.
 
     Raises:
-        SnapshotError: it is none.
+        SnapshotError: ``data`` is not JSON, or not an object.
     """
     try:
         values = json.loads(data, parse_constant=_refuse_constant)
@@ -105,7 +105,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""The publisher's side on the disk: versions that never repeat and are whole or not there, whenever it is killed."""
+"""The publisher's files: whenever the process is killed, versions never repeat and are either whole or missing."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from l2h.files import write_atomically
+from l2h.files import sync_folder, write_atomically
 from l2h.training.exchange.errors import ExchangeError, SnapshotError
 from l2h.training.exchange.snapshot import KINDS, Snapshot, check_kind, hash_file, parse_object
 
 log = logging.getLogger("l2h.training.exchange")
 
 _NAME = re.compile(rf"({'|'.join(KINDS)})-(\d+)\.(bin|json)")
-_LOCK = ".lock"
 
 
 class SnapshotStore:
-    """Snapshots in a folder: ``KIND-VERSION.bin`` and, written after it, its manifest ``KIND-VERSION.json``.
+    """Keeps snapshots in a folder: ``KIND-VERSION.bin`` and, written after it, its manifest ``KIND-VERSION.json``.
 
-    Reading and publishing from several threads is safe; one process at a time may publish from a folder.
+    Reading and publishing from several threads is safe. Only one process at a time may publish from a folder.
 
     Args:
-        folder: where; made when it is missing. What an earlier process published there is found again.
-        keep: how many of each kind stay. A download of one that goes meanwhile ends well on POSIX, since the file is
-            open; who comes back for it later is told that it is gone.
+        folder: the folder; made when it is missing. It offers what an earlier process published from it.
+        keep: how many snapshots of each kind are kept. On POSIX a download of one that is removed meanwhile still
+            finishes, since its file is open; a later request for it gets the answer that it is gone.
 
     Attributes:
         run: the id of this series of versions, made with the folder and kept in it as ``run.json``.
 
     Raises:
-        ExchangeError: ``keep`` is less than 1, or the folder holds the damaged file of a store.
+        ExchangeError: ``keep`` is less than 1, or ``run.json`` is damaged.
     """
 
     def __init__(self, folder: Path | str, keep: int = 3) -> None:
@@ -50,15 +49,15 @@ class SnapshotStore:
         self.run = self._run_id()
         self._publishing = threading.Lock()
         self._index = self._read_index()
-        self._lock_file: int | None = None
+        self._locked = False
 
     def publish(self, kind: str, data: bytes, step: int, meta: Mapping[str, Any]) -> Snapshot:
-        """Write a snapshot to the disk, from where it is offered. Returns when it is written; no network is involved.
+        """Write a snapshot to the disk and offer it. Returns when it is written; the network is not involved.
 
         Raises:
             SnapshotError: an unknown kind, no bytes, a negative step, or metadata that is not plain.
             ExchangeError: another process publishes from this folder.
-            CheckpointError: the disk would not take it; what was published before stays offered.
+            CheckpointError: it could not be written; what was published before is still offered.
         """
         check_kind(kind)
         if not data:
@@ -67,26 +66,26 @@ class SnapshotStore:
             raise SnapshotError(f"a snapshot's step must not be negative, got {step}")
         digest = hashlib.sha256(data).hexdigest()
         with self._publishing:
-            self._claim()
+            self._lock_folder()
             version = 1 + max([*self._versions_on_disk(kind), *self._index[kind]], default=0)
             snapshot = Snapshot(kind, version, step, len(data), digest, dict(meta), time.time())
             manifest = snapshot.to_json()
             write_atomically(self._path(kind, version, "bin"), data)
             write_atomically(self._path(kind, version, "json"), manifest)
-            _flush_folder(self.folder)
+            sync_folder(self.folder)  # the names as well: a version must not repeat after a power cut
             self._index[kind] = {**self._index[kind], version: snapshot}
             self._prune(kind)
         log.debug("published kind=%s version=%d step=%d bytes=%d", kind, version, step, len(data))
         return snapshot
 
     def latest(self, kind: str) -> Snapshot | None:
-        """The newest snapshot of a kind; never waits for a publish under way."""
+        """Return the newest snapshot of a kind, or None, without waiting for one that is being published."""
         check_kind(kind)
         versions = self._index[kind]
         return versions[max(versions)] if versions else None
 
     def open(self, kind: str, version: int) -> tuple[Snapshot, BinaryIO] | None:
-        """A snapshot and its open file, which stays readable when the snapshot goes; None when it is not there."""
+        """Return a snapshot and its open file, or None. The file can be read even after the snapshot is removed."""
         check_kind(kind)
         snapshot = self._index[kind].get(version)
         if snapshot is None:
@@ -109,7 +108,8 @@ class SnapshotStore:
             raise ExchangeError(f"{path} is damaged ({error}): publish from another folder") from error
 
     def _read_index(self) -> dict[str, dict[int, Snapshot]]:
-        """What is whole on the disk. A dictionary of it is replaced, never changed, so that readers need no lock."""
+        """Return the whole snapshots on the disk, by kind and version."""
+        # The inner dictionaries are replaced, never changed, so that readers need no lock.
         index: dict[str, dict[int, Snapshot]] = {kind: {} for kind in KINDS}
         for path in self.folder.glob("*-*.json"):
             name = _NAME.fullmatch(path.name)
@@ -128,7 +128,7 @@ class SnapshotStore:
         return index
 
     def _versions_on_disk(self, kind: str) -> list[int]:
-        """Every version that has a file, whole or not: none of them is given again."""
+        """Return every version that has a file, whole or not: none of them is used again."""
         names = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
         return [int(name[2]) for name in names if name is not None and name[1] == kind]
 
@@ -136,41 +136,31 @@ class SnapshotStore:
         kept = sorted(self._index[kind])[-self.keep :]
         self._index[kind] = {version: self._index[kind][version] for version in kept}
         for version in set(self._versions_on_disk(kind)) - set(kept):
-            for suffix in ("json", "bin"):  # a manifest never outlives its bytes
+            for suffix in ("json", "bin"):  # the manifest first: it never stands without its bytes
                 with suppress(OSError):
                     self._path(kind, version, suffix).unlink()
 
-    def _claim(self) -> None:
-        """Once: make sure that no other process publishes here, and clear away what a killed one left half written."""
-        if self._lock_file is not None:
+    def _lock_folder(self) -> None:
+        """Once: make sure that no other process publishes here, and remove what a killed one left half written."""
+        if self._locked:
             return
-        self._lock_file = _lock(self.folder / _LOCK)
+        _lock(self.folder / ".lock")
+        self._locked = True
         for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
 
 
-def _lock(path: Path) -> int:
-    """Lock a file for the life of this process: a killed process leaves no lock, and its forks inherit none."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+def _lock(path: Path) -> None:
+    """Lock a file until this process ends, even if it is killed; its forks do not inherit the lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # never closed: that would release the lock
     try:
         import fcntl
-    except ModuleNotFoundError:  # no such locks on this system
-        return descriptor
-    try:
+
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ModuleNotFoundError:  # this system has no such locks
+        return
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
-            return descriptor
+        if error.errno not in (errno.EACCES, errno.EAGAIN):  # this file system has no locks
+            return
         os.close(descriptor)
         raise ExchangeError(f"another process publishes from {path.parent}: give each its own folder") from error
-    return descriptor
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the names durable as well, where the system can: a version must not repeat after a power cut."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
