@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from edge_maker import CLASSES, FEATURES, make_system, scores_of
-from rough_server import Proxy, RoughServer
+from fault_proxy import FaultProxy
+from rough_server import RoughServer
 
 from l2h import Costs, EdgeClient, HelpSystem
 from l2h.bundle import DeviceBundle
@@ -49,8 +50,8 @@ def server(folder: Path) -> Iterator[RoughServer]:
 
 
 @pytest.fixture
-def proxy(server: RoughServer) -> Iterator[Proxy]:
-    with Proxy(server.port) as between:
+def proxy(server: RoughServer) -> Iterator[FaultProxy]:
+    with FaultProxy(server.port) as between:
         yield between
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edge_maker import ALL, FEATURES, KEY, NONE, X_TEST, SlowDevice, make_system, samples
-from rough_server import closed_port, wait_until
+from waiting import free_port, until
 
 import l2h
 from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit
@@ -114,7 +114,7 @@ def test_when_one_request_tries_the_server_permits_are_spent_on_its_inputs_alone
     server.mode = "answer"
     time.sleep(0.25)
     used = edge.stats().limit["used"]
-    wait_until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking")
+    until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking")
     assert set(edge.predict(X_TEST[:10]).reason) == {"worth_asking"}
     assert edge.stats().limit["used"] == used + 11
 
@@ -293,7 +293,7 @@ def test_at_whatever_moment_a_call_is_cancelled_nothing_of_it_goes_on(server, fo
                 await asyncio.sleep(i * 0.0002)
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
-            await asyncio.to_thread(wait_until, lambda: server.at_once == 0 and edge._threads._work_queue.empty())
+            await asyncio.to_thread(until, lambda: server.at_once == 0 and edge._threads._work_queue.empty())
             await asyncio.sleep(0.1)
             return server.at_once, edge.stats()
 
@@ -374,7 +374,7 @@ def test_closing_ends_the_calls_under_way_with_local_answers(connect, server, bu
     edge = connect(server.url, costs=ALL, deadline=30.0)
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(edge.predict, x) for x in X_TEST[:4]]
-        wait_until(lambda: len(server.asked) == 4)
+        until(lambda: len(server.asked) == 4)
         edge.close()
         answers = [call.result(5)[0] for call in calls]
     assert {a.source for a in answers} == {"local"}
@@ -447,7 +447,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import l2h, numpy as np
-with l2h.EdgeClient({str(folder)!r}, "http://127.0.0.1:{closed_port()}", costs=l2h.Costs(c_e=0.0, c_1=0.0)) as edge:
+with l2h.EdgeClient({str(folder)!r}, "http://127.0.0.1:{free_port()}", costs=l2h.Costs(c_e=0.0, c_1=0.0)) as edge:
     answers = edge.predict(np.zeros((2, {FEATURES}), np.float32))
 assert answers.reason.tolist() == ["server_unreachable"] * 2, answers
 """

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from edge_maker import CLASSES, FEATURES, KEY, X_TEST
-from rough_server import closed_port
+from waiting import free_port
 
 import l2h
 from l2h.bundle import DeviceBundle
@@ -91,7 +91,7 @@ def test_a_person_sees_a_table_and_a_summary(folder, inputs, server):
     assert status == 0
     for word in ("expected saving", "latency", "class", "worth_asking", "20 of 150", "by the server", "median"):
         assert word in out
-    status, out, _ = call(folder, inputs, "--server", f"http://127.0.0.1:{closed_port()}", "--index", 0, "--c-e", 0)
+    status, out, _ = call(folder, inputs, "--server", f"http://127.0.0.1:{free_port()}", "--index", 0, "--c-e", 0)
     assert status == 0
     assert "server_unreachable" in out
 

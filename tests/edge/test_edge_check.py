@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 from edge_maker import ALL, CLASSES, FEATURES, KEY, X_TEST
-from rough_server import Fault, closed_port
+from fault_proxy import Fault
+from waiting import free_port
 
 from l2h import AsyncEdgeClient
 from l2h.edge import EdgeError
@@ -115,7 +116,7 @@ def test_a_server_that_is_none_is_named(connect, server, proxy):
     proxy.use(Fault("half_open"))
     with pytest.raises(EdgeError, match="in time"):
         connect(proxy.url).check(timeout=0.2)
-    nobody = f"http://127.0.0.1:{closed_port()}"
+    nobody = f"http://127.0.0.1:{free_port()}"
     assert nobody in refusal(connect(nobody))
 
 

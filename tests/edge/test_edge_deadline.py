@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edge_maker import ALL, CLASSES, FEATURES, X_TEST, SlowDevice, scores_of
-from rough_server import Fault, RoughServer, closed_port
+from fault_proxy import Fault
+from rough_server import RoughServer
+from waiting import free_port
 
 from l2h import AsyncEdgeClient
 from l2h.edge import REASONS
@@ -217,7 +219,7 @@ def test_a_connection_that_nobody_takes_ends_in_time(connect):
 
 
 def test_a_port_without_a_server_is_answered_at_once(connect):
-    edge = connect(f"http://127.0.0.1:{closed_port()}", deadline=5.0, costs=ALL, failures=10**6)
+    edge = connect(f"http://127.0.0.1:{free_port()}", deadline=5.0, costs=ALL, failures=10**6)
     results = storm(edge)
     assert {answer.reason for answer, _ in results} == {"server_unreachable"}
     assert max(seconds for _, seconds in results) < 1.0
@@ -297,7 +299,7 @@ def test_tls_is_verified(connect, folder, certificate):
         assert "certificate" in str(strict.stats().error).lower()
         plain = connect(server.url.replace("https", "http"), deadline=5.0, costs=ALL)
         assert plain.predict(X_TEST[0])[0].reason in ("server_unreachable", "bad_answer")
-        encrypted = connect(f"https://127.0.0.1:{closed_port()}", deadline=5.0, costs=ALL)
+        encrypted = connect(f"https://127.0.0.1:{free_port()}", deadline=5.0, costs=ALL)
         assert encrypted.predict(X_TEST[0])[0].reason == "server_unreachable"
 
 

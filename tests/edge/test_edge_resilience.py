@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from edge_maker import ALL, X_TEST
-from rough_server import Fault, wait_until
+from fault_proxy import Fault
+from waiting import until
 
 from l2h import AsyncEdgeClient
 from l2h.edge import REASONS
@@ -120,7 +121,7 @@ def test_calls_that_gave_up_leave_no_connection_and_take_no_place(connect, serve
     server.mode = "silent"
     with ThreadPoolExecutor(12) as pool:
         assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:36])} == {"deadline"}
-    wait_until(lambda: server.at_once == 0)
+    until(lambda: server.at_once == 0)
     server.mode = "answer"
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda x: edge.predict(x, deadline=5.0), X_TEST[:36]))
@@ -222,7 +223,7 @@ def test_a_try_in_a_hurry_leaves_the_verdict_to_the_next(connect, server):
     server.mode = "slow:0.1"
     assert edge.predict(X_TEST[0], deadline=0.03)[0].reason == "deadline"
     assert edge.stats().breaker_opened == 1
-    wait_until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking")
+    until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking")
     assert edge.stats().breaker == "closed"
 
 
@@ -338,7 +339,7 @@ def test_a_storm_over_a_link_that_comes_and_goes(connect, proxy, server, bundle)
     assert stats.calls == 500
     assert stats.reasons == found
     proxy.use(Fault())
-    wait_until(lambda: edge.predict(X_TEST[0], deadline=5.0)[0].reason == "worth_asking")
+    until(lambda: edge.predict(X_TEST[0], deadline=5.0)[0].reason == "worth_asking")
 
 
 def test_a_long_trouble_leaves_no_connection_open(connect, proxy):
@@ -351,7 +352,7 @@ def test_a_long_trouble_leaves_no_connection_open(connect, proxy):
         assert "deadline" in found
     proxy.use(Fault(), drop=False)
     assert edge.predict(X_TEST[0], deadline=5.0)[0].reason == "worth_asking"
-    wait_until(lambda: proxy.open <= 1)
+    until(lambda: proxy.open <= 1)
 
 
 def test_a_server_that_restarts_is_found_again(connect, proxy):
@@ -360,5 +361,5 @@ def test_a_server_that_restarts_is_found_again(connect, proxy):
     proxy.use(Fault("refuse"))
     assert "worth_asking" not in reasons(edge, 5)
     proxy.use(Fault())
-    wait_until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking", 5.0)
+    until(lambda: edge.predict(X_TEST[0])[0].reason == "worth_asking", 5.0)
     assert edge.stats().breaker == "closed"

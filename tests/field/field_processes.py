@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-from mlserver_process import free_ports
+from waiting import free_port
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ class Server:
 
     def __init__(self, bundle: Path, folder: Path, *flags: str) -> None:
         self.bundle, self.folder, self.flags = bundle, folder, flags
-        self.port = free_ports(1)[0]
+        self.port = free_port()
         self.ledger = folder / "ledger.db"
         self.process: subprocess.Popen[bytes] | None = None
 

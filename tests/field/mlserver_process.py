@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,21 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from waiting import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("L2H_MLSERVER_PYTHON", ROOT / ".venv-mlserver" / "bin" / "python"))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 @contextmanager

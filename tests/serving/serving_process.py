@@ -219,13 +219,3 @@ def make_key(folder: Path, name: str = "alice", **options) -> tuple[Path, str, s
     path = folder / "keys.json"
     key, text = add_key(path, name, **options)
     return path, key.id, text
-
-
-def until(condition, seconds: float = PATIENCE):
-    """Wait for something to become true, and give it."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s")
-        time.sleep(0.02)
-    return found

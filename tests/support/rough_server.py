@@ -1,14 +1,11 @@
-"""A real HTTP server of the protocol that misbehaves on command, and a TCP proxy that does what networks do."""
+"""A real HTTP server of the protocol that misbehaves on command."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import json
-import socket
 import ssl
-import struct
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -17,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from fault_proxy import Looping, reset
 
 from l2h import protocol
 
@@ -40,51 +38,7 @@ class Asked:
         return protocol.decode_request(self.body, length).inputs[0].data
 
 
-class _Looping:
-    """Something that lives on an event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._live: set[asyncio.Task[None]] = set()
-
-    @property
-    def open(self) -> int:
-        """How many connections there are."""
-        return len(self._live)
-
-    def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
-
-    def listen(self, serve: Any, tls: ssl.SSLContext | None = None) -> int:
-        self._server = self.call(asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls, backlog=512))
-        return self._server.sockets[0].getsockname()[1]
-
-    async def _drop(self) -> None:
-        tasks = list(self._live)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _shut(self) -> None:
-        self._server.close()
-        await self._drop()
-
-    def close(self) -> None:
-        self.call(self._shut())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class RoughServer(_Looping):
+class RoughServer(Looping):
     """Answers by the protocol, unless told otherwise.
 
     Args:
@@ -136,10 +90,6 @@ class RoughServer(_Looping):
 
     def follow(self, modes: Iterable[str], then: str = "answer") -> None:
         self.script, self.mode = deque(modes), then
-
-    def drop(self) -> None:
-        """Close every connection, idle ones included."""
-        self.call(self._drop())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -344,109 +294,3 @@ class RoughServer(_Looping):
         labels = self.scores(asked.inputs()).argmax(axis=1).astype(argument or "int64")
         body, headers = self.encoded(asked, data=labels)
         return await self._reply(writer, body, 200, headers)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What happens to a connection: pass, refuse, half_open, cut or stall (``after`` bytes down), delay, drip."""
-
-    kind: str = "pass"
-    after: int = 0
-    seconds: float = 0.0
-
-
-class Proxy(_Looping):
-    """Passes connections on to a port, with a fault for each."""
-
-    def __init__(self, target: int) -> None:
-        super().__init__()
-        self.target = target
-        self.fault = Fault()
-        self.seen = 0
-        self.port = self.listen(self._serve)
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def use(self, fault: Fault, drop: bool = True) -> None:
-        """From now on this; connections under way end."""
-        self.fault = fault
-        if drop:
-            self.call(self._drop())
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._live.add(task)
-        self.seen += 1
-        try:
-            await self._pass_on(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            self._live.discard(task)
-            reset(writer)
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.fault.kind == "refuse":
-            return
-        if self.fault.kind == "half_open":
-            await asyncio.Event().wait()
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", self.target)
-        ways = [asyncio.create_task(_pump(reader, to_server)), asyncio.create_task(self._down(from_server, writer))]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            to_server.close()
-
-    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        sent = 0
-        while chunk := await reader.read(65536):
-            fault = self.fault
-            if fault.kind == "delay":
-                await asyncio.sleep(fault.seconds)
-            if fault.kind in ("cut", "stall"):
-                chunk = chunk[: max(0, fault.after - sent)]
-            if fault.kind == "drip":
-                for i in range(len(chunk)):
-                    writer.write(chunk[i : i + 1])
-                    await writer.drain()
-                    await asyncio.sleep(fault.seconds)
-            else:
-                writer.write(chunk)
-            await writer.drain()
-            sent += len(chunk)
-            if fault.kind == "stall" and sent >= fault.after:
-                await asyncio.Event().wait()
-            if fault.kind == "cut" and sent >= fault.after:
-                return
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while chunk := await reader.read(65536):
-        writer.write(chunk)
-        await writer.drain()
-
-
-def reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection with a reset."""
-    with suppress(OSError, AttributeError):
-        peer = writer.get_extra_info("socket")
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-
-
-def closed_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for something that another thread brings about."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.002)

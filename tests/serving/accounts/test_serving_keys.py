@@ -7,7 +7,8 @@ import os
 import stat
 
 import pytest
-from serving_process import Client, Server, make_key, until
+from serving_process import Client, Server, make_key
+from waiting import until
 
 from l2h.cli.app import run
 from l2h.serving.accounts.allowance import Quota, Rate

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from serving_maker import linear, write_bundle
-from serving_process import Client, Load, Server, make_key, until
+from serving_process import Client, Load, Server, make_key
+from waiting import until
 
 from l2h import protocol
 

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_process import Client, Server, make_key, until
+from serving_process import Client, Server, make_key
+from waiting import until
 
 from l2h.serving.accounts.allowance import Quota, Rate
 from l2h.serving.accounts.keys import change_key, read_keys

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 from serving_maker import linear, write_bundle
-from serving_process import Client, Server, until
+from serving_process import Client, Server
+from waiting import until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle

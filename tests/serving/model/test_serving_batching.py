@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 from serving_maker import linear, write_bundle
-from serving_process import Client, Server, until
+from serving_process import Client, Server
+from waiting import until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from serving_maker import linear, write_bundle
-from serving_process import Client, Server, until
+from serving_process import Client, Server
+from waiting import until
 
 MOST = 4
 WAIT = 0.5

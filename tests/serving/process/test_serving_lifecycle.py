@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 from serving_maker import linear, write_bundle
-from serving_process import Client, Load, Server, make_key, until
+from serving_process import Client, Load, Server, make_key
+from waiting import until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle

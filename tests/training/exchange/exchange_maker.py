@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import waiting
+from waiting import until
 
 import l2h
 from l2h.training.exchange import ReceivedSnapshot, SnapshotFetcher, SnapshotStore
-
-T = TypeVar("T")
 
 TOKEN = "a-shared-token"
 IDENTITY: dict[str, Any] = {"classes": 10, "input_shape": (3, 32, 32), "data": "f00d"}
@@ -39,15 +39,6 @@ def fetcher_for(url: str, folder: Path, kind: str = "weights", **changes: Any) -
     return SnapshotFetcher(url, kind=kind, folder=folder, **settings)
 
 
-def until(check: Callable[[], T], seconds: float = 20.0) -> T:
-    """Poll until ``check`` gives something true, and give that."""
-    deadline = time.monotonic() + seconds
-    while not (value := check()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-    return value
-
-
 def arrives(fetcher: SnapshotFetcher, version: int, seconds: float = 20.0) -> ReceivedSnapshot:
     """Wait until this version or a newer one is here."""
 
@@ -61,12 +52,12 @@ def arrives(fetcher: SnapshotFetcher, version: int, seconds: float = 20.0) -> Re
 def run_role(*arguments: object) -> subprocess.Popen[str]:
     """Start ``exchange_process.py`` as another program."""
     script = Path(__file__).with_name("exchange_process.py")
-    source = str(Path(l2h.__file__).parents[1])
+    path = [Path(l2h.__file__).parents[1], Path(waiting.__file__).parent]
     return subprocess.Popen(
         [sys.executable, str(script), *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
     )
 
 

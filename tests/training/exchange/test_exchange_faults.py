@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from exchange_maker import IDENTITY, TOKEN, arrives, content, fetcher_for, publish, until, whole
+from exchange_maker import IDENTITY, TOKEN, arrives, content, fetcher_for, publish, whole
 from fault_proxy import Fault, FaultProxy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import until
 
 from l2h.training.exchange import PublisherServer, SnapshotStore
 

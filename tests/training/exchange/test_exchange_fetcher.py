@@ -8,8 +8,9 @@ import socket
 import time
 
 import pytest
-from exchange_maker import IDENTITY, QUICK, TOKEN, arrives, fetcher_for, publish, until, whole
+from exchange_maker import IDENTITY, QUICK, TOKEN, arrives, fetcher_for, publish, whole
 from fault_proxy import Fault, FaultProxy
+from waiting import until
 
 from l2h.training.exchange import (
     ExchangeError,

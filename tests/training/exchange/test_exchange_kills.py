@@ -7,8 +7,9 @@ import signal
 import time
 
 import pytest
-from exchange_maker import arrives, fetcher_for, publish, run_role, until, whole, words
+from exchange_maker import arrives, fetcher_for, publish, run_role, whole, words
 from fault_proxy import Fault, FaultProxy
+from waiting import until
 
 from l2h.training.exchange import SnapshotStore
 

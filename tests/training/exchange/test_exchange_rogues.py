@@ -8,8 +8,9 @@ from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, until, whole
+from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, whole
 from fault_proxy import Fault, FaultProxy
+from waiting import until
 
 STATED = json.dumps({**IDENTITY, "protocol": 1, "run": "rogue", "kinds": ["weights"]}).encode()
 DIGEST = sha256(STATED).hexdigest()

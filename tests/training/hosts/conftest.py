@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hosts_maker import PUBLISH, Pair, Program, free_port, save_data
+from hosts_maker import PUBLISH, Pair, Program, save_data
+from waiting import free_port
 
 
 @pytest.fixture(scope="session")

@@ -7,19 +7,15 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from commands import call, environment
-
-T = TypeVar("T")
+from waiting import until
 
 TOKEN = "a-token-of-both"
 DEADLINE = 90.0
@@ -47,22 +43,6 @@ def save_data(path: Path, classes: int = CLASSES, features: int = FEATURES, seed
     return path
 
 
-def until(check: Callable[[], T], alive: Callable[[], object] = lambda: None, seconds: float = DEADLINE) -> T:
-    """Poll until ``check`` gives something true, and give that; ``alive`` may complain meanwhile."""
-    deadline = time.monotonic() + seconds
-    while not (value := check()):
-        alive()
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-    return value
-
-
-def free_port() -> int:
-    """A port that nobody listens on, so that both sides can start at once."""
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        return int(unused.getsockname()[1])
-
-
 class Program:
     """``l2h train --role ROLE`` as a real process; what it says goes to a file beside its run folder."""
 
@@ -88,7 +68,7 @@ class Program:
 
     def port(self) -> int:
         """Where the server listens, once it says so."""
-        return int(until(lambda: re.search(r"offering \w+ at http://[\d.]+:(\d+)", self.text()), self.alive)[1])
+        return int(until(lambda: re.search(r"offering \w+ at http://[\d.]+:(\d+)", self.text()), alive=self.alive)[1])
 
     def text(self) -> str:
         """What this process has said so far."""
@@ -99,7 +79,7 @@ class Program:
 
     def epochs(self, least: int) -> None:
         """Wait until so many epochs are over."""
-        until(lambda: len(history(self.out)) >= least, self.alive)
+        until(lambda: len(history(self.out)) >= least, alive=self.alive)
 
     def send(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
@@ -117,7 +97,7 @@ class Program:
 
     def trained(self) -> None:
         """Wait until the server's training is over and its weights are in the run."""
-        until(lambda: "server" in config(self.out), self.alive)
+        until(lambda: "server" in config(self.out), alive=self.alive)
 
     def end(self) -> None:
         if self.process.poll() is None:

@@ -14,12 +14,12 @@ from hosts_maker import (
     Program,
     assert_only_published_copies,
     events,
-    free_port,
     history,
     link,
     steps_an_epoch,
     training_samples,
 )
+from waiting import free_port
 
 import l2h
 from l2h.models import build_scaled

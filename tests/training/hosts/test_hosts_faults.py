@@ -23,11 +23,10 @@ from hosts_maker import (
     assert_only_published_copies,
     config,
     events,
-    free_port,
     history,
     link,
-    until,
 )
+from waiting import free_port, until
 
 from l2h.training.checkpoint import load_checkpoint
 
@@ -61,7 +60,7 @@ def suffer(proxy: FaultProxy, fault: Fault, client: Program, alive: Callable[[],
     proxy.use(fault)
     moved, epochs = proxy.down, len(history(client.out))
     enough = moved + fault.after + (SNAPSHOT if fault.kind == "corrupt" else 0)
-    until(lambda: proxy.down > enough and len(history(client.out)) > epochs, alive)
+    until(lambda: proxy.down > enough and len(history(client.out)) > epochs, alive=alive)
 
 
 @pytest.mark.long
@@ -81,7 +80,7 @@ def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tm
     server.kill()
     assert "server" not in config(pair.server), "it had finished before it was killed"
     alone = len(history(pair.client))
-    until(lambda: len(history(pair.client)) > alone, client.alive)  # the client trains on by itself
+    until(lambda: len(history(pair.client)) > alone, alive=client.alive)  # the client trains on by itself
     client.send(signal.SIGSTOP)  # so that it has something left to train, however long the other takes to start
 
     server = start("server", pair.server, *PUBLISH, "--linger", 120, "--resume")
@@ -91,11 +90,11 @@ def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tm
     client.kill()
     assert "system" not in config(pair.client), "it had finished before it was killed"
     alone = len(history(pair.server))
-    until(lambda: len(history(pair.server)) > alone, server.alive)  # and so does the server
+    until(lambda: len(history(pair.server)) > alone, alive=server.alive)  # and so does the server
     server.send(signal.SIGSTOP)
 
     client = start("client", pair.client, "--server-url", proxy.url, "--resume")
-    until(lambda: "resumed after epoch" in client.text(), client.alive)
+    until(lambda: "resumed after epoch" in client.text(), alive=client.alive)
     server.send(signal.SIGCONT)
     suffer(proxy, CORRUPT, client, alive)
     suffer(proxy, CUT, client, alive)
@@ -164,9 +163,9 @@ def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[...
     client = start("client", tmp_path / "client", "--server-url", f"http://127.0.0.1:{port}", *short)
     server.port()
     server.send(signal.SIGSTOP)  # so that it trains while the client does, however long that takes to start
-    until(lambda: "rejector:" in client.text(), client.alive)
+    until(lambda: "rejector:" in client.text(), alive=client.alive)
     server.send(signal.SIGCONT)
-    until(lambda: events(client.out, "used"), client.alive)
+    until(lambda: events(client.out, "used"), alive=client.alive)
     server.send(signal.SIGSTOP)
     assert "server" not in config(server.out), "it had trained before it was stopped"
     assert len(history(client.out)) < 12, "the client had trained before its peer was stopped"

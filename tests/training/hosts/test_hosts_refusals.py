@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from commands import assert_told, call
-from hosts_maker import SETTINGS, TOKEN, history, link, until
+from hosts_maker import SETTINGS, TOKEN, history, link
 from safetensors.torch import save
+from waiting import until
 
 from l2h import Settings
 from l2h.data import Dataset

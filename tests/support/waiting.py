@@ -1,0 +1,41 @@
+"""Waiting for what another thread or process brings about, and ports for it to listen on."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(check: Callable[[], T], seconds: float = 90.0, *, alive: Callable[[], object] = lambda: None) -> T:
+    """Poll until ``check`` gives something true, and return that; ``alive`` may raise meanwhile.
+
+    Raises:
+        AssertionError: it did not happen within ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    while not (value := check()):
+        alive()
+        assert time.monotonic() < end, f"it did not happen within {seconds:g} s"
+        time.sleep(0.01)
+    return value
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
+    finally:
+        for probe in sockets:
+            probe.close()
+
+
+def free_port() -> int:
+    """Return one such port."""
+    return free_ports(1)[0]
