@@ -23,10 +23,10 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 
 from l2h import metrics
-from l2h.cli.compare import GRID_1, GRID_E
-from l2h.cli.options import make_settings, parse_options
 from l2h.costs import FloatArray, generalized_loss
 from l2h.experiments.compare.seed import make_bench
+from l2h.experiments.comparing import GRID_1, GRID_E
+from l2h.experiments.overrides import make_settings, parse_options
 from l2h.experiments.plan import Plan, digits_plan, divide, load_data
 from l2h.losses import priced_losses
 from l2h.methods import Bench, Inputs
@@ -168,8 +168,8 @@ def main() -> None:
         c_e=GRID_E,
         server=server,
         limit=arguments.limit,
-        server_options=base.server_options | options["server"],
-        rejector_options=base.rejector_options | options["rejector"],
+        server_options=base.server_options | options["server_options"],
+        rejector_options=base.rejector_options | options["rejector_options"],
         settings=settings,
     )
     fields = ["variant", "seed", "risk", "gain", "student", "client", "server", "multiply_adds"]

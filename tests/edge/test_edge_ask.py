@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,10 +19,9 @@ from waiting import free_port
 import l2h
 from l2h.bundle import DeviceBundle
 from l2h.cli.app import run
-from l2h.cli.ask import read_inputs
 from l2h.edge.errors import EdgeSettingsError
 from l2h.edge.keys import read_key
-from l2h.errors import DataError, L2HWarning
+from l2h.errors import L2HWarning
 
 
 def call(*arguments):
@@ -155,38 +153,6 @@ def test_what_is_no_bundle_or_no_input_is_told(folder, inputs, tmp_path):
     status, _, err = call(folder, tmp_path / "wide.npy")
     assert status == 1
     assert "shape" in err
-
-
-# Inputs.
-
-
-def test_inputs_of_every_kind(tmp_path, bundle):
-    np.savez(tmp_path / "four.npz", X_train=X_TEST[:9], y_train=np.zeros(9), X_test=X_TEST[9:], y_test=np.zeros(2))
-    assert np.array_equal(read_inputs(str(tmp_path / "four.npz"), bundle), X_TEST[9:])
-    np.savez(tmp_path / "one.npz", whatever=X_TEST)
-    assert np.array_equal(read_inputs(str(tmp_path / "one.npz"), bundle), X_TEST)
-    np.savez(tmp_path / "two.npz", a=X_TEST, b=X_TEST)
-    with pytest.raises(DataError, match="name the inputs X"):
-        read_inputs(str(tmp_path / "two.npz"), bundle)
-    for name in ("bad.npy", "bad.npz"):
-        (tmp_path / name).write_bytes(b"no arrays at all")
-        with pytest.raises(DataError, match="plain arrays"):
-            read_inputs(str(tmp_path / name), bundle)
-    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
-    with pytest.raises(DataError, match="plain arrays"):
-        read_inputs(str(tmp_path / "objects.npy"), bundle)
-    assert read_inputs("digits", bundle).shape[1:] == (1, 8, 8)
-    with pytest.raises(DataError, match="not there"):
-        read_inputs("nowhere", bundle)
-
-
-def test_an_image_is_read_as_in_training(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    grey = np.arange(64, dtype=np.uint8).reshape(8, 8)
-    image.fromarray(grey).save(tmp_path / "grey.png")
-    for channels in (1, 3):
-        read = read_inputs(str(tmp_path / "grey.png"), SimpleNamespace(input_shape=(channels, 8, 8)))
-        assert np.array_equal(read, np.repeat(grey[None, None], channels, axis=1))
 
 
 # The key.

@@ -1,10 +1,10 @@
-"""The command line: ``l2h demo | train | evaluate``."""
+"""The command line: it parses options, calls one function of the package and prints the result."""
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """Entry point of ``l2h``. Exit status: 0, 1 (it failed), 2 (bad usage), 130 (interrupted)."""
+    """Run ``l2h`` and exit with 0, 1 (it failed), 2 (bad usage) or 130 (interrupted)."""
     import sys
 
     try:

@@ -1,4 +1,4 @@
-"""The commands' frame: one application, one way to fail."""
+"""The application that holds the commands, and the one way in which they fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.text import Text
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 
 def _guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """An error of L2H ends the command with one line and the right exit status, not with a traceback."""
+    """Return the command, ending with one line and the right exit status at an error of L2H, not with a traceback."""
 
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
@@ -67,14 +67,14 @@ def _fail(error: Exception, status: int) -> NoReturn:
 
 for _command in (demo, train, calibrate, evaluate, compare, paper, export, serve, ask):
     app.command()(_guarded(_command))
-_keys = typer.Typer(name="keys", help="Who may ask a server, and how much.", no_args_is_help=True)
-for _name, _each in KEYS.items():
-    _keys.command(_name)(_guarded(_each))
-app.add_typer(_keys)
-_bench = typer.Typer(name="bench", help="How fast the two sides are here.", no_args_is_help=True)
-for _name, _one in BENCH.items():
-    _bench.command(_name)(_guarded(_one))
-app.add_typer(_bench)
+for _group, _help, _commands in (
+    ("keys", "Who may ask a server, and how much.", KEYS),
+    ("bench", "How fast the two sides are here.", BENCH),
+):
+    _inner = typer.Typer(name=_group, help=_help, no_args_is_help=True)
+    for _name, _command in _commands.items():
+        _inner.command(_name)(_guarded(_command))
+    app.add_typer(_inner)
 
 
 def _version(show: bool) -> None:
@@ -90,15 +90,15 @@ def options(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
 ) -> None:
-    """What every command takes."""
+    """Set what every command shares."""
     log_to_stderr(logging.WARNING if quiet else logging.INFO)
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run one command and give its exit status."""
+    """Run one command and return its exit status."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", category=l2h.errors.L2HWarning)
-        warnings.showwarning = _tell
+        warnings.showwarning = _show_warning
         try:
             app(args=arguments)
         except SystemExit as exit_:
@@ -109,16 +109,9 @@ def run(arguments: list[str] | None = None) -> int:
 _show = warnings.showwarning
 
 
-def _tell(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Our own warnings as a line of the log, for people; those of others as Python shows them."""
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Log our own warnings as a line for people; show those of others as Python does."""
     if issubclass(category, l2h.errors.L2HWarning):
         log.warning("%s", message)
     else:
-        _show(message, category, filename, lineno, file, line)
+        _show(message, category, *where, **more)

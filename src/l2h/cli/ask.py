@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from l2h.cli.groups import takes_groups
+from l2h.cli.options import BundleFolder, KeyFile
+
 if TYPE_CHECKING:
-    from l2h.bundle import DeviceBundle
     from l2h.costs import Costs
     from l2h.edge import EdgeClient
     from l2h.edge.stats import EdgeStats
@@ -17,8 +20,11 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-def ask(
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder, as l2h export writes it.")],
+@dataclass(frozen=True)
+class AskOptions:
+    """The bundle, the inputs, and how the server is asked."""
+
+    bundle: BundleFolder
     inputs: Annotated[
         str | None,
         typer.Argument(
@@ -26,32 +32,33 @@ def ask(
             help="One input or many: a .npy, an .npz, an image, or what l2h train takes as --data (its test part). "
             "Without it the server is only checked.",
         ),
-    ] = None,
-    server: Annotated[str | None, typer.Option("--server", "-s", help="http://HOST:PORT or https://HOST.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds for an answer.")] = 0.2,
-    c_e: Annotated[float | None, typer.Option("--c-e", help="Price of a request. (default: the bundle's)")] = None,
+    ] = None
+    server: Annotated[str | None, typer.Option("--server", "-s", help="http://HOST:PORT or https://HOST.")] = None
+    deadline: Annotated[float, typer.Option(help="Seconds for an answer.")] = 0.2
+    c_e: Annotated[float | None, typer.Option("--c-e", help="Price of a request. (default: the bundle's)")] = None
     c_1: Annotated[
         float | None, typer.Option("--c-1", help="Price of a wrong remote answer. (default: the bundle's)")
-    ] = None,
+    ] = None
     limit: Annotated[
         str | None,
         typer.Option(help="A bound on asking: 20%, 20%@95%, 20%/1000, 100/1h. Without --c-e asking is free."),
-    ] = None,
-    key_file: Annotated[
-        Path | None, typer.Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")
-    ] = None,
-    local_only: Annotated[bool, typer.Option("--local-only", help="Ask nobody.")] = False,
+    ] = None
+    key_file: KeyFile = None
+    local_only: Annotated[bool, typer.Option("--local-only", help="Ask nobody.")] = False
     index: Annotated[
         list[int] | None, typer.Option("--index", "-i", help="Only this input, counted from 0; repeat for several.")
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Inputs a call.", min=1)] = 1,
-    model: Annotated[str | None, typer.Option(help="The model's name at the server. (default: the bundle's)")] = None,
+    ] = None
+    batch: Annotated[int, typer.Option(help="Inputs per call.", min=1)] = 1
+    model: Annotated[str | None, typer.Option(help="The model's name at the server. (default: the bundle's)")] = None
     binary: Annotated[
         bool, typer.Option("--binary/--no-binary", help="Tensors as bytes, or as JSON for servers that know no other.")
-    ] = True,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every answer, and the summary.")] = False,
-) -> None:
+    ] = True
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every answer, and the summary.")] = False
+
+
+@takes_groups
+def ask(options: AskOptions) -> None:
     """Answer inputs as a device does: locally, or by the server where that pays and comes in time.
 
     Example: [bold]l2h ask bundle digits --index 3 --server http://127.0.0.1:8080[/]
@@ -61,70 +68,37 @@ def ask(
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
     """
     from l2h.bundle import DeviceBundle
+    from l2h.cli.output import print_json
+    from l2h.data.inputs import read_inputs
     from l2h.edge import EdgeClient
     from l2h.edge.keys import read_key
     from l2h.limits import RateLimit
 
-    if inputs is None and (server is None or local_only):
+    inputs, server = options.inputs, options.server
+    if inputs is None and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")
-    loaded = DeviceBundle(bundle)
+    bundle = DeviceBundle(options.bundle)
     with EdgeClient(
-        loaded,
-        None if local_only else server,
-        deadline=deadline,
-        costs=_costs(loaded.costs, c_e, c_1),
-        limit=None if limit is None else RateLimit.parse(limit),
-        key=read_key(key_file),
-        model=model,
-        binary=binary,
-        verify_tls=True if ca_file is None else ca_file,
+        bundle,
+        None if options.local_only else server,
+        deadline=options.deadline,
+        costs=_costs(bundle.costs, options.c_e, options.c_1),
+        limit=None if options.limit is None else RateLimit.parse(options.limit),
+        key=read_key(options.key_file),
+        model=options.model,
+        binary=options.binary,
+        verify_tls=True if options.ca_file is None else options.ca_file,
     ) as edge:
         if inputs is None:
-            edge.check(timeout=max(deadline, 5.0))
-            _print_checked(edge, str(server), as_json)
+            edge.check(timeout=max(options.deadline, 5.0))
+            _print_checked(edge, str(server), options.as_json)
             return
-        rows = _answers(edge, read_inputs(inputs, loaded), index, batch)
+        rows = _answers(edge, read_inputs(inputs, bundle.input_shape), options.index, options.batch)
         stats = edge.stats()
-    if as_json:
-        from l2h.cli.output import print_json
-
+    if options.as_json:
         print_json({"answers": rows, "summary": _summary(rows, stats)})
     else:
         _print(rows, stats)
-
-
-def read_inputs(source: str, bundle: DeviceBundle) -> Any:
-    """Inputs for a bundle from a file, or from the test part of a data set; not compared with the bundle's yet.
-
-    Raises:
-        DataError: it is none of these, or damaged.
-    """
-    import numpy as np
-
-    from l2h.data.images import SUFFIXES, decode_images
-    from l2h.errors import DataError
-
-    path = Path(source).expanduser()
-    if path.suffix.lower() in SUFFIXES and path.is_file():
-        pixels = decode_images([path], lambda _: str(path), workers=1)
-        # As in training: a grey image among colour ones has three equal channels.
-        in_colour = len(bundle.input_shape) == 3 and bundle.input_shape[0] == 3
-        return np.repeat(pixels, 3, axis=1) if in_colour and pixels.shape[1] == 1 else pixels
-    if path.suffix not in (".npy", ".npz") or not path.is_file():
-        from l2h.data import load_dataset
-
-        return load_dataset(source).X_test
-    try:
-        found = np.load(path, allow_pickle=False)
-        if path.suffix == ".npy":
-            return found
-        with found:
-            names = [name for name in ("X_test", "X", "X_train") if name in found.files] or found.files
-            if not names or (names == found.files and len(names) > 1):
-                raise DataError(f"{source} holds {', '.join(found.files) or 'nothing'}: name the inputs X or X_test")
-            return found[names[0]]
-    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{source!r} is no whole file of plain arrays: {error}") from error
 
 
 def _costs(made_for: Costs, c_e: float | None, c_1: float | None) -> Costs | None:
@@ -136,22 +110,18 @@ def _costs(made_for: Costs, c_e: float | None, c_1: float | None) -> Costs | Non
 
 
 def _answers(edge: EdgeClient, X: Any, index: list[int] | None, batch: int) -> list[dict[str, Any]]:
-    """A row for each answer."""
-    import numpy as np
-
+    """Return one row per answer."""
     X = edge.bundle.check(X)
-    chosen = np.arange(len(X))
-    if index:
-        wrong = [i for i in index if not 0 <= i < len(X)]
-        if wrong:
-            raise typer.BadParameter(f"{wrong[0]} is not in 0..{len(X) - 1}", param_hint="--index")
-        chosen = np.array(index)
+    wrong = [i for i in index or [] if not 0 <= i < len(X)]
+    if wrong:
+        raise typer.BadParameter(f"{wrong[0]} is not in 0..{len(X) - 1}", param_hint="--index")
+    chosen = index or list(range(len(X)))
     rows = []
     for start in range(0, len(chosen), batch):
         part = chosen[start : start + batch]
         answers = edge.predict(X[part])
         saving = edge.judge(X[part]).saving(edge.costs)
-        for i, answer, saved in zip(part.tolist(), answers, saving.tolist(), strict=True):
+        for i, answer, saved in zip(part, answers, saving.tolist(), strict=True):
             rows.append(
                 {
                     "index": i,
@@ -168,32 +138,24 @@ def _answers(edge: EdgeClient, X: Any, index: list[int] | None, batch: int) -> l
 
 
 def _summary(rows: list[dict[str, Any]], stats: EdgeStats) -> dict[str, Any]:
+    kept = ("latency", "round_trip", "requests", "retries", "charged", "breaker", "version", "error")
     return {
         "answers": len(rows),
         "remote": sum(row["source"] == "remote" for row in rows),
         "reasons": stats.reasons,
         "cost": sum(row["cost"] for row in rows),
-        "latency": stats.latency,
-        "round_trip": stats.round_trip,
-        "requests": stats.requests,
-        "retries": stats.retries,
-        "charged": stats.charged,
-        "breaker": stats.breaker,
-        "version": stats.version,
-        "error": stats.error,
+        **{name: getattr(stats, name) for name in kept},
     }
 
 
 def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
-    from rich import box
-    from rich.table import Table
+    from l2h.cli.output import make_table, print_line, print_pairs, print_table
 
-    from l2h.cli.output import make_console, print_pairs
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for name, side in (("input", "right"), ("label", "right"), ("class", "left"), ("source", "left"),
-                       ("reason", "left"), ("expected saving", "right"), ("latency", "right")):  # fmt: skip
-        table.add_column(name, justify="right" if side == "right" else "left")
+    table = make_table(
+        ("input", "label", "class", "source", "reason", "expected saving", "latency"),
+        right=("input", "label", "expected saving", "latency"),
+        padding=(0, 1),
+    )
     for row in rows[:_SHOWN]:
         table.add_row(
             str(row["index"]),
@@ -204,10 +166,9 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
             f"{row['expected_saving']:+.4f}",
             _milliseconds(row["latency"]),
         )
-    console = make_console()
-    console.print(table)
+    print_table(table)
     if len(rows) > _SHOWN:
-        console.print(f"{_SHOWN} of {len(rows)}; --json has all of them\n")
+        print_line(f"{_SHOWN} of {len(rows)}; --json has all of them\n")
     remote = sum(row["source"] == "remote" for row in rows)
     pairs = {
         "answers": f"{len(rows)}, {remote} of them by the server",
@@ -221,13 +182,13 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
 
 
 def _print_checked(edge: EdgeClient, server: str, as_json: bool) -> None:
+    from l2h.cli.output import print_json
+
     manifest = edge.bundle.manifest
     compared, versions = edge.classes_compared, edge.server_versions
     if as_json:
-        from l2h.cli.output import print_json
-
-        said = {"server": server, "model": manifest.name, "version": manifest.version, "fits": True}
-        print_json(said | {"classes_compared": compared, "server_versions": versions})
+        checked = {"server": server, "model": manifest.name, "version": manifest.version, "fits": True}
+        print_json(checked | {"classes_compared": compared, "server_versions": versions})
         return
     same = manifest.version in versions
     whose = (

@@ -1,4 +1,4 @@
-"""What a person sees while a command works, all of it on stderr."""
+"""Everything that a person sees while a command works: on stderr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("l2h")
 
 
 def log_to_stderr(level: int) -> None:
-    """Log lines of ``l2h`` to stderr: through rich on a terminal, so that they go above the bars."""
+    """Write the log of ``l2h`` to stderr: through rich on a terminal, so that the lines go above the bars."""
     log.setLevel(level)
     log.propagate = False
     log.handlers.clear()

@@ -1,4 +1,4 @@
-"""``l2h demo``: in two minutes, that asking for help pays."""
+"""``l2h demo``: show in two minutes that asking for help pays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def demo(
     force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Train and judge a small system on handwritten digits: no data and no GPU needed.
+    """Train and evaluate a small system on handwritten digits: no data and no GPU needed.
 
     The client is a decision tree of depth 6, fitted to its own old samples and never changed. The server is a small
     convolutional net. The rejector reads the tree's scores and the image and decides who answers.
 
     Example: [bold]l2h demo --seed 1 --out runs/demo-1[/]
     """
-    from l2h.cli.bars import telling
+    from l2h.cli.bars import training_progress
     from l2h.cli.console import log
     from l2h.cli.output import print_json, print_results
     from l2h.experiments.evaluating import evaluate_plan
@@ -33,18 +33,18 @@ def demo(
     from l2h.report import write_run_page
 
     plan = digits_plan(seed, (c_1,), (c_e,))
-    _ = plan.specs  # a bad price is told before anything is trained
+    _ = plan.specs  # a bad price is refused before anything is trained
     dataset = load_data(plan)
-    with telling() as progress:
+    with training_progress() as progress:
         system = train_run(plan, dataset, RunTarget(out, force=force), progress)
-    results = evaluate_plan(system, dataset, plan, out)
-    write_run_page(results[0].report, dataset, out, system.history, plan.as_dict())
+    evaluations = evaluate_plan(system, dataset, plan, out)
+    page = write_run_page(evaluations, out)
     if as_json:
-        print_json(results[0].as_dict())
+        print_json(evaluations.results[0].as_dict())
         return
-    print_results(results)
+    print_results(evaluations.results)
     log.info("")
-    log.info("The page with every number and picture: %s", out / "report.html")
+    log.info("The page with every number and picture: %s", page)
     log.info("Next: the same system at other prices, with no new training:")
     log.info("  l2h evaluate %s --c-e 0.05 --c-e 0.2", out)
     log.info("Then your own client and data: l2h train --help")

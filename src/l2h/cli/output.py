@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,14 +14,32 @@ from rich.table import Table
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluation
 
+#: Figures of ``metrics.json``'s ``risk`` by the columns of the grid.
+_RISKS = {
+    "system": "system",
+    "never": "all_local",
+    "always": "all_remote",
+    "random": "random",
+    "conf.": "confidence",
+    "oracle": "oracle",
+}
+
 
 def print_json(values: Any) -> None:
-    """Plain values as JSON."""
+    """Print plain values as JSON."""
     sys.stdout.write(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
+def print_evaluations(results: Sequence[Evaluation], as_json: bool) -> None:
+    """Print ``metrics.json`` of every evaluation as a JSON list, or all of them as tables."""
+    if as_json:
+        print_json([result.as_dict() for result in results])
+    else:
+        print_results(results)
+
+
 def print_results(results: Sequence[Evaluation]) -> None:
-    """The contrastive table and the risk table of the first; a grid where there are several."""
+    """Print the contrastive table and the risk table of the first evaluation, and a grid where there are several."""
     from l2h.report import contrastive_table, risk_table
 
     out = make_console()
@@ -35,53 +53,65 @@ def print_results(results: Sequence[Evaluation]) -> None:
 
 
 def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
-    """Risk beside its baselines, a row a price and link."""
-    columns = {
-        "system": "system",
-        "all_local": "never",
-        "all_remote": "always",
-        "random": "random",
-        "confidence": "conf.",
-        "oracle": "oracle",
-    }
+    """Return the risk beside its baselines, one row per price and link."""
     with_sync = len({row["rejector"]["sync"] for row in metrics}) > 1
     with_bound = any(row["bound"] for row in metrics)
-    table = Table(
+    extra = [*(["sync"] if with_sync else []), *(["bound"] if with_bound else [])]
+    columns = ("c_1", "c_e", *extra, "sent", "accuracy", *_RISKS)
+    table = make_table(
+        columns,
+        right=columns,
         title="Risk at every price, beside never and always asking",
         title_justify="left",
         caption="bold: the lowest but the oracle's",
         caption_justify="left",
-        box=box.SIMPLE_HEAD,
         padding=(0, 1),
-        pad_edge=False,
         collapse_padding=True,
     )
-    extra = [*(["sync"] if with_sync else []), *(["bound"] if with_bound else [])]
-    for name in ("c_1", "c_e", *extra, "sent", "accuracy", *columns.values()):
-        table.add_column(name, justify="right")
     for row in metrics:
-        risk, costs = row["risk"], row["costs"]
-        best = min(risk[c] for c in columns if c != "oracle" and risk[c] is not None)
-        cells = ["n/a" if risk[c] is None else f"{risk[c]:.4f}" for c in columns]
-        marked = [
-            f"[bold]{text}[/]" if risk[c] == best and c != "oracle" else text
-            for c, text in zip(columns, cells, strict=True)
-        ]
+        costs = row["costs"]
         sync = [str(row["rejector"]["sync"])] if with_sync else []
         bound = [row["bound"]["limit"] if row["bound"] else "none"] if with_bound else []
         shares = [f"{100 * row['reject_rate']:.1f}%", f"{100 * row['accuracy']['system']:.1f}%"]
-        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", *sync, *bound, *shares, *marked)
+        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", *sync, *bound, *shares, *_risk_cells(row["risk"]))
     return table
 
 
-def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
-    """A title and a line for each pair."""
-    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
-    for name, value in pairs.items():
-        table.add_row(name, value)
+def _risk_cells(risk: Mapping[str, float | None]) -> Iterable[str]:
+    values = {column: risk[name] for column, name in _RISKS.items()}
+    lowest = min(value for column, value in values.items() if column != "oracle" and value is not None)
+    for column, value in values.items():
+        text = "n/a" if value is None else f"{value:.4f}"
+        yield f"[bold]{text}[/]" if value == lowest and column != "oracle" else text
+
+
+def make_table(columns: Sequence[str], right: Collection[str] = (), **style: Any) -> Table:
+    """Return an empty table of these columns, those in ``right`` flush right; ``style`` goes to rich."""
+    plain: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
+    table = Table(**plain | style)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table."""
     make_console().print(table)
 
 
+def print_line(text: str) -> None:
+    """Print a line of plain text, unwrapped."""
+    make_console().print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
+    """Print a title and a line for each pair."""
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    for name, value in pairs.items():
+        table.add_row(name, value)
+    print_table(table)
+
+
 def make_console() -> Console:
-    """stdout; wide enough for the tables where it is no terminal."""
+    """Return a console on stdout, wide enough for the tables where that is no terminal."""
     return Console() if sys.stdout.isatty() else Console(width=120)

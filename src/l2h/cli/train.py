@@ -1,22 +1,29 @@
-"""``l2h train``: a system around the user's client and data."""
+"""``l2h train``: train a system around the user's client and data."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from l2h.cli.options import TRAINING, Device, Limit, ModelOption, Precision, Set, TestPart
+from l2h.cli.groups import takes_groups
+from l2h.cli.options import PRICES, RUN, TRAINING, Device, Limit, ModelOption, Precision, Set, TestPart
 
 if TYPE_CHECKING:
+    from l2h.data import Dataset
+    from l2h.experiments.plan import Plan
+    from l2h.experiments.runs import RunTarget
     from l2h.system import HelpSystem
 
-_COSTS, _RUN, _TWO = "Prices", "Run", "Two programs over a network"
+_TWO = "Two programs over a network"
 
 
-def train(
+@dataclass(frozen=True)
+class ModelOptions:
+    """The data, and who answers; the names are those of :class:`l2h.experiments.plan.Plan`."""
+
     data: Annotated[
         str,
         typer.Option(
@@ -25,10 +32,9 @@ def train(
             help="digits, an .npz, an image folder, Hugging Face Parquet (FILE, or DIR/NAME for NAME-train.parquet), "
             "CIFAR python batches, or SVHN .mat.",
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.", rich_help_panel=_RUN)],
-    test: TestPart = None,
-    limit: Limit = None,
+    ]
+    test: TestPart = None
+    limit: Limit = None
     client: Annotated[
         str,
         typer.Option(
@@ -37,29 +43,63 @@ def train(
             help="The classifier that cannot change: an .onnx, .pt (TorchScript) or .pt2 file; or a stand-in trained "
             "here first: tree, lenet5, alexnet, vit, mlp.",
         ),
-    ] = "lenet5",
+    ] = "lenet5"
     client_share: Annotated[
         float,
         typer.Option(help="Share of the training samples a stand-in client is trained on; below 1 they are its own."),
-    ] = 1.0,
+    ] = 1.0
     server: Annotated[
         str,
         typer.Option("--server", "-e", help="lenet5, alexnet, vit or mlp; or the .onnx file of a server kept as is."),
-    ] = "alexnet",
+    ] = "alexnet"
     rejector: Annotated[
         str, typer.Option("--rejector", "-r", help="attached (sees the client's scores) or separate.")
-    ] = "attached",
-    calibration: Annotated[float, typer.Option(help="Share of the training samples kept for calibration.")] = 0.1,
+    ] = "attached"
+    calibration: Annotated[float, typer.Option(help="Share of the training samples kept for calibration.")] = 0.1
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the run goes, and how it is reported."""
+
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.", rich_help_panel=RUN)]
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the interrupted run in the folder.", rich_help_panel=RUN)
+    ] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run that is in the folder.", rich_help_panel=RUN)
+    ] = False
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Epochs between two checkpoints.", min=1, rich_help_panel=RUN)
+    ] = 1
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard logs into the run folder.", rich_help_panel=RUN)
+    ] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the metrics as JSON: a list, one per price.", rich_help_panel=RUN)
+    ] = False
+
+
+@dataclass(frozen=True)
+class PriceOptions:
+    """The grid of prices."""
+
     c_1: Annotated[
         list[float] | None,
         typer.Option(
-            "--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)", rich_help_panel=_COSTS
+            "--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)", rich_help_panel=PRICES
         ),
-    ] = None,
+    ] = None
     c_e: Annotated[
         list[float] | None,
-        typer.Option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)", rich_help_panel=_COSTS),
-    ] = None,
+        typer.Option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)", rich_help_panel=PRICES),
+    ] = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the server and the rejector are trained."""
+
     sync: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,85 +108,82 @@ def train(
             "trace:FILE.csv, onoff:10:40 (mean steps up and down); repeat for several beside each other. (default: 1)",
             rich_help_panel=TRAINING,
         ),
-    ] = None,
+    ] = None
     recipe: Annotated[
         str, typer.Option(help="default, or paper: Algorithm 1 step by step.", rich_help_panel=TRAINING)
-    ] = "default",
+    ] = "default"
     loss: Annotated[
         str | None,
         typer.Option(
             help="priced (any price at run time), shifted, swapped or paper. (default: priced; recipe paper: paper)",
             rich_help_panel=TRAINING,
         ),
-    ] = None,
+    ] = None
     honest: Annotated[
         str,
         typer.Option(
             help="Samples for the rejector that the server has not fitted: auto, holdout, crossfit, none.",
             rich_help_panel=TRAINING,
         ),
-    ] = "auto",
+    ] = "auto"
     augment: Annotated[
         str | None,
         typer.Option(
             help="none, shift or flip+shift. (default: what suits the data; recipe paper: none)",
             rich_help_panel=TRAINING,
         ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=TRAINING)] = 0,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    set_: Set = None,
-    option: ModelOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the interrupted run in the folder.", rich_help_panel=_RUN)
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the run that is in the folder.", rich_help_panel=_RUN)
-    ] = False,
-    checkpoint_every: Annotated[
-        int, typer.Option(help="Epochs between two checkpoints.", min=1, rich_help_panel=_RUN)
-    ] = 1,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard logs into the run folder.", rich_help_panel=_RUN)
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the metrics as JSON: a list, one a price.", rich_help_panel=_RUN)
-    ] = False,
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=TRAINING)] = 0
+    device: Device = "auto"
+    precision: Precision = "fp32"
+    set_: Set = None
+    option: ModelOption = None
+
+
+@dataclass(frozen=True)
+class HostOptions:
+    """One side of Algorithm 2 alone, and how it reaches the other."""
+
     role: Annotated[
         str | None,
         typer.Option(
             help="One side of Algorithm 2 alone: server or client. With --recipe paper.", rich_help_panel=_TWO
         ),
-    ] = None,
-    listen: Annotated[
-        str, typer.Option(help="Role server: HOST:PORT to offer snapshots at.", rich_help_panel=_TWO)
-    ] = "127.0.0.1:8470",
+    ] = None
+    listen: Annotated[str, typer.Option(help="Role server: HOST:PORT to offer snapshots at.", rich_help_panel=_TWO)] = (
+        "127.0.0.1:8470"
+    )
     server_url: Annotated[
         str | None, typer.Option(help="Role client: where the server's side offers them.", rich_help_panel=_TWO)
-    ] = None,
+    ] = None
     token_file: Annotated[
         Path | None, typer.Option(help="The token both sides share. (default: L2H_TOKEN)", rich_help_panel=_TWO)
-    ] = None,
+    ] = None
     send: Annotated[
         str,
         typer.Option(
-            help="weights, or answers: one bit a training sample, where both sides hold the same samples.",
+            help="weights, or answers: one bit per training sample, where both sides hold the same samples.",
             rich_help_panel=_TWO,
         ),
-    ] = "weights",
+    ] = "weights"
     publish_every: Annotated[
         int | None,
         typer.Option(help="Role server: steps between two snapshots. (default: an epoch)", min=1, rich_help_panel=_TWO),
-    ] = None,
+    ] = None
     linger: Annotated[
         float, typer.Option(help="Role server: seconds to stay after the training.", min=0, rich_help_panel=_TWO)
-    ] = 30.0,
+    ] = 30.0
     poll: Annotated[
-        float, typer.Option(help="Role client: seconds between two looks for news.", min=0.01, rich_help_panel=_TWO)
-    ] = 1.0,
+        float,
+        typer.Option(help="Role client: seconds between two checks for a snapshot.", min=0.01, rich_help_panel=_TWO),
+    ] = 1.0
+
+
+@takes_groups
+def train(
+    models: ModelOptions, run: RunOptions, prices: PriceOptions, training: TrainingOptions, hosts: HostOptions
 ) -> None:
-    """Train a server and a rejector around a client, and judge them on the test set.
+    """Train a server and a rejector around a client, and evaluate them on the test set.
 
     Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --out runs/digits[/]
 
@@ -157,76 +194,77 @@ def train(
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
     runs/cifar10[/]
     """
-    from l2h.cli.bars import telling
     from l2h.cli.console import log
-    from l2h.cli.options import make_settings, parse_options
-    from l2h.cli.output import print_json, print_results
+    from l2h.cli.output import print_evaluations
     from l2h.experiments.evaluating import evaluate_plan
-    from l2h.experiments.plan import Plan, load_data
+    from l2h.experiments.plan import load_data, with_augment
     from l2h.experiments.runs import RunTarget
-    from l2h.experiments.training import train_run
     from l2h.report import write_run_page
 
-    options = parse_options(option or [])
-    settings = make_settings(
-        {
-            "recipe": recipe,
-            "loss": loss or ("paper" if recipe == "paper" else "priced"),
-            "honest": honest,
-            "seed": seed,
-            "device": device,
-            "precision": precision,
-        },
-        set_ or [],
-        server,
-    )
-    plan = Plan(
-        data=data,
-        test=test,
-        limit=limit,
-        client=client,
-        client_share=client_share,
-        calibration=calibration,
-        server=server,
-        rejector=rejector,
-        c_1=tuple(c_1 or (1.0,)),
-        c_e=tuple(c_e or (0.1,)),
-        sync=tuple(sync or ("1",)),
-        client_options=options["client"],
-        server_options=options["server"],
-        rejector_options=options["rejector"],
-        settings=settings,
-    )
-    _ = plan.specs  # a bad price or link is told before anything is trained
+    plan = _plan(models, prices, training)
+    _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
-    if augment is None:
-        augment = "none" if recipe == "paper" else dataset.augment
-    plan = replace(plan, settings=replace(settings, augment=augment))
-    if role not in (None, "server", "client"):
-        raise typer.BadParameter(f"{role!r} is unknown; known: server, client", param_hint="--role")
-    if role == "client" and server_url is None:
-        raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
-    target = RunTarget(out, force, resume, checkpoint_every)
-    with telling(tensorboard=out / "tensorboard" if tensorboard else None) as progress:
-        if role is None:
-            system: HelpSystem | None = train_run(plan, dataset, target, progress)
-        else:
-            from l2h.experiments.two_hosts import train_client_side, train_server_side
-            from l2h.training.hosts_run import HostLink, read_token
-
-            link = HostLink(read_token(token_file), send, listen, server_url or "", publish_every, linger, poll)
-            if role == "server":
-                train_server_side(plan, dataset, target, link, progress)
-                return
-            system = train_client_side(plan, dataset, target, link, progress)
+    plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
+    target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
+    system = _train(plan, dataset, target, hosts, run.out / "tensorboard" if run.tensorboard else None)
     if system is None:
-        log.info("trained on answers alone: l2h evaluate %s --server-run RUN, with RUN the folder of the server", out)
         return
-    results = evaluate_plan(system, dataset, plan, out)
-    syncs = [spec.sync for spec in system.specs]
-    write_run_page(results[0].report, dataset, out, system.history, plan.as_dict(), syncs)
-    if as_json:
-        print_json([result.as_dict() for result in results])
-        return
-    print_results(results)
-    log.info("The page with every number and picture: %s", out / "report.html")
+    evaluations = evaluate_plan(system, dataset, plan, run.out)
+    page = write_run_page(evaluations, run.out)
+    print_evaluations(evaluations.results, run.as_json)
+    if not run.as_json:
+        log.info("The page with every number and picture: %s", page)
+
+
+def _plan(models: ModelOptions, prices: PriceOptions, training: TrainingOptions) -> Plan:
+    from l2h.experiments.overrides import make_settings, parse_options
+    from l2h.experiments.plan import Plan
+
+    options: dict[str, Any] = parse_options(training.option or [])
+    values = {name: getattr(training, name) for name in ("recipe", "honest", "seed", "device", "precision")}
+    values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
+    return Plan(
+        **vars(models),
+        c_1=tuple(prices.c_1 or (1.0,)),
+        c_e=tuple(prices.c_e or (0.1,)),
+        sync=tuple(training.sync or ("1",)),
+        settings=make_settings(values, training.set_ or [], models.server),
+        **options,
+    )
+
+
+def _train(
+    plan: Plan, dataset: Dataset, target: RunTarget, hosts: HostOptions, tensorboard: Path | None
+) -> HelpSystem | None:
+    """Train all of the system, or one side of it; None where there is no system to evaluate here."""
+    from l2h.cli.bars import training_progress
+    from l2h.cli.console import log
+    from l2h.experiments.training import train_run
+
+    if hosts.role not in (None, "server", "client"):
+        raise typer.BadParameter(f"{hosts.role!r} is unknown; known: server, client", param_hint="--role")
+    if hosts.role == "client" and hosts.server_url is None:
+        raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
+    with training_progress(tensorboard) as progress:
+        if hosts.role is None:
+            return train_run(plan, dataset, target, progress)
+        from l2h.experiments.two_hosts import train_client_side, train_server_side
+        from l2h.training.hosts_run import HostLink, read_token
+
+        link = HostLink(
+            read_token(hosts.token_file),
+            hosts.send,
+            hosts.listen,
+            hosts.server_url or "",
+            hosts.publish_every,
+            hosts.linger,
+            hosts.poll,
+        )
+        if hosts.role == "server":
+            train_server_side(plan, dataset, target, link, progress)
+            return None
+        system = train_client_side(plan, dataset, target, link, progress)
+    if system is None:
+        evaluate = f"l2h evaluate {target.folder} --server-run RUN"
+        log.info("trained on answers alone: %s, with RUN the folder of the server", evaluate)
+    return system

@@ -1,4 +1,4 @@
-"""Evaluate a system at every price and under every bound on asking."""
+"""Evaluate a system, a finished run or several seeds of one: at every price, under every bound on asking."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
+from l2h.errors import RunError
 from l2h.experiments import runs
+from l2h.experiments.finished import open_run
 from l2h.experiments.plan import Plan
 from l2h.limits import RateLimit
-from l2h.metrics import Report
+from l2h.metrics import Report, spread_of_reports
 from l2h.system import HelpSystem
 
 
@@ -35,6 +37,48 @@ class Evaluation:
         }
 
 
+@dataclass(frozen=True)
+class Evaluations:
+    """The evaluations of one run, with what they were made from.
+
+    Attributes:
+        results: one per price, rejector and bound.
+        dataset: the data set whose test part was used.
+        training: plain values of the plan that the run was trained by.
+        specs: one per rejector of the system.
+        history: the rows of its training, where they are at hand.
+    """
+
+    results: list[Evaluation]
+    dataset: Dataset
+    training: dict[str, Any]
+    specs: Sequence[RejectorSpec]
+    history: Sequence[dict[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions under which finished runs are evaluated.
+
+    Attributes:
+        data: a data set other than the run's.
+        test: its test part, where that is a file of its own.
+        c_1: inaccuracy costs; None: the run's.
+        c_e: prices of a request; None: the run's.
+        bounds: on asking; under a bound and without prices asking is free.
+        rule: how a share is met.
+        server_run: the run of a server that was trained by itself.
+    """
+
+    data: str | None = None
+    test: str | None = None
+    c_1: list[float] | None = None
+    c_e: list[float] | None = None
+    bounds: Sequence[RateLimit] = ()
+    rule: str | None = None
+    server_run: Path | None = None
+
+
 def evaluate_system(
     system: HelpSystem,
     dataset: Dataset,
@@ -52,8 +96,79 @@ def evaluate_system(
     ]
 
 
-def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> list[Evaluation]:
+def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> Evaluations:
     """Evaluate at every price of the plan, and write the metrics of the first price into the run folder."""
     results = evaluate_system(system, dataset, plan.costs)
     runs.write_metrics(folder, results[0].as_dict())
-    return results
+    return Evaluations(results, dataset, plan.as_dict(), system.specs, system.history)
+
+
+def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
+    """Evaluate a finished run, and write the metrics of the first price into ``out`` where that is given."""
+    run = open_run(folder, conditions.server_run)
+    dataset = run.dataset(conditions.data, conditions.test)
+    prices: list[Costs | None] = [*run.cost_grid(conditions.c_e, conditions.c_1)]
+    if conditions.bounds and conditions.c_e is None and conditions.c_1 is None:
+        prices = [None]
+    results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
+    if out is not None:
+        runs.write_metrics(out, results[0].as_dict())
+    return Evaluations(results, dataset, run.training, run.system.specs)
+
+
+def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[SeedSpread]:
+    """Evaluate runs that differ in their seed alone, and return the spread of every price over them.
+
+    Raises:
+        RunError: two runs share a seed, or differ in anything else.
+    """
+    require_seeds(folders)
+    by_run = [evaluate_run(folder, conditions).results for folder in folders]
+    for folder, results in zip(folders, by_run, strict=True):
+        if [(r.report.costs, r.spec) for r in results] != [(r.report.costs, r.spec) for r in by_run[0]]:
+            raise RunError(f"{folder} has other prices or rejectors than {folders[0]}: --c-1 and --c-e set the prices")
+    return [SeedSpread.of([result.as_dict() for result in same]) for same in zip(*by_run, strict=True)]
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """One price over several seeds.
+
+    Attributes:
+        seeds: how many there are.
+        spread: every figure of ``metrics.json`` with its mean, std and sem.
+        mean: ``metrics.json`` of the first seed, with the means of risk, accuracy and reject rate.
+    """
+
+    seeds: int
+    spread: dict[str, Any]
+    mean: dict[str, Any]
+
+    @classmethod
+    def of(cls, metrics: Sequence[dict[str, Any]]) -> SeedSpread:
+        """Return the spread of the ``metrics.json`` of several seeds."""
+        spread = spread_of_reports(metrics)
+        means = {
+            "reject_rate": spread["reject_rate"]["mean"],
+            "risk": {name: None if value is None else value["mean"] for name, value in spread["risk"].items()},
+            "accuracy": {name: value["mean"] for name, value in spread["accuracy"].items()},
+        }
+        return cls(len(metrics), spread, metrics[0] | means)
+
+
+def require_seeds(folders: Sequence[Path]) -> None:
+    """Raise :class:`RunError` where runs differ in anything but their seed: a mean over them would be misleading."""
+    seen: dict[int | None, Path] = {}
+    first: dict[str, Any] | None = None
+    for folder in folders:
+        training = dict(runs.read_config(folder).get("training", {}))
+        settings = dict(training.get("settings", {}))
+        seed = settings.pop("seed", None)
+        if seed is not None and seed in seen:
+            raise RunError(f"{folder} has the seed of {seen[seed]} ({seed}): give runs of different seeds")
+        seen[seed] = folder
+        training |= {"settings": settings, "c_1": None, "c_e": None}  # prices are compared where they are used
+        first = first or training
+        other = runs.differences(first, training)
+        if other:
+            raise RunError(f"{folder} is no other seed of {folders[0]}: {'; '.join(other[:4])}")

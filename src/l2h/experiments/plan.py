@@ -130,6 +130,13 @@ def load_data(plan: Plan) -> Dataset:
     return load_dataset(plan.data, plan.test, seed=plan.settings.seed, limit=plan.limit)
 
 
+def with_augment(plan: Plan, dataset: Dataset, augment: str | None) -> Plan:
+    """Return the plan with this augmentation; None: the plan's own, or else what suits the data."""
+    if augment is None:
+        augment = plan.settings.augment if plan.settings.augment != "none" else dataset.augment
+    return replace(plan, settings=replace(plan.settings, augment=augment))
+
+
 def divide(dataset: Dataset, plan: Plan) -> Parts:
     """Training samples for the client, for server and rejector, and for calibration.
 

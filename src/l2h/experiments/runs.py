@@ -83,6 +83,14 @@ def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = Fals
     write_config(folder, {"schema": SCHEMA, "training": dict(training)})
 
 
+def require_empty(folder: Path, *, force: bool) -> None:
+    """Raise :class:`RunError` where results cannot go into a folder: it is a file, or not empty and not forced."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose a folder")
+    if folder.exists() and any(folder.iterdir()) and not force:
+        raise RunError(f"{folder} is not empty: --force replaces what is in it")
+
+
 def _never_began(folder: Path) -> bool:
     """True for a run that failed before its first epoch: nothing is lost by starting over."""
     left = {path.name for path in folder.rglob("*") if path.is_file()}

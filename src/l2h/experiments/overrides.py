@@ -1,0 +1,79 @@
+"""Settings and model options from texts of the form ``NAME=VALUE``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from l2h.errors import SettingsError
+from l2h.models import recommended
+from l2h.settings import CHOICES, DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+
+
+def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str) -> Settings:
+    """Return settings for a server, from plain values and from overrides.
+
+    Args:
+        values: fields of :class:`l2h.Settings`; ``recipe`` must be among them. Stages that are not given get the
+            defaults of the recipe and of the server.
+        overrides: ``name=value``, also ``server.name=value`` and ``rejector.name=value`` for the stages.
+        server: a model's name, or a file.
+
+    Raises:
+        SettingsError: an override that cannot be read, or a value that cannot be used.
+    """
+    paper = values["recipe"] == "paper"
+    stages: dict[str, StageSettings] = {
+        "server": values.get("server") or (PAPER_SERVER if paper else recommended(server)),
+        "rejector": values.get("rejector") or (PAPER_REJECTOR if paper else DEFAULT_REJECTOR),
+    }
+    plain = dict(values)
+    for override in overrides:
+        name, value = _assignment(override)
+        stage, _, key = name.partition(".")
+        if name in ("augment", *stages):
+            raise SettingsError(f"--set {override}: {name} has a flag of its own, --{name}")
+        if not key:
+            # "none" is a choice of some settings, and no value of the others.
+            plain[name] = "none" if value is None and "none" in CHOICES.get(name, ()) else value
+        elif stage in stages and key in StageSettings.__dataclass_fields__:
+            stages[stage] = replace(stages[stage], **{key: value})
+        else:
+            known = ", ".join(StageSettings.__dataclass_fields__)
+            raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
+    return Settings.from_dict(plain | {name: vars(stage) for name, stage in stages.items()})
+
+
+def parse_options(options: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return options such as ``server.width=2`` by model: ``client_options``, ``server_options``, ``rejector_options``.
+
+    Raises:
+        SettingsError: an option that cannot be read.
+    """
+    by_model: dict[str, dict[str, Any]] = {"client_options": {}, "server_options": {}, "rejector_options": {}}
+    for option in options:
+        name, value = _assignment(option)
+        model, _, key = name.partition(".")
+        if f"{model}_options" not in by_model or not key:
+            raise SettingsError(
+                f"--option {option}: expected client.NAME=VALUE, server.NAME=VALUE or rejector.NAME=VALUE"
+            )
+        by_model[f"{model}_options"][key] = value
+    return by_model
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """Split ``name=value``; the value is a number, true, false or none where it reads as one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise SettingsError(f"{text!r} is no NAME=VALUE")
+    words: dict[str, Any] = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return name, words[value.lower()]
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
