@@ -6,10 +6,9 @@ import logging
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +51,17 @@ class FetchStatus:
         failures: how many failures there were, by reason.
     """
 
-    state: str
-    error: str | None
-    version: int | None
-    step: int | None
-    run: str | None
-    age_steps: int | None
-    age_seconds: float | None
-    syncs: int
-    bytes_moved: int
-    bytes_per_sync: float | None
-    failures: dict[str, int]
+    state: str = "connecting"
+    error: str | None = None
+    version: int | None = None
+    step: int | None = None
+    run: str | None = None
+    age_steps: int | None = None
+    age_seconds: float | None = None
+    syncs: int = 0
+    bytes_moved: int = 0
+    bytes_per_sync: float | None = None
+    failures: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as plain values."""
@@ -121,14 +120,11 @@ class SnapshotFetcher:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()  # guards what follows; never held while reading, writing or sending
-        self._newest = self._downloads.current
-        self._arrived_at = time.monotonic() - (max(0.0, time.time() - self._newest.arrived) if self._newest else 0.0)
+        self._newest = newest = self._downloads.current
+        self._arrived_at = time.monotonic() - (max(0.0, time.time() - newest.arrived) if newest else 0.0)
         self._taken = False
-        self._published_step: int | None = None
-        self._state = "connecting"
-        self._error: str | None = None
-        self._failures: Counter[str] = Counter()
-        self._syncs = self._moved = self._moved_at_sync = 0
+        self._published_step = self._moved_at_sync = 0
+        self._status = FetchStatus()
 
     def start(self) -> None:
         """Start fetching; returns at once, whether the publisher can be reached or not."""
@@ -161,19 +157,16 @@ class SnapshotFetcher:
     def status(self) -> FetchStatus:
         """Return the state of the exchange."""
         with self._lock:
-            newest = self._newest
-            return FetchStatus(
-                state=self._state,
-                error=self._error,
-                version=newest.version if newest else None,
-                step=newest.step if newest else None,
-                run=newest.run if newest else None,
-                age_steps=max(0, (self._published_step or 0) - newest.step) if newest else None,
-                age_seconds=time.monotonic() - self._arrived_at if newest else None,
-                syncs=self._syncs,
-                bytes_moved=self._moved,
-                bytes_per_sync=self._moved_at_sync / self._syncs if self._syncs else None,
-                failures=dict(self._failures),
+            status, newest = self._status, self._newest
+            if newest is None:
+                return status
+            return replace(
+                status,
+                version=newest.version,
+                step=newest.step,
+                run=newest.run,
+                age_steps=max(0, self._published_step - newest.step),
+                age_seconds=time.monotonic() - self._arrived_at,
             )
 
     def __enter__(self) -> SnapshotFetcher:
@@ -243,12 +236,12 @@ class SnapshotFetcher:
             self._published_step = snapshot.step
 
     def _accept(self) -> None:
-        moved = self._moved
+        moved, syncs = self._status.bytes_moved, self._status.syncs + 1
         received = self._downloads.accept(moved - self._moved_at_sync)
         with self._lock:
             self._newest, self._taken, self._arrived_at = received, False, time.monotonic()
-            self._syncs += 1
             self._moved_at_sync = moved
+            self._status = replace(self._status, syncs=syncs, bytes_per_sync=moved / syncs)
         log.debug(
             "arrived kind=%s version=%d step=%d bytes=%d moved=%d",
             self._kind, received.version, received.step, received.snapshot.size, received.moved,
@@ -256,7 +249,7 @@ class SnapshotFetcher:
 
     def _count_bytes(self, count: int) -> None:
         with self._lock:
-            self._moved += count
+            self._status = replace(self._status, bytes_moved=self._status.bytes_moved + count)
 
     def _note_failure(self, error: Exception) -> str:
         """Count and log a failure; return the state of the link after it."""
@@ -272,14 +265,16 @@ class SnapshotFetcher:
             reason = "internal"
             log.warning("fetching failed in a way that was not foreseen", exc_info=error)
         with self._lock:
-            self._failures[reason] += 1
+            failures = self._status.failures
+            self._status = replace(self._status, failures={**failures, reason: failures.get(reason, 0) + 1})
         state = _STATES.get(reason, "faulty")
         self._set_state(state, f"{self._url}: {error}")
         return state
 
     def _set_state(self, state: str, error: str | None) -> None:
         with self._lock:
-            before, self._state, self._error = self._state, state, error
+            before = self._status.state
+            self._status = replace(self._status, state=state, error=error)
         if state in _FOR_A_PERSON and state != before:
             log.warning("fetching %s: %s", self._kind, error)
         elif state != before or error:
