@@ -58,7 +58,7 @@ EXTERNAL = {
     **{name: set() for name in VALUES},
     "classifiers": {"onnxruntime", "torch"},  # torch only when handed a model of its kind
     "protocol": {"orjson"},
-    "bundle": {"onnxruntime"},
+    "bundle": {"msgspec", "onnxruntime"},
     "edge": {"anyio", "httpx", "pybreaker"},
     "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
     "losses": {"torch"},

@@ -182,20 +182,21 @@ def test_no_key_may_be_missing_or_of_another_type(folder: Path) -> None:
 
 CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "unknown key 'colour'": lambda v: v.update(colour="red"),
-    "side": lambda v: v["files"]["server.onnx"].update(side="moon"),
+    "'side' is 'moon', expected .*device.server": lambda v: v["files"]["server.onnx"].update(side="moon"),
     "not among the files of the device": lambda v: v["rejector"].update(file="server.onnx"),
     "not among the files of the server": lambda v: v["server"].update(file="rejector.onnx"),
     "sha256": lambda v: v["files"]["server.onnx"].update(sha256="abc"),
     "dtype": lambda v: v["input"].update(dtype="object"),
     "shape": lambda v: v["input"].update(shape=[4, -1]),
-    "feed": lambda v: v["client"].update(feed="raw"),
+    "'feed' is 'raw', expected .*as_is.unit_range.flat": lambda v: v["client"].update(feed="raw"),
     "gives": lambda v: v["client"].update(gives="text"),
     "platt": lambda v: v["rejector"].update(platt=[]),
-    "two pairs": lambda v: v["rejector"].update(platt=[[[1.0, None], [1.0, 0.0]]]),
+    "'platt' is .*, expected `float`, got `null`": lambda v: v["rejector"].update(platt=[[[1.0, None], [1.0, 0.0]]]),
+    "'platt' is .*, expected `array` of length 2": lambda v: v["rejector"].update(platt=[[[1.0, 0.0]]]),
     "one for each of 1": lambda v: v["rejector"].update(platt=v["rejector"]["platt"] * 2),
     "costs": lambda v: v["costs"].update(c_e=-1.0),
     "classes": lambda v: v.update(classes=["only"]),
-    "beginning with a letter": lambda v: v.update(name="../../etc"),
+    "'name' is '../../etc', expected .*A-Za-z0-9": lambda v: v.update(name="../../etc"),
 }
 
 

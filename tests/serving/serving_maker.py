@@ -56,6 +56,7 @@ def write_bundle(folder: Path, model: bytes, *, name="digits", shape=SHAPE, clas
         l2h="0.1.0",
         input=InputPart(tuple(shape), dtype),
         classes=tuple(str(k) for k in range(classes)),
+        preprocessing="inside",
         client=ClientPart(None, "given", None, "as_is", None, "label", None),
         rejector=RejectorPart("rejector.onnx", "given", False, False, False, (RejectorSpec(),), (((1, 0), (1, 0)),)),
         calibration=None,

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+from msgspec import Meta
 
 from l2h.bundle.errors import BundleError
-from l2h.bundle.reading import Entry, is_number, shown
+from l2h.bundle.reading import Finite, Text, Whole, one_of, read_part
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
-from l2h.errors import CostError, SettingsError
+from l2h.errors import CostError, SettingsError, shown
 from l2h.files import write_atomically
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-DEVICE, SERVER = "device", "server"
-SIDES = (DEVICE, SERVER)
-DTYPES = ("uint8", "float32")
-FEEDS = ("as_is", "unit_range", "flat")
-GIVES = ("log_probability", "probability", "logits", "label")
-REJECTORS = ("attached", "separate", "given")
-#: A name goes into addresses, the name of a file must not leave the folder.
+SIDES = ("device", "server")
+#: A name goes into addresses, and the name of a file must not leave the folder.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LARGEST = 16 * 2**20
-_HASH = re.compile(r"[0-9a-f]{64}")
 _BLANK = "0" * 64
+_Name = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
+_Pair = tuple[Finite, Finite]
 
 
 @dataclass(frozen=True)
 class InputPart:
     """One sample: its shape, and ``uint8`` or ``float32``."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
+    dtype: Annotated[str, one_of("uint8", "float32")]
 
 
 @dataclass(frozen=True)
@@ -48,20 +46,20 @@ class ClientPart:
         file: its ONNX file; None where it could not be exported and must be given.
         kind: what it was, for people.
         input: name of the file's input.
-        feed: what that gets: the raw batch ``as_is``; float32 with uint8 scaled to [-1, 1] (``unit_range``); or one
-            ``flat`` float32 row a sample, unscaled.
+        feed: what that input gets: the raw batch ``as_is``; float32 with uint8 scaled to [-1, 1] (``unit_range``); or
+            one ``flat`` float32 row per sample, unscaled.
         output: name of the output with its answers.
         gives: what the answers are: ``log_probability``, ``probability``, ``logits`` or ``label``.
         features: name of the output with its last features, which the rejector reads; None without.
     """
 
-    file: str | None
-    kind: str
-    input: str | None
-    feed: str
-    output: str | None
-    gives: str
-    features: str | None
+    file: Text | None
+    kind: Text
+    input: Text | None
+    feed: Annotated[str, one_of("as_is", "unit_range", "flat")]
+    output: Text | None
+    gives: Annotated[str, one_of("log_probability", "probability", "logits", "label")]
+    features: Text | None
 
 
 @dataclass(frozen=True)
@@ -74,19 +72,19 @@ class RejectorPart:
         kind: ``attached``, ``separate`` or ``given``.
         fused: whether the client is inside, and runs once for both.
         int8: whether it was quantised.
-        uses_client: whether it reads what the client said.
-        specs: one a rejector.
-        platt: scale and shift of both logits, one pair of pairs a rejector; (1, 0) where there is nothing to apply.
+        uses_client: whether it reads the client's outputs.
+        specs: one per rejector.
+        platt: scale and shift of both logits, one pair of pairs per rejector; (1, 0) where there is nothing to apply.
         int8_measured: what was measured of the quantised form, kept or not; None where none was asked for.
     """
 
-    file: str
-    kind: str
+    file: Text
+    kind: Annotated[str, one_of("attached", "separate", "given")]
     fused: bool
     int8: bool
     uses_client: bool
-    specs: tuple[RejectorSpec, ...]
-    platt: tuple[tuple[tuple[float, float], tuple[float, float]], ...]
+    specs: Annotated[tuple[RejectorSpec, ...], Meta(min_length=1)]
+    platt: Annotated[tuple[tuple[_Pair, _Pair], ...], Meta(min_length=1)]
     int8_measured: Mapping[str, Any] | None = None
 
 
@@ -94,26 +92,26 @@ class RejectorPart:
 class CalibrationPart:
     """The rejectors' scores on held-out samples: ``scores`` (R, n, 2) in an ``.npz``."""
 
-    file: str
-    n: int
+    file: Text
+    n: Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
 class ServerPart:
     """The server's file, None where it could not be exported; names of its input and its output (n, K)."""
 
-    file: str | None
-    input: str
-    output: str
+    file: Text | None
+    input: Text
+    output: Text
 
 
 @dataclass(frozen=True)
 class FilePart:
     """A file of the bundle, and the side that needs it: ``device`` or ``server``."""
 
-    sha256: str
-    bytes: int
-    side: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    bytes: Whole
+    side: Annotated[str, one_of(*SIDES)]
 
 
 @dataclass(frozen=True)
@@ -127,34 +125,34 @@ class Manifest:
         l2h: the version that wrote it.
         input: one sample.
         classes: names in the order of the labels.
+        preprocessing: ``inside``: the files take raw samples, and scaling is part of them.
         client: the classifier that cannot change.
-        rejector: who decides.
+        rejector: decides what is asked.
         calibration: held-out scores, for bounds on asking; None without.
         costs: the prices it was made for.
         server: the other half.
         files: by name.
         agreement: largest difference of each exported file from the original, in units of its largest output.
-        preprocessing: ``inside``: the files take raw samples, and scaling is part of them.
     """
 
-    name: str
-    version: str
-    created: str
-    l2h: str
+    name: _Name
+    version: _Name
+    created: Text
+    l2h: Text
     input: InputPart
-    classes: tuple[str, ...]
+    classes: Annotated[tuple[str, ...], Meta(min_length=2)]
+    preprocessing: Text
     client: ClientPart
     rejector: RejectorPart
     calibration: CalibrationPart | None
     costs: Costs
     server: ServerPart
     files: Mapping[str, FilePart]
-    agreement: Mapping[str, float] = field(default_factory=dict)
-    preprocessing: str = "inside"
+    agreement: Mapping[str, Finite] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
-        """Read and check the manifest of a bundle; its files are looked at by :func:`l2h.bundle.verify`.
+        """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files.
 
         Raises:
             BundleError: there is none, it is damaged, or a newer version wrote it.
@@ -172,18 +170,7 @@ class Manifest:
             values = json.loads(data.decode(), parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise BundleError(f"{path} is damaged: {error}; copy the bundle again") from error
-        top = Entry(values, str(path))
-        schema = top.whole("schema", 1)
-        if schema > SCHEMA:
-            raise BundleError(
-                f"{path} was written by a newer version of l2h (schema {schema}, this one reads up to {SCHEMA}): "
-                "upgrade l2h"
-            )
-        if "digest" in values:
-            digest = top.text("digest")
-            if sha256(data.replace(digest.encode(), _BLANK.encode(), 1)).hexdigest() != digest:
-                raise BundleError(f"{path} is damaged: it was changed after it was written; copy the bundle again")
-        return _manifest(top)
+        return _manifest(values, data, str(path))
 
     def write(self, folder: str | Path) -> Path:
         """Write ``manifest.json``, with a digest of its own text."""
@@ -194,33 +181,13 @@ class Manifest:
         return write_atomically(Path(folder) / MANIFEST, whole.encode())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as in the file."""
-        rejector = {
-            **{name: getattr(self.rejector, name) for name in ("file", "kind", "fused", "int8", "uses_client")},
-            "specs": [spec.as_dict() for spec in self.rejector.specs],
-            "platt": [[list(pair) for pair in pairs] for pairs in self.rejector.platt],
-            "int8_measured": None if self.rejector.int8_measured is None else dict(self.rejector.int8_measured),
-        }
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "version": self.version,
-            "created": self.created,
-            "l2h": self.l2h,
-            "input": {"shape": list(self.input.shape), "dtype": self.input.dtype},
-            "classes": list(self.classes),
-            "preprocessing": self.preprocessing,
-            "client": asdict(self.client),
-            "rejector": rejector,
-            "calibration": None if self.calibration is None else asdict(self.calibration),
-            "costs": self.costs.as_dict(),
-            "server": asdict(self.server),
-            "files": {name: asdict(part) for name, part in self.files.items()},
-            "agreement": dict(self.agreement),
-        }
+        """Return plain values, as in the file."""
+        values = {"schema": SCHEMA, **asdict(self), "costs": self.costs.as_dict()}
+        values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
+        return values
 
     def of(self, side: str) -> dict[str, FilePart]:
-        """The files that a side needs.
+        """Return the files that a side needs.
 
         Raises:
             BundleError: a side that is neither ``device`` nor ``server``.
@@ -230,152 +197,105 @@ class Manifest:
         return {name: part for name, part in self.files.items() if part.side == side}
 
 
-def _manifest(top: Entry) -> Manifest:
-    files = {name: _file(name, top) for name in top.entry("files").values}
-    rejector = _rejector(top.entry("rejector"))
-    manifest = Manifest(
-        name=_name(top, "name"),
-        version=_name(top, "version"),
-        created=top.text("created"),
-        l2h=top.text("l2h"),
-        input=_input(top.entry("input")),
-        classes=_classes(top),
-        client=_client(top.entry("client")),
-        rejector=rejector,
-        calibration=top.optional("calibration", lambda key: _calibration(top.entry(key))),
-        costs=_costs(top, "costs"),
-        server=_server(top.entry("server")),
-        files=files,
-        agreement=_agreement(top) if "agreement" in top.values else {},
-        preprocessing=top.text("preprocessing"),
-    )
-    top.finish()
-    used = [(manifest.client.file, DEVICE), (rejector.file, DEVICE), (manifest.server.file, SERVER)]
+@dataclass(frozen=True)
+class _Header:
+    schema: Annotated[int, Meta(ge=1)]
+    digest: Text = _BLANK
+
+
+@dataclass(frozen=True)
+class _SpecPart:
+    loss: Text
+    costs: Costs | None
+    seed: Whole = 0
+    sync: int | str = 1
+
+
+def _manifest(values: Any, data: bytes, where: str) -> Manifest:
+    head = {key: values[key] for key in ("schema", "digest") if key in values} if isinstance(values, dict) else values
+    header = read_part(head, _Header, where)
+    if header.schema > SCHEMA:
+        raise BundleError(
+            f"{where} was written by a newer version of l2h (schema {header.schema}, this one reads up to {SCHEMA}): "
+            "upgrade l2h"
+        )
+    if "digest" in head:
+        blank = data.replace(header.digest.encode(), _BLANK.encode(), 1)
+        if sha256(blank).hexdigest() != header.digest:
+            raise BundleError(f"{where} is damaged: it was changed after it was written; copy the bundle again")
+    parts = {key: value for key, value in values.items() if key not in head}
+    for key, read in _READERS.items():
+        if key in parts:
+            parts[key] = read(parts[key], f"{where}, {key}")
+    manifest = read_part(parts, Manifest, where)
+    used = [(manifest.client.file, "device"), (manifest.rejector.file, "device"), (manifest.server.file, "server")]
     if manifest.calibration is not None:
-        used.append((manifest.calibration.file, DEVICE))
+        used.append((manifest.calibration.file, "device"))
     for name, side in used:
-        if name is not None and (name not in files or files[name].side != side):
-            raise BundleError(f"{top.where} is damaged: {shown(name)} is not among the files of the {side}")
+        if name is not None and (name not in manifest.files or manifest.files[name].side != side):
+            raise BundleError(f"{where} is damaged: {shown(name)} is not among the files of the {side}")
     return manifest
 
 
-def _file(name: str, top: Entry) -> FilePart:
-    if not NAME.fullmatch(name):
+def _client(values: Any, where: str) -> ClientPart:
+    part = read_part(values, ClientPart, where)
+    for name, value in (("input", part.input), ("output", part.output)):
+        if part.file is not None and value is None:
+            raise BundleError(f"{where} is damaged: {name!r} is None, expected a name: the client has a file")
+    return part
+
+
+def _rejector(values: Any, where: str) -> RejectorPart:
+    if isinstance(values, dict) and isinstance(values.get("specs"), list):
+        values = {**values, "specs": [_spec(spec, f"{where}, specs") for spec in values["specs"]]}
+    part = read_part(values, RejectorPart, where)
+    if len(part.platt) != len(part.specs):
         raise BundleError(
-            f"{top.where} is refused: {shown(name)} is no plain name of a file: a bundle's files lie in its own folder"
+            f"{where} is damaged: 'platt' is {shown(values['platt'])}, expected one for each of {len(part.specs)} specs"
         )
-    entry = Entry(top.values["files"][name], f"{top.where}, files, {name}")
-    part = FilePart(entry.text("sha256"), entry.whole("bytes"), entry.text("side", SIDES))
-    if not _HASH.fullmatch(part.sha256):
-        raise entry.wrong("sha256", "64 hexadecimal digits")
-    entry.finish()
     return part
 
 
-def _input(entry: Entry) -> InputPart:
-    shape = entry.items("shape")
-    if not all(isinstance(edge, int) and not isinstance(edge, bool) and edge > 0 for edge in shape):
-        raise entry.wrong("shape", "whole numbers above 0")
-    part = InputPart(tuple(shape), entry.text("dtype", DTYPES))
-    entry.finish()
-    return part
-
-
-def _classes(top: Entry) -> tuple[str, ...]:
-    names = top.items("classes", 2)
-    if not all(isinstance(name, str) for name in names):
-        raise top.wrong("classes", "texts")
-    return tuple(names)
-
-
-def _client(entry: Entry) -> ClientPart:
-    part = ClientPart(
-        file=entry.optional("file", entry.text),
-        kind=entry.text("kind"),
-        input=entry.optional("input", entry.text),
-        feed=entry.text("feed", FEEDS),
-        output=entry.optional("output", entry.text),
-        gives=entry.text("gives", GIVES),
-        features=entry.optional("features", entry.text),
-    )
-    entry.finish()
-    if part.file is not None and (part.input is None or part.output is None):
-        raise entry.wrong("input" if part.input is None else "output", "a name: the client has a file")
-    return part
-
-
-def _rejector(entry: Entry) -> RejectorPart:
-    specs = tuple(_spec(Entry(one, f"{entry.where}, specs")) for one in entry.items("specs"))
-    part = RejectorPart(
-        file=entry.text("file"),
-        kind=entry.text("kind", REJECTORS),
-        fused=entry.flag("fused"),
-        int8=entry.flag("int8"),
-        uses_client=entry.flag("uses_client"),
-        specs=specs,
-        platt=tuple(_pairs(entry, one) for one in entry.items("platt")),
-        int8_measured=entry.optional("int8_measured", lambda key: entry.entry(key).values)
-        if "int8_measured" in entry.values
-        else None,
-    )
-    entry.finish()
-    if len(part.platt) != len(specs):
-        raise entry.wrong("platt", f"one for each of {len(specs)} specs")
-    return part
-
-
-def _spec(entry: Entry) -> RejectorSpec:
-    seed = entry.whole("seed") if "seed" in entry.values else 0
-    sync = entry.value("sync") if "sync" in entry.values else 1
-    if isinstance(sync, bool) or not isinstance(sync, int | str):
-        raise entry.wrong("sync", "a number or text")
+def _spec(values: Any, where: str) -> RejectorSpec:
+    if isinstance(values, dict) and values.get("costs") is not None:
+        values = {**values, "costs": _costs(values["costs"], f"{where}, costs")}
+    part = read_part(values, _SpecPart, where)
     try:
-        part = RejectorSpec(entry.text("loss"), entry.optional("costs", lambda key: _costs(entry, key)), seed, sync)
+        return RejectorSpec(part.loss, part.costs, part.seed, part.sync)
     except SettingsError as error:
-        raise entry.wrong("costs", f"prices ({error})") from error
-    entry.finish()
-    return part
+        raise BundleError(f"{where} is damaged: 'costs' is {part.costs}, expected prices ({error})") from error
 
 
-def _pairs(entry: Entry, one: Any) -> tuple[tuple[float, float], tuple[float, float]]:
-    good = isinstance(one, list) and len(one) == 2
-    good = good and all(isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)) for pair in one)
-    if not good:
-        raise entry.wrong("platt", "two pairs of numbers a rejector")
-    (a, b), (c, d) = one
-    return (float(a), float(b)), (float(c), float(d))
-
-
-def _calibration(entry: Entry) -> CalibrationPart:
-    part = CalibrationPart(entry.text("file"), entry.whole("n", 1))
-    entry.finish()
-    return part
-
-
-def _server(entry: Entry) -> ServerPart:
-    part = ServerPart(entry.optional("file", entry.text), entry.text("input"), entry.text("output"))
-    entry.finish()
-    return part
-
-
-def _costs(entry: Entry, key: str) -> Costs:
-    values = entry.entry(key)
+def _costs(values: Any, where: str) -> Costs:
     try:
-        return Costs.from_dict({name: values.number(name) for name in values.values})
+        return Costs.from_dict(read_part(values, dict[str, Finite], where))
     except (CostError, KeyError) as error:
-        raise entry.wrong(key, f"costs ({error})") from error
+        raise BundleError(f"{where} is damaged: found {shown(values)}, expected costs ({error})") from error
 
 
-def _agreement(top: Entry) -> dict[str, float]:
-    entry = top.entry("agreement")
-    return {name: entry.number(name) for name in entry.values}
+def _files(values: Any, where: str) -> dict[str, FilePart]:
+    parts = read_part(values, dict[str, Any], where)
+    for name in parts:
+        if not NAME.fullmatch(name):
+            raise BundleError(
+                f"{where} is refused: {shown(name)} is no plain name of a file: a bundle's files lie in its own folder"
+            )
+    return {name: read_part(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
 
 
-def _name(top: Entry, key: str) -> str:
-    found = top.text(key)
-    if not NAME.fullmatch(found):
-        raise top.wrong(key, "letters, digits, '.', '_' and '-', beginning with a letter or digit")
-    return found
+def _calibration(values: Any, where: str) -> CalibrationPart | None:
+    return None if values is None else read_part(values, CalibrationPart, where)
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "files": _files,
+    "input": lambda values, where: read_part(values, InputPart, where),
+    "client": _client,
+    "rejector": _rejector,
+    "calibration": _calibration,
+    "costs": _costs,
+    "server": lambda values, where: read_part(values, ServerPart, where),
+}
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -1,107 +1,52 @@
-"""Reading plain values that somebody else wrote: every one is of its type, and none is left over."""
+"""Reading plain values that somebody else wrote: every one is of its type and in its range, and none is left over."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import re
+from dataclasses import fields, is_dataclass
+from sys import float_info
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, ValidationError, convert
 
 from l2h.bundle.errors import BundleError
+from l2h.errors import shown
 
 T = TypeVar("T")
+Text = Annotated[str, Meta(min_length=1)]
+Whole = Annotated[int, Meta(ge=0)]
+Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 
 
-class Entry:
-    """An object of a JSON file, read key by key.
+def one_of(*known: str) -> Meta:
+    """Return the constraint of a text that is one of these."""
+    return Meta(pattern=rf"^({'|'.join(known)})\Z")
+
+
+def read_part(values: Any, kind: type[T], where: str) -> T:
+    """Return values as a dataclass or another type.
 
     Args:
         values: what stands in the file.
+        kind: the type; its annotations say what is accepted.
         where: how messages name the place, such as ``manifest.json, client``.
 
     Raises:
-        BundleError: it is no object. Every method raises it, with the place, for a value that is missing or wrong.
+        BundleError: a value is missing, of another type, out of its range, or unknown; the message names it.
 
     Example:
-        >>> Entry({"n": 3}, "here").whole("n")
-        3
+        >>> read_part({"n": 3}, dict[str, Whole], "here")
+        {'n': 3}
     """
-
-    def __init__(self, values: Any, where: str) -> None:
-        if not isinstance(values, dict):
-            raise BundleError(f"{where} is damaged: expected an object, found {shown(values)}")
-        self.values: dict[str, Any] = values
-        self.where = where
-        self._read: set[str] = set()
-
-    def value(self, key: str) -> Any:
-        """Whatever stands there."""
-        if key not in self.values:
-            raise BundleError(f"{self.where} is damaged: {key!r} is missing")
-        self._read.add(key)
-        return self.values[key]
-
-    def text(self, key: str, known: Sequence[str] = ()) -> str:
-        """Text that is not empty; one of ``known`` where that is given."""
-        found = self.value(key)
-        if not isinstance(found, str) or not found:
-            raise self.wrong(key, "text")
-        if known and found not in known:
-            raise self.wrong(key, f"one of {', '.join(known)}")
-        return found
-
-    def whole(self, key: str, low: int = 0) -> int:
-        """A whole number, no less than ``low``."""
-        found = self.value(key)
-        if isinstance(found, bool) or not isinstance(found, int) or found < low:
-            raise self.wrong(key, f"a whole number of {low} or more")
-        return found
-
-    def flag(self, key: str) -> bool:
-        """True or false."""
-        found = self.value(key)
-        if not isinstance(found, bool):
-            raise self.wrong(key, "true or false")
-        return found
-
-    def number(self, key: str) -> float:
-        """A finite number."""
-        found = self.value(key)
-        if not is_number(found):
-            raise self.wrong(key, "a finite number")
-        return float(found)
-
-    def items(self, key: str, low: int = 1) -> list[Any]:
-        """A list of at least ``low`` values."""
-        found = self.value(key)
-        if not isinstance(found, list) or len(found) < low:
-            raise self.wrong(key, f"a list of at least {low}")
-        return found
-
-    def entry(self, key: str) -> Entry:
-        """The object under a key."""
-        return Entry(self.value(key), f"{self.where}, {key}")
-
-    def optional(self, key: str, read: Callable[[str], T]) -> T | None:
-        """What ``read`` makes of the key, None where it holds null."""
-        return None if self.value(key) is None else read(key)
-
-    def finish(self) -> None:
-        """Refuse keys that nobody asked for."""
-        unknown = sorted(set(self.values) - self._read)
-        if unknown:
-            raise BundleError(f"{self.where} is damaged: unknown key {shown(unknown[0])}")
-
-    def wrong(self, key: str, expected: str) -> BundleError:
-        """The error for a value that is not what was expected."""
-        return BundleError(f"{self.where} is damaged: {key!r} is {shown(self.values[key])}, expected {expected}")
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value of JSON is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def shown(value: Any) -> str:
-    """A value short enough for a message."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    try:
+        part = convert(values, kind)
+    except (ValidationError, UnicodeEncodeError) as error:  # the latter for half a surrogate pair
+        text, _, place = str(error).partition(" - at ")
+        key = re.match(r"`\$\.(\w+)", place)
+        found = f"found {shown(values)}" if key is None else f"{key[1]!r} is {shown(values[key[1]])}"
+        raise BundleError(f"{where} is damaged: {found}, {text[0].lower()}{text[1:]}") from error
+    known = {field.name for field in fields(kind)} if is_dataclass(kind) else values
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise BundleError(f"{where} is damaged: unknown key {shown(unknown[0])}")
+    return part

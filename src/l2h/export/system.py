@@ -112,6 +112,7 @@ def export_system(
         l2h=l2h.__version__,
         input=InputPart(system.input_shape or (), system.input_dtype or ""),
         classes=tuple(system.class_names or ()),
+        preprocessing="inside",
         client=parts.client.part,
         rejector=RejectorPart(
             file=REJECTOR,

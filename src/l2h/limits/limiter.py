@@ -19,7 +19,6 @@ from l2h.limits.drift import DriftMonitor
 from l2h.limits.pacing import Pacer
 from l2h.limits.rate import LimitError, RateLimit
 from l2h.limits.rules import Threshold, threshold_for
-from l2h.limits.sqlite import SqliteStore
 from l2h.limits.status import (
     BELOW_MIN_SCORE,
     BELOW_PACE,
@@ -120,9 +119,7 @@ class Limiter(Closing):
         window = Window(limit.cap, length)
         self.limit = limit
         self._clock = clock or (time.monotonic if path is None else time.time)
-        self._store: PermitStore = (
-            MemoryStore(window, by_time) if path is None else SqliteStore(path, window, by_time, power_safe)
-        )
+        self._store = _open_store(window, by_time, path, power_safe)
         self._pacer = Pacer(window, by_time, memory, scores, seed) if pacing else None
         self._min_score = -math.inf if min_score is None else min_score
         self._cut = math.inf if threshold is None else threshold.value
@@ -252,3 +249,12 @@ class Limiter(Closing):
                 "that processes share one budget"
             )
         self._pid = os.getpid()
+
+
+def _open_store(window: Window, by_time: bool, path: str | os.PathLike[str] | None, power_safe: bool) -> PermitStore:
+    if path is None:
+        return MemoryStore(window, by_time)
+    # Few limiters need SQLite, and loading it takes longer than all the rest of this package.
+    from l2h.limits.sqlite import SqliteStore
+
+    return SqliteStore(path, window, by_time, power_safe)
