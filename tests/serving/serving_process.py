@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from l2h import protocol
-from l2h.serving.accounts.keys import add_key
+from l2h.serving.accounts import open_keys
 
 PATIENCE = 30.0
 
@@ -217,5 +217,5 @@ class Load:
 def make_key(folder: Path, name: str = "alice", **options) -> tuple[Path, str, str]:
     """A key file with a key: the file, the key's id, the key."""
     path = folder / "keys.json"
-    key, text = add_key(path, name, **options)
+    key, text = open_keys(path).add(name, **options)
     return path, key.id, text

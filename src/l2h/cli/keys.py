@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from l2h.serving.accounts.keys import Key
+    from l2h.serving.accounts.key import Key
 
 File = Annotated[Path, typer.Option("--file", "-f", help="The key file.")]
 DEFAULT = Path("keys.json")
@@ -35,9 +35,9 @@ def add(
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.accounts.keys import add_key
+    from l2h.serving.accounts import open_keys
 
-    key, text = add_key(file, name, admin=admin, **_allowances(quota, rate, burst))
+    key, text = open_keys(file).add(name, admin=admin, **_allowances(quota, rate, burst))
     if as_json:
         print_json({"id": key.id, "name": key.name, "key": text})
     else:
@@ -61,7 +61,7 @@ def change(
     Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.accounts.keys import change_key
+    from l2h.serving.accounts import open_keys
 
     for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
         if named is not None and taken:
@@ -70,7 +70,7 @@ def change(
     changes |= ({"quota": None} if no_quota else {}) | ({"rate": None} if no_rate else {})
     if not changes:
         raise typer.BadParameter("nothing to change: give --quota, --rate, --no-quota or --no-rate")
-    changed = change_key(file, who, **changes)
+    changed = open_keys(file).change(who, **changes)
     if as_json:
         print_json([_shown(key) for key in changed])
         return
@@ -91,9 +91,9 @@ def show(
     from rich.table import Table
 
     from l2h.cli.output import make_console, print_json
-    from l2h.serving.accounts.keys import read_keys
+    from l2h.serving.accounts import open_keys
 
-    rows = [_shown(key) for key in read_keys(file)]
+    rows = [_shown(key) for key in open_keys(file).read()]
     if as_json:
         print_json(rows)
         return
@@ -115,9 +115,9 @@ def revoke(
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
     from l2h.cli.output import print_json
-    from l2h.serving.accounts.keys import change_key
+    from l2h.serving.accounts import open_keys
 
-    revoked = change_key(file, who, enabled=False)
+    revoked = open_keys(file).change(who, enabled=False)
     if as_json:
         print_json([_shown(key) for key in revoked])
         return

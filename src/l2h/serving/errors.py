@@ -9,12 +9,16 @@ class ServingError(L2HError, RuntimeError):
     """The server cannot start or go on: a port in use, a ledger it cannot read, a worker that will not live."""
 
 
-class KeyFileError(L2HError, ValueError):
-    """A key file that cannot be read or written, or a key that it does not hold."""
+class KeyStoreError(L2HError, ValueError):
+    """Keys that cannot be read or written, or a key that is not among them."""
 
 
 class LedgerError(ServingError):
     """A ledger that cannot be used: of a newer version, no ledger at all, or not writable."""
+
+
+class StoreDownError(ServingError):
+    """The store of the accounts cannot be read or written now; nothing was charged."""
 
 
 class AllowanceError(SettingsError):
@@ -22,14 +26,14 @@ class AllowanceError(SettingsError):
 
 
 class RefusalError(Exception):
-    """A request that is answered with an error.
+    """Raised to answer a request with an error.
 
     Args:
         status: of HTTP.
         sentence: what was wrong, with the value, and what to do.
         reason: one word for the log and the metrics.
         retry_after: seconds, for 429 and 503.
-        headers: further ones of the answer.
+        headers: more of them for the answer.
     """
 
     def __init__(
@@ -46,4 +50,9 @@ class RefusalError(Exception):
 
 
 class GoneError(Exception):
-    """The peer hung up before the end of its request: nobody is left to answer."""
+    """Raised when the peer hung up before it was answered: nobody is left to answer."""
+
+
+def malformed(sentence: str) -> RefusalError:
+    """Return a refusal with 400."""
+    return RefusalError(400, sentence, "malformed")

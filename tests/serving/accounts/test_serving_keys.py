@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import stat
+from hashlib import sha256
 
 import pytest
 from serving_process import Client, Server, make_key
 from waiting import until
 
 from l2h.cli.app import run
+from l2h.serving.accounts import open_keys
 from l2h.serving.accounts.allowance import Quota, Rate
-from l2h.serving.accounts.keys import add_key, change_key, hash_of, read_keys
-from l2h.serving.errors import AllowanceError, KeyFileError
+from l2h.serving.errors import AllowanceError, KeyStoreError
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +46,17 @@ def test_only_a_key_of_the_file_is_let_in(guarded, x, tmp_path):
 def test_health_and_metadata_need_no_key_and_the_metrics_an_admin_s(guarded):
     for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/digits", "/openapi.json"):
         assert guarded.get(path)[0] == 200
-    _, admin = add_key(guarded.keys, "prometheus", admin=True)
+    _, admin = open_keys(guarded.keys).add("prometheus", admin=True)
     assert guarded.get("/metrics")[0] == 401
     assert guarded.get("/metrics", Authorization=f"Bearer {guarded.key}")[0] == 403
     until(lambda: guarded.get("/metrics", Authorization=f"Bearer {admin}")[0] == 200)
 
 
 def test_changes_of_the_file_are_taken_over(guarded, x):
-    _, text = add_key(guarded.keys, "bob")
+    _, text = open_keys(guarded.keys).add("bob")
     client = Client(guarded, text)
     until(lambda: client.ask(x).status == 200)
-    change_key(guarded.keys, "bob", enabled=False)
+    open_keys(guarded.keys).change("bob", enabled=False)
     until(lambda: client.ask(x).status == 403)
     good = guarded.keys.read_bytes()
     guarded.keys.write_bytes(good[:-20])
@@ -102,13 +103,13 @@ def test_the_commands(tmp_path, capsys):
     assert (status, out.split(": ")[1].strip()) == (0, "quota 5/hour")
     (changed,) = json.loads(l2h("list", "--json")[1])
     assert (changed["quota"], changed["rate"]) == ("5/hour", None)
-    assert hash_of(key) == read_keys(path)[0].sha256, "the key itself stays"
+    assert sha256(key.encode()).hexdigest() == open_keys(path).read()[0].sha256, "the key itself stays"
     assert "no bound" in l2h("change", record["id"], "--no-quota")[1]
     for nothing in ((), ("--burst", "2"), ("--quota", "1/s", "--no-quota"), ("--rate", "often")):
         assert l2h("change", "phones", *nothing)[0] == 2
     assert l2h("change", "nobody", "--no-rate")[0] == 1
     assert l2h("revoke", record["id"])[0] == 0
-    assert not read_keys(path)[0].enabled
+    assert not open_keys(path).read()[0].enabled
     assert l2h("revoke", "nobody")[0] == 1
     assert l2h("add", "x", "--quota", "many")[0] == 2
 
@@ -116,8 +117,8 @@ def test_the_commands(tmp_path, capsys):
 def test_adding_keeps_the_mode_and_the_other_keys(tmp_path):
     path, _, _ = make_key(tmp_path)
     path.chmod(0o640)
-    add_key(path, "second")
-    assert [key.name for key in read_keys(path)] == ["alice", "second"]
+    open_keys(path).add("second")
+    assert [key.name for key in open_keys(path).read()] == ["alice", "second"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert os.listdir(tmp_path) == ["keys.json"]
 
@@ -126,9 +127,9 @@ def test_adding_keeps_the_mode_and_the_other_keys(tmp_path):
 def test_a_change_by_root_leaves_the_file_to_the_server_s_user(tmp_path):
     """Else the server could not read that a key was revoked."""
     path = tmp_path / "keys.json"
-    add_key(path, "phones")
+    open_keys(path).add("phones")
     os.chown(path, 4321, 4321)
-    change_key(path, "phones", enabled=False)
+    open_keys(path).change("phones", enabled=False)
     found = path.stat()
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (4321, 4321, 0o600)
 
@@ -137,8 +138,8 @@ def test_a_change_by_root_leaves_the_file_to_the_server_s_user(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path, damage):
     path = tmp_path / "keys.json"
     path.write_bytes(damage)
-    with pytest.raises(KeyFileError):
-        read_keys(path)
+    with pytest.raises(KeyStoreError):
+        open_keys(path).read()
 
 
 @pytest.mark.parametrize("text", ["", "10", "10/", "10/fortnight", "-1/day", "1e3/day", "10/day "[:-2]])

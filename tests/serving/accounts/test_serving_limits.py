@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from serving_process import Client, Server, make_key
 from waiting import until
 
+from l2h.serving.accounts import open_keys
 from l2h.serving.accounts.allowance import Quota, Rate
-from l2h.serving.accounts.keys import change_key, read_keys
 from l2h.serving.accounts.rates import RateTable, make_table
 
 
@@ -63,8 +63,8 @@ def test_a_changed_quota_counts_what_was_used(bundle, tmp_path, x):
     with Server(bundle, tmp_path, keys=str(path)) as server:
         client = Client(server, key)
         assert [client.ask(x[:1]).status for _ in range(3)] == [200, 200, 429]
-        (name,) = [record.name for record in read_keys(path) if key.startswith(f"l2h_{record.id}_")]
-        change_key(path, name, quota=Quota.parse("4/week"))
+        (name,) = [record.name for record in open_keys(path).read() if key.startswith(f"l2h_{record.id}_")]
+        open_keys(path).change(name, quota=Quota.parse("4/week"))
         until(lambda: client.ask(x[:1]).status == 200)
         assert [client.ask(x[:1]).status for _ in range(2)] == [200, 429]
 

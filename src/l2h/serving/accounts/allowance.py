@@ -1,4 +1,4 @@
-"""What a key may use: a quota (a count in a period) and a rate (inputs a second, with a burst)."""
+"""What a key may use: a quota (inputs in a period) and a rate (inputs per second, with a burst)."""
 
 from __future__ import annotations
 
@@ -40,31 +40,28 @@ class Quota:
 
     @classmethod
     def parse(cls, text: str) -> Quota:
-        """Read ``10000/day``.
+        """Parse ``10000/day``.
 
         Raises:
             AllowanceError: it cannot be read.
         """
-        found = _COUNT.fullmatch(text.strip())
-        if found is None or found[2] not in _SECONDS:
+        match = _COUNT.fullmatch(text.strip())
+        if match is None or match[2] not in _SECONDS:
             raise AllowanceError(f"cannot read the quota {text!r}: write 10000/day; periods: {_UNITS}")
-        return cls(int(found[1]), _SECONDS[found[2]])
+        return cls(int(match[1]), _SECONDS[match[2]])
 
     def __str__(self) -> str:
-        return f"{self.count}/{_name(self.seconds)}"
+        period = next(name for name, length in _SECONDS.items() if length == self.seconds and len(name) > 1)
+        return f"{self.count}/{period}"
 
     def window(self, now: float) -> int:
-        """The number of the period that a time lies in."""
+        """Return the number of the period that a time lies in."""
         return int(now // self.seconds)
-
-    def left(self, now: float) -> float:
-        """Seconds to the end of the period."""
-        return (self.window(now) + 1) * self.seconds - now
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many inputs a second, ``burst`` of them at once.
+    """Inputs per second, and how many of them may come at once.
 
     Example:
         >>> Rate.parse("50/s")
@@ -78,15 +75,15 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str, burst: int | None = None) -> Rate:
-        """Read ``50/s``; the burst is one second's worth where none is given.
+        """Parse ``50/s``; without a burst given it is one second's worth.
 
         Raises:
-            AllowanceError: it cannot be read, or is nothing at all.
+            AllowanceError: it cannot be read, or lets nothing through.
         """
-        found = _RATE.fullmatch(text.strip())
-        if found is None or found[2] not in _SECONDS:
+        match = _RATE.fullmatch(text.strip())
+        if match is None or match[2] not in _SECONDS:
             raise AllowanceError(f"cannot read the rate {text!r}: write 50/s or 30/minute; periods: {_UNITS}")
-        per_second = float(found[1]) / _SECONDS[found[2]]
+        per_second = float(match[1]) / _SECONDS[match[2]]
         if per_second <= 0:
             raise AllowanceError(f"the rate {text!r} lets nothing through: revoke the key instead")
         if burst is None:
@@ -94,7 +91,3 @@ class Rate:
         if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
             raise AllowanceError(f"a burst of {burst!r}: it is a whole number from 1")
         return cls(per_second, burst)
-
-
-def _name(seconds: int) -> str:
-    return next(name for name, length in _SECONDS.items() if length == seconds and len(name) > 1)

@@ -1,9 +1,9 @@
-"""Rates per key, shared by all workers: a small table in shared memory, a byte of its file locked for every change.
+"""Rates per key, shared by all workers: a small table in shared memory; every change locks a byte of its file.
 
 The rule is GCRA, the leaky bucket kept as one time: ``full``, when the bucket will be empty again. A request of n
 inputs passes if the bucket then holds no more than the burst, and moves ``full`` by n inputs' worth of time. A request
-of more inputs than the burst passes an empty bucket and is paid back afterwards, so that none is impossible and the
-rate over any longer time is kept all the same.
+of more inputs than the burst passes an empty bucket and is paid back afterwards: no request is impossible, and the rate
+still holds over any longer time.
 
 The clock is the system's monotonic one, the same in all processes. The kernel frees the lock of a process that dies.
 """
@@ -21,15 +21,15 @@ import zlib
 from l2h.serving.accounts.allowance import Rate
 
 _RECORD = struct.Struct("<16sd8x")
-_ROWS = 16384
+_RECORDS = 16384
 _PROBES = 16
-_SIZE = _ROWS * _RECORD.size
+_SIZE = _RECORDS * _RECORD.size
 
 
 def make_table() -> int:
-    """A file descriptor of an empty table, to be inherited by the workers; the file has no name and dies with them.
+    """Return a file descriptor of an empty table, for the workers to inherit. The file has no name and ends with them.
 
-    It lies in memory where the system can do that: on a disk, one that fills up would kill whoever writes to it.
+    It lies in memory where the system can do that: a disk that fills up would kill whoever writes to a mapped file.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("l2h-rates")
@@ -51,57 +51,48 @@ class RateTable:
     def __init__(self, descriptor: int) -> None:
         self._file = descriptor
         self._memory = mmap.mmap(descriptor, _SIZE)
-        self._places: dict[str, tuple[bytes, int, int]] = {}
 
     def take(self, key: str, rate: Rate, inputs: int, now: float | None = None) -> float:
-        """Let ``inputs`` through: 0.0, or the seconds after which they would be, and then nothing is taken."""
+        """Let inputs through and return 0.0, or take nothing and return the seconds after which they would pass."""
         now = time.monotonic() if now is None else now
-        name, row, _ = self._place(key)
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, row)
+        name, first = _locate(key)
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, first)
         try:
-            place, full = self._find(key, now)
+            place, full = self._find(name, first, now)
             wait = _wait(max(full, now) - now, rate, inputs)
-            if wait <= 0.0:
-                _RECORD.pack_into(self._memory, place, name, max(full, now) + inputs / rate.per_second)
-                return 0.0
-            return wait
+            if wait > 0.0:
+                return wait
+            _RECORD.pack_into(self._memory, place, name, max(full, now) + inputs / rate.per_second)
+            return 0.0
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, row)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, first)
 
     def peek(self, key: str, rate: Rate, now: float | None = None) -> float:
-        """Seconds until one input would be let through; nothing is taken, and no lock waited for."""
+        """Return the seconds until one input would be let through; take nothing, and wait for no lock."""
         now = time.monotonic() if now is None else now
-        _, full = self._find(key, now)
+        _, full = self._find(*_locate(key), now)
         return max(0.0, _wait(max(full, now) - now, rate, 1))
 
-    def _place(self, key: str) -> tuple[bytes, int, int]:
-        """A key as the table holds it, the first of the rows that it may be in, and where it was last found."""
-        found = self._places.get(key)
-        if found is None:
-            name = key.encode()[:16].ljust(16, b"\0")
-            row = zlib.crc32(name) % (_ROWS // _PROBES) * _PROBES
-            found = self._places[key] = name, row, row * _RECORD.size
-        return found
-
-    def _find(self, key: str, now: float) -> tuple[int, float]:
+    def _find(self, name: bytes, first: int, now: float) -> tuple[int, float]:
         """Where a key's record is, or would be, and its time.
 
-        All keys that share a first row share its lock and the rows after it. With all of them taken the one longest
-        empty is given up: an empty bucket says no more than none.
+        All keys with the same first record share its lock and the records after it. With all of them taken, the bucket
+        that has been empty longest is given up: an empty bucket says no more than none.
         """
-        name, row, place = self._place(key)
-        found, full = _RECORD.unpack_from(self._memory, place)
-        if found == name:
-            return place, full
-        spare, oldest = row * _RECORD.size, float("inf")
-        for place in range(row * _RECORD.size, (row + _PROBES) * _RECORD.size, _RECORD.size):
-            found, full = _RECORD.unpack_from(self._memory, place)
-            if found == name:
-                self._places[key] = name, row, place
+        spare, oldest = first, float("inf")
+        for place in range(first, first + _PROBES * _RECORD.size, _RECORD.size):
+            owner, full = _RECORD.unpack_from(self._memory, place)
+            if owner == name:
                 return place, full
             if full < oldest:
                 spare, oldest = place, full
         return spare, now
+
+
+def _locate(key: str) -> tuple[bytes, int]:
+    """A key as the table holds it, and the place of the first record that may be its."""
+    name = key.encode()[:16].ljust(16, b"\0")
+    return name, zlib.crc32(name) % (_RECORDS // _PROBES) * _PROBES * _RECORD.size
 
 
 def _wait(filled: float, rate: Rate, inputs: int) -> float:

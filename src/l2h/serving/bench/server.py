@@ -18,7 +18,7 @@ import numpy as np
 
 from l2h.bundle import ServerBundle
 from l2h.protocol import numpy_type
-from l2h.serving.accounts.keys import add_key
+from l2h.serving.accounts import open_keys
 from l2h.serving.bench.load import LoadError
 from l2h.serving.process.config import ServingConfig
 
@@ -47,7 +47,7 @@ def running(
     model = ServerBundle(bundle)
     with tempfile.TemporaryDirectory(prefix="l2h-bench-") as made:
         folder = Path(made)
-        _, key = add_key(folder / "keys.json", "bench")
+        _, key = open_keys(folder / "keys.json").add("bench")
         config = ServingConfig(
             bundle=str(bundle),
             port=_free_port() if port is None else port,

@@ -1,31 +1,28 @@
-"""The application: which path is answered by what. A plain ASGI callable, since the path to infer must cost little."""
+"""The application: what answers which path. It is a plain ASGI callable, since the path to infer must cost little."""
 
 from __future__ import annotations
 
 import json
-import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 import l2h
 from l2h.serving.errors import RefusalError
-from l2h.serving.http.http import CLOSE, JSON, Receive, Scope, Send, send_answer
-from l2h.serving.http.ids import clean_id, new_id
-from l2h.serving.http.infer import infer, send_refusal
+from l2h.serving.http.authentication import authenticate
+from l2h.serving.http.exchange import JSON, Exchange, Header, Receive, Scope, Send
+from l2h.serving.http.infer import infer
 from l2h.serving.http.openapi import document
 from l2h.serving.process.metrics import CONTENT_TYPE
 from l2h.serving.process.service import Service
 
-log = logging.getLogger("l2h.serving")
-
 #: What the server can do beyond the protocol's core, in the protocol's words.
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository"]
-Answer = tuple[int, bytes, tuple[bytes, bytes]]
+_EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository"]
+#: Status, body, and the header that says what the body is.
+Answer = tuple[int, bytes, Header]
 
 
 class App:
-    """Answers everything.
+    """Answers every request of a worker.
 
     Args:
         service: of this worker.
@@ -43,35 +40,27 @@ class App:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
         if scope["type"] != "http":
             return
-        path: str = scope["path"]
-        if scope["method"] == "POST" and path in self.service.slot.infer_paths:
-            await infer(self.service, scope, receive, send)
+        method, path = scope["method"], scope["path"]
+        exchange = Exchange(self.service, scope, send)
+        if method == "POST" and path in self.service.current.infer_paths:
+            await infer(self.service, exchange, path, receive)
             return
-        start = time.perf_counter()
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        request_id = clean_id(headers.get(b"x-request-id")) or new_id()
-        echo = (b"x-request-id", request_id.encode())
+        exchange.noted |= {"method": method, "path": path[:200]}
         try:
-            status, body, kind = self._answer(scope["method"], path, headers)
+            status, body, kind = self._answer(method, path, exchange.headers)
+            await exchange.answer(status, body, [kind])
         except RefusalError as refusal:
             status = refusal.status
-            await send_refusal(send, refusal, echo, self.service.draining)
-        else:
-            answer = [kind, echo, CLOSE] if self.service.draining else [kind, echo]
-            await send_answer(send, status, body, answer)
-        if self.service.requests.on and not path.startswith("/v2/health/"):
-            ms = round((time.perf_counter() - start) * 1e3, 2)
-            told = {"request_id": request_id, "method": scope["method"], "path": path[:200], "status": status, "ms": ms}
-            self.service.requests.add(time.time(), told)
+            await exchange.refuse(refusal)
+        if not path.startswith("/v2/health/"):
+            exchange.log(status)
 
     def _answer(self, method: str, path: str, headers: dict[bytes, bytes]) -> Answer:
-        """What a path other than that of infer says."""
-        found = self._plain.get(path)
-        if found is not None:
-            allowed, handle = found
+        """The answer of any path but that of infer."""
+        if path in self._plain:
+            allowed, handle = self._plain[path]
             _require_method(method, allowed, path)
             return handle(headers)
         parts = path.split("/")
@@ -80,7 +69,7 @@ class App:
         raise RefusalError(404, f"there is nothing at {path[:100]}: /openapi.json says what there is", "no_path")
 
     def _model(self, method: str, path: str, name: str, rest: list[str]) -> Answer:
-        model = self.service.slot.model
+        model = self.service.current.model
         if name != model.name:
             raise RefusalError(404, f"there is no model {name[:60]!r}: this server has {model.name!r}", "no_model")
         if rest[:1] == ["versions"] and len(rest) > 1:
@@ -104,7 +93,7 @@ class App:
         return _json(handle())
 
     def _server(self, headers: dict[bytes, bytes]) -> Answer:
-        return _json({"name": "l2h", "version": l2h.__version__, "extensions": EXTENSIONS})
+        return _json({"name": "l2h", "version": l2h.__version__, "extensions": _EXTENSIONS})
 
     def _ready(self, headers: dict[bytes, bytes]) -> Answer:
         self._require_ready()
@@ -116,26 +105,21 @@ class App:
             raise RefusalError(503, f"not ready: {trouble}", "not_ready", 1.0)
 
     def _index(self, headers: dict[bytes, bytes]) -> Answer:
-        model = self.service.slot.model
+        model = self.service.current.model
         state = "READY" if self.service.trouble is None else "UNAVAILABLE"
         reason = self.service.trouble or ""
         return _json([{"name": model.name, "version": model.version, "state": state, "reason": reason}])
 
     def _metrics(self, headers: dict[bytes, bytes]) -> Answer:
-        if self.service.config.keys is not None and not self.service.ring.find(headers.get(b"authorization")).admin:
+        keys = self.service.accounts.keys
+        if keys is not None and not authenticate(keys, headers.get(b"authorization")).admin:
             raise RefusalError(403, "the metrics need a key made with `l2h keys add NAME --admin`", "no_admin")
-        self.tell()
+        self.service.update_gauges()
         return 200, self.service.metrics.text(), (b"content-type", CONTENT_TYPE)
 
     def _openapi(self, headers: dict[bytes, bytes]) -> Answer:
-        return _json(document(self.service.slot.model, self.service.max_body, self.service.config.keys is not None))
-
-    def tell(self) -> None:
-        """Bring the gauges up to date."""
-        service, metrics = self.service, self.service.metrics
-        metrics.waiting.set(service.batcher.waiting)
-        metrics.in_flight.set(service.in_flight)
-        metrics.ledger_up.set(service.cashier.trouble is None)
+        with_keys = self.service.accounts.keys is not None
+        return _json(document(self.service.current.model, self.service.max_body, with_keys))
 
 
 def _require_method(method: str, allowed: str, path: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import l2h
 from l2h import protocol
-from l2h.serving.model.model import INPUT, OUTPUT, Model
+from l2h.serving.model.model import INPUT, OUTPUT, ServedModel
 
 _ID = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
 _ERRORS = {
@@ -26,7 +26,7 @@ _ERRORS = {
 _LIMITED = (429, 503)
 
 
-def document(model: Model, max_body: int, keys: bool) -> dict[str, Any]:
+def document(model: ServedModel, max_body: int, keys: bool) -> dict[str, Any]:
     """The description.
 
     Args:
@@ -116,7 +116,7 @@ def _infer(max_body: int, keys: bool) -> dict[str, Any]:
     return out
 
 
-def _schemas(model: Model) -> dict[str, Any]:
+def _schemas(model: ServedModel) -> dict[str, Any]:
     numbers: dict[str, Any] = {"type": "number"} if model.dtype.kind == "f" else {"type": "integer"}
     if model.datatype == "UINT8":
         numbers |= {"minimum": 0, "maximum": 255}

@@ -1,18 +1,17 @@
-"""The model as the protocol sees it: what it takes, what it gives, and the bytes of an answer."""
+"""The model as the protocol describes it: what it takes, what it gives, and the bytes of an answer."""
 
 from __future__ import annotations
 
 import json
-import time
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
 from l2h import protocol
-from l2h.serving.errors import RefusalError
-from l2h.serving.model.job import Job
+from l2h.bundle import ServerBundle
+from l2h.serving.errors import malformed
 from l2h.serving.model.timing import Timing, measure
 
 INPUT, OUTPUT = "x", "scores"
@@ -22,23 +21,7 @@ _BINARY = (b"content-type", protocol.BINARY.encode())
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
 
 
-class Runs(Protocol):
-    """What is needed of :class:`l2h.bundle.ServerBundle`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def input_shape(self) -> tuple[int, ...]: ...
-    @property
-    def input_dtype(self) -> Any: ...
-    @property
-    def classes(self) -> Any: ...
-    def run(self, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]: ...
-
-
-class Model:
+class ServedModel:
     """A bundle, ready to answer.
 
     Args:
@@ -46,14 +29,13 @@ class Model:
         most: inputs of one call, and of one request.
     """
 
-    def __init__(self, bundle: Runs, most: int) -> None:
+    def __init__(self, bundle: ServerBundle, most: int) -> None:
         self.name, self.version = bundle.name, bundle.version
         self.shape, self.dtype = tuple(bundle.input_shape), np.dtype(bundle.input_dtype)
-        self.classes, self.most = [str(one) for one in bundle.classes], most
+        self.classes, self.most = [str(name) for name in bundle.classes], most
         self.datatype = protocol.datatype(self.dtype)
-        self.takes = self.shape, self.dtype, tuple(self.classes)
-        self.loaded = time.time()
-        self._bundle = bundle
+        self.interface = self.shape, self.dtype, tuple(self.classes)
+        self.run = bundle.run
         self.elements = int(np.prod(self.shape))
         enough = protocol.Limits().json_bytes
         self.limits = protocol.Limits(elements=most * self.elements, json_bytes=max(enough, 32 * most * self.elements))
@@ -61,37 +43,33 @@ class Model:
         self._head = names + b'%b, "outputs": [{"name": "scores", "shape": [%d, %d], "datatype": "FP32", '
         self.timing = Timing(measure(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), (1, most)))
 
-    def run(self, x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Scores of a batch."""
-        return self._bundle.run(x)
-
     def accept(self, request: protocol.Request) -> npt.NDArray[Any]:
-        """The inputs of a request.
+        """Return the inputs of a request.
 
         Raises:
-            RefusalError: 400, it does not fit the model.
+            RefusalError: 400, the request does not fit the model.
         """
         tensor = request.inputs[0]
         if len(request.inputs) > 1 or tensor.name != INPUT:
-            names = ", ".join(repr(one.name[:40]) for one in request.inputs)
-            raise bad(f"the model takes one input, '{INPUT}'; got {names}")
+            names = ", ".join(repr(given.name[:40]) for given in request.inputs)
+            raise malformed(f"the model takes one input, '{INPUT}'; got {names}")
         if any(name != OUTPUT for name in request.wanted):
-            raise bad(f"the model gives one output, '{OUTPUT}'; asked for {', '.join(request.wanted)[:80]}")
+            raise malformed(f"the model gives one output, '{OUTPUT}'; asked for {', '.join(request.wanted)[:80]}")
         x = tensor.data
         if x.dtype != self.dtype:
-            raise bad(f"'{INPUT}' is {self.datatype}; got {protocol.datatype(x.dtype)}")
+            raise malformed(f"'{INPUT}' is {self.datatype}; got {protocol.datatype(x.dtype)}")
         if x.shape[1:] != self.shape or x.ndim == 0:
-            raise bad(f"'{INPUT}' has the shape {[-1, *self.shape]}; got {list(x.shape)}")
+            raise malformed(f"'{INPUT}' has the shape {[-1, *self.shape]}; got {list(x.shape)}")
         if not 1 <= len(x) <= self.most:
-            raise bad(f"a request has 1 to {self.most} inputs; got {len(x)}: send them in several")
+            raise malformed(f"a request has 1 to {self.most} inputs; got {len(x)}: send them in several")
         if self.dtype.kind == "f" and not np.isfinite(x).all():
-            raise bad(f"'{INPUT}' holds a value that is not finite")
-        return x if x.flags.aligned else x.copy()  # where the JSON part ends the values begin, anywhere
+            raise malformed(f"'{INPUT}' holds a value that is not finite")
+        return x if x.flags.aligned else x.copy()  # the values begin where the JSON part ends: anywhere
 
-    def answer(self, job: Job, request: protocol.Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        """Body and headers of the answer: :func:`l2h.protocol.encode_response` for this one output, but faster."""
-        scores = job.scores
-        assert scores is not None
+    def encode(
+        self, scores: npt.NDArray[np.float32], request: protocol.Request
+    ) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+        """Return body and headers of the answer: :func:`l2h.protocol.encode_response` for this output, but faster."""
         id_ = b"" if request.id is None else b', "id": ' + json.dumps(request.id).encode()
         head = self._head % (id_, *scores.shape)
         if request.wants_binary(OUTPUT):
@@ -102,7 +80,7 @@ class Model:
         return b'%b"data": %b}]}' % (head, data), [_JSON]
 
     def metadata(self) -> dict[str, Any]:
-        """What ``/v2/models/NAME`` says."""
+        """Return what ``/v2/models/NAME`` answers."""
         return {
             "name": self.name,
             "versions": [self.version],
@@ -113,7 +91,7 @@ class Model:
         }
 
     def config(self, delay: float) -> dict[str, Any]:
-        """What ``/v2/models/NAME/config`` says, in Triton's words."""
+        """Return what ``/v2/models/NAME/config`` answers, in Triton's words."""
         return {
             "name": self.name,
             "platform": PLATFORM,
@@ -123,8 +101,3 @@ class Model:
             "output": [{"name": OUTPUT, "data_type": "TYPE_FP32", "dims": [len(self.classes)]}],
             "dynamic_batching": {"max_queue_delay_microseconds": round(delay * 1e6)},
         }
-
-
-def bad(sentence: str) -> RefusalError:
-    """A 400."""
-    return RefusalError(400, sentence, "malformed")

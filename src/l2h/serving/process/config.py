@@ -1,17 +1,22 @@
-"""What the server is told at its start, in one object that travels to the workers as JSON."""
+"""The settings of the server, in one object that travels to the workers as JSON."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from l2h.errors import SettingsError
 
 LEVELS = ("debug", "info", "warning", "error")
+
+
+def _between(least: float, most: float, default: float) -> Any:
+    """A setting with its range."""
+    return field(default=default, metadata={"range": (least, most)})
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class ServingConfig:
         keys: the key file; None for an open server.
         open: listen beyond this machine without keys.
         ledger: the file of the charges.
-        price: units charged for an input.
+        price: units charged per input.
         tls_cert: file of the certificate, with its chain.
         tls_key: file of its key.
         log_requests: a line for every request.
@@ -49,48 +54,35 @@ class ServingConfig:
 
     bundle: str
     host: str = "127.0.0.1"
-    port: int = 8080
-    workers: int = 1
-    threads: int = 0
-    max_batch: int = 64
-    batch_delay: float = 0.001
-    max_wait: float = 0.5
-    max_body: int = 0
-    max_connections: int = 1024
-    max_memory: int = 256 * 2**20
-    body_timeout: float = 10.0
-    idle_timeout: float = 60.0
-    drain: float = 30.0
-    watch: float = 1.0
+    port: int = _between(0, 65535, 8080)
+    workers: int = _between(1, 256, 1)
+    threads: int = _between(0, 1024, 0)
+    max_batch: int = _between(1, 65536, 64)
+    batch_delay: float = _between(0.0, 1.0, 0.001)
+    max_wait: float = _between(0.001, 600.0, 0.5)
+    max_body: int = _between(0, 2**40, 0)
+    max_connections: int = _between(1, 10**6, 1024)
+    max_memory: int = _between(2**20, 2**50, 256 * 2**20)
+    body_timeout: float = _between(0.1, 3600.0, 10.0)
+    idle_timeout: float = _between(0.1, 86400.0, 60.0)
+    drain: float = _between(0.0, 3600.0, 30.0)
+    watch: float = _between(0.05, 3600.0, 1.0)
     keys: str | None = None
     open: bool = False
     ledger: str = "ledger.db"
-    price: int = 1
+    price: int = _between(0, 10**9, 1)
     tls_cert: str | None = None
     tls_key: str | None = None
     log_requests: bool = True
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("port", 0, 65535),
-            ("workers", 1, 256),
-            ("threads", 0, 1024),
-            ("max_batch", 1, 65536),
-            ("batch_delay", 0.0, 1.0),
-            ("max_wait", 0.001, 600.0),
-            ("max_body", 0, 2**40),
-            ("max_connections", 1, 10**6),
-            ("max_memory", 2**20, 2**50),
-            ("body_timeout", 0.1, 3600.0),
-            ("idle_timeout", 0.1, 86400.0),
-            ("drain", 0.0, 3600.0),
-            ("watch", 0.05, 3600.0),
-            ("price", 0, 10**9),
-        ):
-            if not least <= getattr(self, name) <= most:
-                flag = name.replace("_", "-")
-                raise SettingsError(f"--{flag} {getattr(self, name)}: it lies between {least} and {most}")
+        for setting in fields(self):
+            least, most = setting.metadata.get("range", (None, None))
+            value = getattr(self, setting.name)
+            if least is not None and not least <= value <= most:
+                flag = setting.name.replace("_", "-")
+                raise SettingsError(f"--{flag} {value}: it lies between {least} and {most}")
         if self.log_level not in LEVELS:
             raise SettingsError(f"--log-level {self.log_level!r}: one of {', '.join(LEVELS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -111,28 +103,28 @@ class ServingConfig:
         return self.threads or max(1, processors() // self.workers)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """For :meth:`from_json`, in another process."""
-        return json.dumps(asdict(self))
+        """Return text for :meth:`from_json` in another process."""
+        return json.dumps(self.as_dict())
 
     @classmethod
     def from_json(cls, text: str) -> ServingConfig:
-        """The object that :meth:`to_json` wrote."""
+        """Return the object that :meth:`to_json` wrote."""
         values: dict[str, Any] = json.loads(text)
-        known = {field.name for field in fields(cls)}
+        known = {setting.name for setting in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:

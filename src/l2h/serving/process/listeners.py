@@ -1,4 +1,4 @@
-"""Sockets at one port, one a worker. The kernel deals out the connections among them."""
+"""Sockets at one port, one per worker. The kernel distributes the connections among them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ATTACH_FILTER, _RETURN = 26, 0x06
 
 
 def bind(host: str, port: int, count: int) -> list[socket.socket]:
-    """Sockets bound to the port, not yet listening.
+    """Return sockets bound to the port, not yet listening.
 
-    The first is bound alone, so that a port of somebody else is noticed even if that one shares it.
+    At first one is bound alone, so that somebody else's port is noticed even if its owner shares it.
 
     Raises:
         ServingError: the port is in use, the address is not this machine's, or binding is not allowed.
@@ -42,14 +42,14 @@ def bind(host: str, port: int, count: int) -> list[socket.socket]:
                 sockets.append(alone.dup())
                 return sockets
         for _ in range(count):
-            one = socket.socket(family, kind, protocol)
-            sockets.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            one.bind(address)
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(address)
     except OSError as error:
-        for one in sockets:
-            one.close()
+        for sock in sockets:
+            sock.close()
         if error.errno == errno.EADDRINUSE:
             raise ServingError(f"port {port} of {host} is in use: stop what uses it, or give another --port") from error
         raise ServingError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
@@ -57,12 +57,12 @@ def bind(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 async def close_listener(sock: socket.socket) -> None:
-    """Take no more connections, and lose none that has been made: those that wait are given to the event loop first.
+    """Take no more connections, and lose none that was made: the event loop accepts first those that wait.
 
-    Closing the descriptor would not do, since the supervisor holds the socket as well.
+    To close the descriptor would not be enough, since the supervisor holds the socket as well.
     """
     with suppress(OSError):
-        if sys.platform == "linux":  # from here on the kernel answers no new ones
+        if sys.platform == "linux":  # from here on the kernel answers no new connections
             nothing = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
             sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(nothing)))
         for _ in range(100):
@@ -73,7 +73,7 @@ async def close_listener(sock: socket.socket) -> None:
 
 
 def check_tls(cert: str | None, key: str | None) -> None:
-    """See whether a certificate and its key can be used, before anything is started with them.
+    """Check that a certificate and its key can be used, before anything is started with them.
 
     Raises:
         ServingError: they cannot; the message says why.
@@ -94,6 +94,6 @@ def check_tls(cert: str | None, key: str | None) -> None:
 
 
 def url(sock: socket.socket, tls: bool) -> str:
-    """The address as a client writes it."""
+    """Return the address as a client writes it."""
     host, port = sock.getsockname()[:2]
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,4 +1,4 @@
-"""Logs as JSON lines on stderr: what the server does, and a line for every request. Never a key, never a payload."""
+"""Logs as JSON lines on stderr: what the server does, and a line for every request. Never a key or a payload."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ class JsonLines(logging.Formatter):
     """A record as one line of JSON: the message is the event, ``extra={"fields": {...}}`` the rest."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         line: dict[str, Any] = {
-            "time": stamp(record.created),
+            "time": _stamp(record.created),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             "pid": record.process,
@@ -50,22 +49,19 @@ def log_as_json(level: str) -> None:
         logger.setLevel(max(least, logging.getLevelName(level.upper())))
 
 
-def stamp(seconds: float) -> str:
-    """A time as ISO, to the millisecond, in UTC."""
+def _stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class RequestLog:
-    """Lines of requests, gathered in the event loop and written by a thread, so that a slow reader holds up nobody.
+    """Lines of requests, gathered in the event loop and written by a thread, so that a slow reader delays nobody.
 
     Args:
         on: whether lines are written at all.
-        descriptor: where to.
     """
 
-    def __init__(self, on: bool, descriptor: int = 2) -> None:
+    def __init__(self, on: bool) -> None:
         self.on = on
-        self._to = descriptor
         self._lines: list[bytes] = []
         self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
         self._size = 0  # of the lines not yet written
@@ -76,11 +72,11 @@ class RequestLog:
             self._thread.start()
 
     def add(self, time: float, fields: Mapping[str, Any]) -> None:
-        """Note a request; from the event loop's thread."""
+        """Note a request; on the event loop."""
         if self._size > _BACKLOG:
             self._dropped += 1
             return
-        line = {"time": stamp(time), "level": "info", "event": "request", "pid": self._pid, **fields}
+        line = {"time": _stamp(time), "level": "info", "event": "request", "pid": self._pid, **fields}
         data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         self._size += len(data)
         self._lines.append(data)
@@ -114,5 +110,5 @@ class RequestLog:
 
     def _write(self, piece: bytearray) -> None:
         with suppress(OSError):  # nobody reads stderr any more
-            os.write(self._to, piece)
+            os.write(2, piece)
         self._size -= len(piece)

@@ -1,4 +1,4 @@
-"""What Prometheus reads. Each worker writes its own files in a shared folder; whoever is asked adds them up."""
+"""What Prometheus reads. Each worker writes its own files in a shared folder; the worker that is asked adds them up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
@@ -27,79 +28,73 @@ class Metrics:
     """The counters of one worker."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        self.requests = Counter("l2h_requests", "Requests to infer, by status.", ["status"], registry=registry)
-        self.refused = Counter("l2h_refused", "Requests refused, by reason.", ["reason"], registry=registry)
-        self.inputs = Counter("l2h_inputs", "Inputs answered.", registry=registry)
-        self.units = Counter("l2h_charged_units", "Units charged.", registry=registry)
-        self.seconds = Histogram("l2h_request_seconds", "From headers to answer.", buckets=_SECONDS, registry=registry)
-        self.batch_inputs = Histogram("l2h_batch_inputs", "Inputs of a model call.", buckets=_INPUTS, registry=registry)
-        self.batch_seconds = Histogram("l2h_batch_seconds", "A model call.", buckets=_SECONDS, registry=registry)
-        self.commit_seconds = Histogram("l2h_ledger_seconds", "A transaction.", buckets=_SECONDS, registry=registry)
-        self.commit_rows = Counter("l2h_ledger_charges", "Charges tried in transactions.", registry=registry)
-        self.waiting = Gauge("l2h_queue_inputs", "Inputs that wait.", registry=registry, multiprocess_mode="livesum")
-        self.in_flight = Gauge("l2h_in_flight", "Requests at hand.", registry=registry, multiprocess_mode="livesum")
-        self.connections = Gauge("l2h_connections", "Open connections.", registry=registry, multiprocess_mode="livesum")
+        # Registered nowhere: :meth:`text` reads the files of all workers.
+        counter = partial(Counter, registry=None)
+        histogram = partial(Histogram, registry=None)
+        total = partial(Gauge, registry=None, multiprocess_mode="livesum")
+        self.requests = counter("l2h_requests", "Requests to infer, by status.", ["status"])
+        self.refused = counter("l2h_refused", "Requests refused, by reason.", ["reason"])
+        self.inputs = counter("l2h_inputs", "Inputs answered.")
+        self.units = counter("l2h_charged_units", "Units charged.")
+        self.seconds = histogram("l2h_request_seconds", "From headers to answer.", buckets=_SECONDS)
+        self.batch_inputs = histogram("l2h_batch_inputs", "Inputs of a model call.", buckets=_INPUTS)
+        self.batch_seconds = histogram("l2h_batch_seconds", "A model call.", buckets=_SECONDS)
+        self.commit_seconds = histogram("l2h_ledger_seconds", "A transaction.", buckets=_SECONDS)
+        self.commit_rows = counter("l2h_ledger_charges", "Charges tried in transactions.")
+        self.waiting = total("l2h_queue_inputs", "Inputs that wait.")
+        self.in_flight = total("l2h_in_flight", "Requests at hand.")
+        self.connections = total("l2h_connections", "Open connections.")
         self.ledger_up = Gauge(
-            "l2h_ledger_up", "1 where the ledger can be written.", registry=registry, multiprocess_mode="livemin"
+            "l2h_ledger_up", "1 where the ledger can be written.", registry=None, multiprocess_mode="livemin"
         )
-        self.model = Gauge(
-            "l2h_model_info",
-            "Workers that serve a version.",
-            ["name", "version"],
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.reloads = Counter("l2h_reloads", "Bundles taken over or refused.", ["result"], registry=registry)
+        self.model = total("l2h_model_info", "Workers that serve a version.", ["name", "version"])
+        self.reloads = counter("l2h_reloads", "Bundles taken over or refused.", ["result"])
         self._ok = self.requests.labels("200")
-        self._registry = registry
         self._seconds: list[float] = []
         self._inputs = self._units = 0
 
     def answered(self, seconds: float, inputs: int, units: int) -> None:
-        """A request was answered with scores; :meth:`flush` counts it."""
+        """Note a request that was answered with scores; :meth:`flush` counts it."""
         self._seconds.append(seconds)
         self._inputs += inputs
         self._units += units
 
     def flush(self) -> None:
-        """Count what was answered since."""
+        """Count the requests answered since the last call."""
         if not self._seconds:
             return
         seconds, self._seconds = self._seconds, []
-        for one in seconds:
-            self.seconds.observe(one)
+        for value in seconds:
+            self.seconds.observe(value)
         self._ok.inc(len(seconds))
         self.inputs.inc(self._inputs)
         self.units.inc(self._units)
         self._inputs = self._units = 0
 
     def refuse(self, status: int, reason: str) -> None:
-        """A request was refused."""
+        """Count a request that was refused."""
         self.requests.labels(str(status)).inc()
         self.refused.labels(reason).inc()
 
     def called(self, inputs: int, seconds: float) -> None:
-        """The model was called."""
+        """Count a call of the model."""
         self.batch_inputs.observe(inputs)
         self.batch_seconds.observe(seconds)
 
     def committed(self, charges: int, seconds: float) -> None:
-        """The ledger was written."""
+        """Count a transaction of the ledger."""
         self.commit_rows.inc(charges)
         self.commit_seconds.observe(seconds)
 
     def text(self) -> bytes:
-        """All workers' numbers, in Prometheus's format."""
-        if FOLDER not in os.environ:
-            return generate_latest(self._registry)
+        """Return the numbers of all workers, in Prometheus's format."""
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
 
 def make_folder() -> tuple[Path, int]:
-    """A folder for the workers' files, and a descriptor whose lock says that it is in use, as long as we live.
+    """Make a folder for the workers' files; return it, and a descriptor whose lock says that it is in use.
 
     It lies in memory where the system has such a place: the files are mapped, and a disk that fills up would kill
     whoever writes to one. Folders of servers that were killed are removed.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from l2h.serving.accounts.charging import Cashier
-from l2h.serving.accounts.rates import RateTable
-from l2h.serving.accounts.ring import KeyRing
-from l2h.serving.http.http import Room
+from l2h.serving.accounts import open_accounts
+from l2h.serving.accounts.charging import ChargeWriter
+from l2h.serving.accounts.store import AccountStore
 from l2h.serving.model.batching import Batcher
-from l2h.serving.model.job import Job
-from l2h.serving.model.slot import Slot, load_model
+from l2h.serving.model.current import CurrentModel
+from l2h.serving.model.pending import PendingRequest
 from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.logs import RequestLog
 from l2h.serving.process.metrics import Metrics
@@ -20,26 +20,38 @@ from l2h.serving.process.metrics import Metrics
 
 @dataclass
 class Service:
-    """What the handlers of requests share."""
+    """What the handlers of requests share.
+
+    Attributes:
+        config: the settings.
+        current: the model in use.
+        accounts: keys, rates and the ledger.
+        batcher: computes requests.
+        charging: charges those that were computed.
+        metrics: of this worker.
+        requests: the log of requests.
+        free_memory: bytes that the bodies of further requests may take.
+        draining: whether the server is being stopped.
+        in_flight: requests that are being answered.
+    """
 
     config: ServingConfig
-    slot: Slot
-    ring: KeyRing
-    rates: RateTable
+    current: CurrentModel
+    accounts: AccountStore
     batcher: Batcher
-    cashier: Cashier
+    charging: ChargeWriter
     metrics: Metrics
     requests: RequestLog
-    room: Room
+    free_memory: int
     draining: bool = False
     in_flight: int = 0
 
     @property
     def max_body(self) -> int:
-        """Bytes of a body: as told, or as JSON needs for the largest request, with 32 characters a number."""
+        """Bytes of a body: as set, or what JSON needs for the largest request, with 32 characters per number."""
         if self.config.max_body:
             return self.config.max_body
-        model = self.slot.model
+        model = self.current.model
         return min(self.config.max_memory, 65536 + 32 * model.most * model.elements)
 
     @property
@@ -47,44 +59,48 @@ class Service:
         """Why requests cannot be answered now."""
         if self.draining:
             return "the server is being stopped"
-        if self.cashier.trouble is not None:
+        if self.charging.trouble is not None:
             return "the ledger cannot be written"
         return None
 
+    def update_gauges(self) -> None:
+        """Set the gauges of the metrics to what they are now."""
+        self.metrics.waiting.set(self.batcher.waiting)
+        self.metrics.in_flight.set(self.in_flight)
+        self.metrics.ledger_up.set(self.charging.trouble is None)
 
-def make_service(config: ServingConfig, rate_table: int) -> Service:
+    def close(self) -> None:
+        """Finish what waits, then stop all parts."""
+        self.batcher.close()
+        self.charging.close()
+        self.accounts.close()
+        self.requests.close()
+
+
+def make_service(config: ServingConfig, inherited: Sequence[int]) -> Service:
     """Load, open and start all parts; the event loop must be running.
 
+    Args:
+        config: the settings.
+        inherited: descriptors of :func:`l2h.serving.accounts.prepare_accounts`.
+
     Raises:
-        L2HError: the bundle or the key file cannot be used.
-        sqlite3.Error: the ledger cannot be opened.
+        L2HError: the bundle, the keys or the ledger cannot be used.
     """
     loop = asyncio.get_running_loop()
 
-    def deliver(jobs: list[Job]) -> None:
-        loop.call_soon_threadsafe(_wake, jobs)
+    def deliver(requests: list[PendingRequest]) -> None:
+        loop.call_soon_threadsafe(_finish, requests)
 
     metrics = Metrics()
-    folder = Path(config.bundle)
-    slot = Slot(folder, lambda: load_model(folder, config.model_threads, config.max_batch), metrics)
-    cashier = Cashier(Path(config.ledger), deliver, metrics.committed)
-    cashier.start()
-    batcher = Batcher(config.max_batch, config.batch_delay, cashier.submit, deliver, metrics.called)
-    batcher.start()
-    return Service(
-        config,
-        slot,
-        KeyRing(None if config.keys is None else Path(config.keys)),
-        RateTable(rate_table),
-        batcher,
-        cashier,
-        metrics,
-        RequestLog(config.log_requests),
-        Room(config.max_memory),
-    )
+    current = CurrentModel(Path(config.bundle), config.model_threads, config.max_batch, metrics)
+    accounts = open_accounts(config.keys, config.ledger, inherited)
+    charging = ChargeWriter(accounts, deliver, metrics.committed)
+    batcher = Batcher(config.max_batch, config.batch_delay, charging.submit, deliver, metrics.called)
+    requests = RequestLog(config.log_requests)
+    return Service(config, current, accounts, batcher, charging, metrics, requests, config.max_memory)
 
 
-def _wake(jobs: list[Job]) -> None:
-    for job in jobs:
-        if not job.future.done():
-            job.future.set_result(None)
+def _finish(requests: list[PendingRequest]) -> None:
+    for request in requests:
+        request.finish()

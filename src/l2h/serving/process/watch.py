@@ -1,4 +1,4 @@
-"""Telling that a file has changed, without reading it."""
+"""Noticing that a file has changed, without reading it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ Signature = tuple[int, int, int, int] | None
 
 
 def signature(path: Path) -> Signature:
-    """What changes when a file is replaced or rewritten; None where there is none."""
+    """Return values that change when a file is replaced or rewritten; None where there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns

@@ -1,21 +1,20 @@
-"""One worker: a process with a model, a connection to the ledger, and a socket of its own at the common port.
+"""One worker: a process with a model, the accounts, and a socket of its own at the common port.
 
 It is started by :mod:`l2h.serving.process.supervisor`, which holds the other end of its standard input. When that end
-closes
-the supervisor is gone, and the worker ends as if told to.
+closes, the supervisor has ended, and the worker stops as if told to.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import resource
 import shutil
 import signal
 import socket
-import sqlite3
 import ssl
 import sys
 import threading
@@ -26,6 +25,7 @@ from typing import Any
 import uvicorn
 
 from l2h.errors import L2HError
+from l2h.serving.errors import KeyStoreError
 from l2h.serving.http.app import App
 from l2h.serving.http.connection import bounded
 from l2h.serving.process.config import ServingConfig
@@ -36,15 +36,16 @@ from l2h.serving.process.service import Service, make_service
 
 log = logging.getLogger("l2h.serving")
 
-#: Seconds, at the end, in which connections are still taken and all are told to close after their next answer; and
-#: then for the requests of those that were taken last.
-NOTICE = 0.3
 #: What is written to the supervisor once requests can come.
 READY = b"ready\n"
 #: Written to it every second from then on: the event loop still turns.
-BEAT = b"."
+_BEAT = b"."
+#: Seconds, at the end, in which connections are still taken and all are told to close after their next answer; and
+#: then for the requests of those that were taken last.
+_NOTICE = 0.3
 #: Seconds for TLS to begin. Such a peer is no connection yet, and counts as none.
-HANDSHAKE = 5.0
+_HANDSHAKE = 5.0
+#: Seconds between two flushes of logs and metrics.
 _FLUSH = 0.05
 #: Descriptors beside those of connections.
 _DESCRIPTORS = 128
@@ -53,33 +54,37 @@ _SWITCH = 0.0005
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, with signals left to us."""
+    """uvicorn's server, which leaves the signals to us."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Nothing is captured."""
         yield
 
 
 def main(arguments: list[str]) -> int:
-    """``CONFIG SOCKET RATES STATUS``: the settings as JSON, and the numbers of inherited descriptors."""
+    """Run a worker; return the exit status.
+
+    Args:
+        arguments: the settings as JSON, then the numbers of inherited descriptors: the socket, the pipe to the
+            supervisor, and those of the accounts.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     sys.setswitchinterval(_SWITCH)
-    listener, rates, status = (int(number) for number in arguments[1:4])
+    listener, status, *inherited = map(int, arguments[1:])
     try:
         config = ServingConfig.from_json(arguments[0])
         log_as_json(config.log_level)
         config = replace(config, max_connections=_allow_connections(config.max_connections))
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(_serve(config, socket.socket(fileno=listener), rates, status))
-    except (L2HError, sqlite3.Error, OSError) as error:
+            runner.run(_serve(config, socket.socket(fileno=listener), status, inherited))
+    except (L2HError, OSError) as error:
         log.error("worker_failed", extra={"fields": {"error": str(error)}})
         return 1
     return 0
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's where there is one, with little patience for peers that never shake hands."""
+    """uvloop's event loop where there is one, with a short wait for peers that never begin TLS."""
     try:
         from uvloop import Loop
     except ImportError:  # not for every platform
@@ -88,14 +93,14 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     class Bounded(Loop):
         async def create_server(self, *given: Any, **options: Any) -> Any:
             if options.get("ssl") is not None:
-                options["ssl_handshake_timeout"] = HANDSHAKE
+                options["ssl_handshake_timeout"] = _HANDSHAKE
             return await super().create_server(*given, **options)
 
     return Bounded
 
 
 def _allow_connections(wanted: int) -> int:
-    """Have as many descriptors as connections need, if the system lets us; else so many connections as it does."""
+    """Raise the limit of descriptors to what connections need; return how many connections the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -107,15 +112,14 @@ def _allow_connections(wanted: int) -> int:
     return wanted
 
 
-async def _serve(config: ServingConfig, listener: socket.socket, rates: int, status: int) -> None:
+async def _serve(config: ServingConfig, listener: socket.socket, status: int, inherited: list[int]) -> None:
     loop = asyncio.get_running_loop()
-    service = make_service(config, rates)
-    app = App(service)
-    server = _Server(_uvicorn_config(config, app))
-    stop, look = asyncio.Event(), asyncio.Event()
+    service = make_service(config, inherited)
+    server = _Server(_uvicorn_config(config, App(service)))
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, look.set)
-    threading.Thread(target=_outlive, args=(loop, stop), name="supervisor", daemon=True).start()
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    threading.Thread(target=_wait_for_supervisor, args=(loop, stop), name="supervisor", daemon=True).start()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:
@@ -124,60 +128,71 @@ async def _serve(config: ServingConfig, listener: socket.socket, rates: int, sta
             await asyncio.sleep(0.005)
         os.write(status, READY)
         os.set_blocking(status, False)
-        background = [asyncio.create_task(_watch(service, look)), asyncio.create_task(_tell(app, server, status))]
+        background = [
+            asyncio.create_task(_watch(service, reload)),
+            asyncio.create_task(_report(service, server, status)),
+        ]
         await stop.wait()
         await _drain(service, server, listener)
         for task in background:
             task.cancel()
         await serving
     finally:
-        service.batcher.close()
-        service.cashier.close()
-        service.requests.close()
+        service.close()
 
 
 async def _drain(service: Service, server: uvicorn.Server, listener: socket.socket) -> None:
-    """Take no more, and let uvicorn finish what is in flight."""
+    """Take no more connections, and let uvicorn finish what is in flight."""
     service.draining = True
     log.info("draining", extra={"fields": {"in_flight": service.in_flight}})
-    await asyncio.sleep(min(NOTICE, service.config.drain))
+    await asyncio.sleep(min(_NOTICE, service.config.drain))
     await close_listener(listener)
-    await asyncio.sleep(min(NOTICE, service.config.drain))  # for the requests of those just taken
+    await asyncio.sleep(min(_NOTICE, service.config.drain))  # for the requests of those just taken
     server.should_exit = True
 
 
-async def _watch(service: Service, look: asyncio.Event) -> None:
-    """Follow changes of the key file and the bundle."""
+async def _watch(service: Service, reload: asyncio.Event) -> None:
+    """Follow changes of the keys and the bundle."""
     while True:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(service.config.watch):
-                await look.wait()
-        forced = look.is_set()
-        look.clear()
+                await reload.wait()
+        forced = reload.is_set()
+        reload.clear()
         try:
-            service.ring.refresh()
-            await service.slot.look(force=forced)
-        except Exception:  # a watcher that dies would leave the server deaf
+            await _refresh_keys(service)
+            await service.current.reload(force=forced)
+        except Exception:  # without its watcher the server would follow no change any more
             log.exception("watch_failed")
 
 
-async def _tell(app: App, server: uvicorn.Server, status: int) -> None:
-    """Bring gauges and logs up to date, and show the supervisor that this process is not stuck."""
-    count = 0
-    while True:
+async def _refresh_keys(service: Service) -> None:
+    if service.accounts.keys is None:
+        return
+    try:
+        count = await asyncio.to_thread(service.accounts.keys.refresh)
+    except KeyStoreError as error:
+        log.error("keys_refused", extra={"fields": {"file": service.config.keys, "error": str(error)}})
+    else:
+        if count is not None:
+            log.info("keys_reloaded", extra={"fields": {"file": service.config.keys, "keys": count}})
+
+
+async def _report(service: Service, server: uvicorn.Server, status: int) -> None:
+    """Bring logs and metrics up to date, and show the supervisor that this process is not stuck."""
+    for count in itertools.count(1):
         await asyncio.sleep(_FLUSH)
-        app.service.requests.flush()
-        app.service.metrics.flush()
-        count += 1
+        service.requests.flush()
+        service.metrics.flush()
         if count % 10 == 0:
-            app.tell()
-            app.service.metrics.connections.set(len(server.server_state.connections))
+            service.update_gauges()
+            service.metrics.connections.set(len(server.server_state.connections))
         if count % 20 == 0:
             with contextlib.suppress(OSError):
-                os.write(status, BEAT)
+                os.write(status, _BEAT)
 
 
-def _outlive(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def _wait_for_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     """Wait for the end of the supervisor, and clean up in its place."""
     with contextlib.suppress(OSError):
         while os.read(0, 1024):

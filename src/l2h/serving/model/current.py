@@ -1,67 +1,54 @@
-"""The model in use, and its exchange for a new one while requests go on."""
+"""The model in use, and its replacement by a new one while requests go on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
+from l2h.bundle import ServerBundle
 from l2h.errors import L2HError
 from l2h.serving.errors import ServingError
-from l2h.serving.model.model import Model
+from l2h.serving.model.model import ServedModel
 from l2h.serving.process.metrics import Metrics
 from l2h.serving.process.watch import Signature, signature
 
 log = logging.getLogger("l2h.serving")
 
 
-def load_model(folder: Path, threads: int, most: int) -> Model:
-    """The server's half of a bundle, verified and run once.
-
-    Raises:
-        BundleError: it is missing or damaged.
-        ServingError: it cannot be run.
-    """
-    from l2h.bundle import ServerBundle
-
-    bundle = ServerBundle(folder, threads=threads)
-    try:
-        return Model(bundle, most)
-    except L2HError:
-        raise
-    except Exception as error:  # what onnxruntime raises has no common class
-        raise ServingError(f"the model of {folder} cannot be run: {error}") from error
-
-
-class Slot:
-    """Holds the model in use. A request keeps the model it was read for, so that an exchange drops none.
+class CurrentModel:
+    """Holds the model in use. A request keeps the model it was read for, so that a replacement drops none.
 
     Args:
         folder: of the bundle.
-        load: gives its model; called in another thread.
-        metrics: told of exchanges.
+        threads: of one model call.
+        most: inputs of one call.
+        metrics: told of replacements.
+
+    Raises:
+        BundleError: the bundle is missing or damaged.
+        ServingError: its model cannot be run.
     """
 
-    def __init__(self, folder: Path, load: Callable[[], Model], metrics: Metrics) -> None:
-        self._folder, self._load, self._metrics = folder, load, metrics
+    def __init__(self, folder: Path, threads: int, most: int, metrics: Metrics) -> None:
+        self._folder, self._threads, self._most, self._metrics = folder, threads, most, metrics
         self._seen = self._signature()
         self._lock = asyncio.Lock()
-        self._use(load())
+        self._use(self._load())
 
-    async def look(self, force: bool = False) -> bool:
-        """Take the folder's bundle over if it changed; whether it was. One that cannot be used changes nothing."""
+    async def reload(self, *, force: bool) -> None:
+        """Take over the folder's bundle if it changed, or in any case; one that cannot be used changes nothing."""
         async with self._lock:
             now = self._signature()
             if (now == self._seen and not force) or now[0] is None:  # a folder being replaced has none for a moment
-                return False
+                return
             self._seen = now
             before = self.model
             try:
                 model = await asyncio.to_thread(self._load)
                 if model.name != before.name:
                     raise ServingError(f"the new bundle is named {model.name!r}, this server serves {before.name!r}")
-                if model.takes != before.takes:
+                if model.interface != before.interface:
                     raise ServingError(
                         "the new bundle has other classes or inputs, and devices in the field have those of the old: "
                         "start a server for it"
@@ -69,17 +56,25 @@ class Slot:
             except L2HError as error:
                 self._metrics.reloads.labels("refused").inc()
                 log.error("bundle_refused", extra={"fields": {"error": str(error), "serving": before.version}})
-                return False
+                return
             if model.version == before.version:
                 log.info("bundle_unchanged", extra={"fields": {"version": model.version}})
-                return False
+                return
             self._metrics.model.labels(before.name, before.version).set(0)
             self._metrics.reloads.labels("taken").inc()
             self._use(model)
             log.info("bundle_taken", extra={"fields": {"version": model.version, "before": before.version}})
-            return True
 
-    def _use(self, model: Model) -> None:
+    def _load(self) -> ServedModel:
+        bundle = ServerBundle(self._folder, threads=self._threads)
+        try:
+            return ServedModel(bundle, self._most)
+        except L2HError:
+            raise
+        except Exception as error:  # what onnxruntime raises has no common class
+            raise ServingError(f"the model of {self._folder} cannot be run: {error}") from error
+
+    def _use(self, model: ServedModel) -> None:
         self.model = model
         path = f"/v2/models/{model.name}"
         self.infer_paths = {f"{path}/infer", f"{path}/versions/{model.version}/infer"}

@@ -1,0 +1,172 @@
+"""The interface of the accounts: who may ask, how much, and what was charged.
+
+The rest of the server and ``l2h keys`` use these types only; :mod:`l2h.serving.accounts` opens an implementation.
+Whoever writes another one, say over PostgreSQL for several hosts, must keep what the methods promise here. All workers
+that share a store see one truth: no quota and no rate is exceeded because two of them ask at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from l2h.serving.accounts.allowance import Quota, Rate
+from l2h.serving.accounts.key import Key
+
+
+class Charge(NamedTuple):
+    """What a request costs, and who pays.
+
+    Attributes:
+        key: who pays.
+        request_id: of the request, for the ledger.
+        model: its name.
+        version: of the model.
+        inputs: counted against the quota.
+        units: the price.
+        idempotency_key: the same for all repeats of one request; None where the caller sent none.
+        fingerprint: tells requests with the same idempotency key apart; None without such a key.
+    """
+
+    key: Key
+    request_id: str
+    model: str
+    version: str
+    inputs: int
+    units: int
+    idempotency_key: str | None = None
+    fingerprint: bytes | None = None
+
+
+class Outcome(Enum):
+    """What became of a charge. Only the first of them wrote a row."""
+
+    CHARGED = "charged"
+    #: The same request was charged before: it may be answered, and costs nothing.
+    REPEATED = "repeated"
+    #: Another request was charged with the same idempotency key.
+    CONFLICT = "conflict"
+    OVER_QUOTA = "over_quota"
+    STORE_DOWN = "store_down"
+
+
+class ChargeResult(NamedTuple):
+    """The outcome of a charge.
+
+    Attributes:
+        outcome: what became of it.
+        quota_left: with ``OVER_QUOTA``, inputs that the quota still has.
+        retry_after: with ``OVER_QUOTA``, seconds until the next period.
+    """
+
+    outcome: Outcome
+    quota_left: int = 0
+    retry_after: float = 1.0
+
+
+class KeyStore(Protocol):
+    """The keys. The first three methods serve ``l2h keys`` and may block; a server uses the others as well."""
+
+    def read(self) -> list[Key]:
+        """Return all keys as the store holds them now, revoked ones too.
+
+        Raises:
+            KeyStoreError: the store is missing or damaged.
+        """
+        ...
+
+    def add(
+        self, name: str, *, quota: Quota | None = None, rate: Rate | None = None, admin: bool = False
+    ) -> tuple[Key, str]:
+        """Make a key; return its record and the key itself, which is kept nowhere.
+
+        Atomic: of two callers with the same name one is refused.
+
+        Raises:
+            KeyStoreError: the name cannot be used, a key in use has it, or the store cannot be written.
+        """
+        ...
+
+    def change(self, who: str, **changes: Any) -> list[Key]:
+        """Change fields of the keys in use with a name, or of the one with an id; return them as they are now.
+
+        ``enabled=False`` revokes a key, for good. Atomic, and the other keys stay as they are.
+
+        Raises:
+            KeyStoreError: there is no such key in use, or the store cannot be written.
+        """
+        ...
+
+    def refresh(self) -> int | None:
+        """Load the keys that :meth:`find` knows, if they changed since the last call; may block.
+
+        Returns:
+            How many keys are in use now, or None where nothing has changed.
+
+        Raises:
+            KeyStoreError: they cannot be read. :meth:`find` goes on with those it knows, and the next call raises
+                again only after another change.
+        """
+        ...
+
+    def find(self, key_id: str) -> Key | None:
+        """Return the key with an id, as of the last :meth:`refresh`, revoked or not. From memory: it never blocks."""
+        ...
+
+
+class AccountStore(Protocol):
+    """Rates, quotas and the ledger as one worker uses them.
+
+    The worker calls :meth:`take_rate`, :meth:`rate_wait` and :meth:`was_charged` on its event loop, which they must
+    not block, and :meth:`charge` and :meth:`probe` in a thread of their own, where they may wait a second or so.
+    """
+
+    @property
+    def keys(self) -> KeyStore | None:
+        """The keys, loaded; None where everybody may ask."""
+        ...
+
+    async def take_rate(self, key: Key, inputs: int) -> float:
+        """Let inputs through if the key's rate allows them now: all or none, exactly, over all workers.
+
+        Returns:
+            0.0 where they were let through, else the seconds after which they would be.
+
+        Raises:
+            StoreDownError: it cannot be told.
+        """
+        ...
+
+    def rate_wait(self, key: Key) -> float:
+        """Return an estimate of the seconds until one input would be let through. Nothing is taken; from memory."""
+        ...
+
+    async def was_charged(self, key: Key, idempotency_key: str) -> bool:
+        """Return whether a request was charged before; True where it cannot be told, since :meth:`charge` decides."""
+        ...
+
+    def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:
+        """Charge requests in one transaction; return what became of each, in their order.
+
+        Atomic: when it returns, every row is written and survives the death of this process; when it raises, nothing
+        was charged. A quota is counted in the same transaction, to the last input, over all workers. Idempotent for
+        a pair of key and idempotency key, also within one call: the first is charged, the others are repeats or
+        conflicts. A charge over its quota changes nothing.
+
+        Raises:
+            StoreDownError: the store cannot be written.
+        """
+        ...
+
+    def probe(self) -> None:
+        """Write something without meaning, to see whether :meth:`charge` would work again.
+
+        Raises:
+            StoreDownError: it would not.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what is open; nothing may be called afterwards."""
+        ...

@@ -1,0 +1,80 @@
+"""One request and its answer: its id, the headers that every answer has, and its line in the log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from l2h.serving.errors import RefusalError
+from l2h.serving.process.service import Service
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON = (b"content-type", b"application/json")
+_CLOSE = (b"connection", b"close")
+_PRINTABLE = re.compile(rb"[\x21-\x7e]{1,128}")
+_prefix = secrets.token_hex(8)
+_numbers = itertools.count(1)
+
+
+class Exchange:
+    """A request and its answer.
+
+    Args:
+        service: of this worker.
+        scope: ASGI's description of the request.
+        send: ASGI's way to answer it.
+    """
+
+    __slots__ = ("_echo", "_send", "_service", "_start", "headers", "noted", "request_id")
+
+    def __init__(self, service: Service, scope: Scope, send: Send) -> None:
+        self._start = time.perf_counter()
+        self._service, self._send = service, send
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = clean_id(self.headers.get(b"x-request-id")) or f"{_prefix}-{next(_numbers):x}"
+        self._echo = (b"x-request-id", self.request_id.encode())
+        #: What the log will say of the request, beside its status and its time.
+        self.noted: dict[str, Any] = {"request_id": self.request_id}
+
+    def seconds(self) -> float:
+        """Return the time since the request came."""
+        return time.perf_counter() - self._start
+
+    async def answer(self, status: int, body: bytes, headers: Sequence[Header], more: Sequence[Header] = ()) -> None:
+        """Send the whole answer; ``more`` headers come after the request's id."""
+        headers = [*headers, self._echo, *more]
+        if self._service.draining:
+            headers.append(_CLOSE)
+        headers.append((b"content-length", b"%d" % len(body)))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, refusal: RefusalError) -> None:
+        """Send an error as the answer."""
+        more = list(refusal.headers)
+        if refusal.retry_after is not None:  # in whole seconds from 1
+            more.append((b"retry-after", b"%d" % max(1, math.ceil(min(refusal.retry_after, 10**9)))))
+        await self.answer(refusal.status, json.dumps({"error": refusal.sentence}).encode(), [JSON], more)
+
+    def log(self, status: int, seconds: float | None = None, **fields: Any) -> None:
+        """Write the request's line in the log, if such lines are wanted."""
+        if self._service.requests.on:
+            ms = round((self.seconds() if seconds is None else seconds) * 1e3, 2)
+            self._service.requests.add(time.time(), {**self.noted, "status": status, "ms": ms, **fields})
+
+
+def clean_id(value: bytes | None) -> str | None:
+    """Return an id that was sent, if it has 1 to 128 printable ASCII characters without spaces; else None."""
+    if value is None or _PRINTABLE.fullmatch(value) is None:
+        return None
+    return value.decode("ascii")
