@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from l2h.serving.accounts.key import Key
-from l2h.serving.accounts.store import AccountStore, ChargeResult, Outcome
+from l2h.serving.accounts.store import AccountStore, ChargeResult
 from l2h.serving.errors import StoreDownError
 from l2h.serving.model.pending import PendingRequest
 
@@ -25,7 +25,7 @@ class ChargeWriter:
     """Charges requests in the order in which they come.
 
     While the store is down (a full disk, a lock that is not given back, a file removed) requests get the outcome
-    ``STORE_DOWN`` and nothing is charged. Then :attr:`trouble` says why, until a write succeeds again; the thread tries
+    "store_down" and nothing is charged. Then :attr:`trouble` says why, until a write succeeds again; the thread tries
     by itself.
 
     Args:
@@ -100,14 +100,14 @@ class ChargeWriter:
         try:
             results = self._store.charge([request.charge for request in requests])
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was charged, and the thread goes on
-            results = [ChargeResult(Outcome.STORE_DOWN)] * len(requests)
+            results = [ChargeResult("store_down")] * len(requests)
             self._failed(error)
         else:
             self._committed(len(requests), time.monotonic() - self._since)
             self._worked()
         for request, result in zip(requests, results, strict=True):
             request.result = result
-            if result.outcome is Outcome.OVER_QUOTA and result.quota_left == 0:
+            if result.outcome == "over_quota" and result.quota_left == 0:
                 self._used_up[request.charge.key.id] = request.charge.key.quota, time.time() + result.retry_after
         self._since = None
         self._deliver(requests)

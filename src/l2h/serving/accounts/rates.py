@@ -11,12 +11,14 @@ The clock is the system's monotonic one, the same in all processes. The kernel f
 from __future__ import annotations
 
 import fcntl
+import math
 import mmap
 import os
 import struct
 import tempfile
 import time
 import zlib
+from functools import lru_cache
 
 from l2h.serving.accounts.allowance import Rate
 
@@ -79,7 +81,7 @@ class RateTable:
         All keys with the same first record share its lock and the records after it. With all of them taken, the bucket
         that has been empty longest is given up: an empty bucket says no more than none.
         """
-        spare, oldest = first, float("inf")
+        spare, oldest = first, math.inf
         for place in range(first, first + _PROBES * _RECORD.size, _RECORD.size):
             owner, full = _RECORD.unpack_from(self._memory, place)
             if owner == name:
@@ -89,6 +91,7 @@ class RateTable:
         return spare, now
 
 
+@lru_cache(maxsize=_RECORDS)
 def _locate(key: str) -> tuple[bytes, int]:
     """A key as the table holds it, and the place of the first record that may be its."""
     name = key.encode()[:16].ljust(16, b"\0")

@@ -19,7 +19,7 @@ from typing import Any
 from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.keyfile import KeyFile
 from l2h.serving.accounts.rates import RateTable
-from l2h.serving.accounts.store import Charge, ChargeResult, Outcome
+from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import LedgerError, StoreDownError
 
 VERSION = 1
@@ -222,20 +222,20 @@ def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: flo
     for same in by_key.values():
         if _count_inputs(db, same[0].key, sum(charge.inputs for charge in same), now) is not None:
             return None
-    return [ChargeResult(Outcome.CHARGED)] * len(charges)
+    return [ChargeResult("charged")] * len(charges)
 
 
 def _charge_alone(db: sqlite3.Connection, charge: Charge, now: float) -> ChargeResult:
     if charge.idempotency_key is not None:
         known = _fingerprint(db, charge.key.id, charge.idempotency_key)
         if known is not None:
-            return ChargeResult(Outcome.REPEATED if known[0] == charge.fingerprint else Outcome.CONFLICT)
+            return ChargeResult("repeated" if known[0] == charge.fingerprint else "conflict")
     if charge.key.quota is not None:
         refused = _count_inputs(db, charge.key, charge.inputs, now)
         if refused is not None:
             return refused
     db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {_ROW}", _values(charge, now))
-    return ChargeResult(Outcome.CHARGED)
+    return ChargeResult("charged")
 
 
 def _count_inputs(db: sqlite3.Connection, key: Key, inputs: int, now: float) -> ChargeResult | None:
@@ -248,7 +248,7 @@ def _count_inputs(db: sqlite3.Connection, key: Key, inputs: int, now: float) -> 
     if row is not None and row[0] >= number:  # a clock that went back does not open the period again
         number, used = row
     if used + inputs > quota.count:
-        return ChargeResult(Outcome.OVER_QUOTA, max(0, quota.count - used), (number + 1) * quota.seconds - now)
+        return ChargeResult("over_quota", max(0, quota.count - used), (number + 1) * quota.seconds - now)
     db.execute("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?)", (key.id, quota.seconds, number, used + inputs))
     return None
 
@@ -261,14 +261,6 @@ def _fingerprint(db: sqlite3.Connection, key_id: str, idempotency_key: str) -> t
 
 
 def _values(charge: Charge, now: float) -> tuple[Any, ...]:
-    return (
-        now,
-        charge.key.id,
-        charge.request_id,
-        charge.idempotency_key,
-        charge.fingerprint,
-        charge.model,
-        charge.version,
-        charge.inputs,
-        charge.units,
-    )
+    """The values of :data:`_COLUMNS`, which are in the order of :class:`Charge`."""
+    key, *others = charge
+    return (now, key.id, *others)

@@ -8,8 +8,7 @@ that share a store see one truth: no quota and no rate is exceeded because two o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from l2h.serving.accounts.allowance import Quota, Rate
 from l2h.serving.accounts.key import Key
@@ -21,34 +20,27 @@ class Charge(NamedTuple):
     Attributes:
         key: who pays.
         request_id: of the request, for the ledger.
+        idempotency_key: the same for all repeats of one request; None where the caller sent none.
+        fingerprint: tells requests with the same idempotency key apart; None without such a key.
         model: its name.
         version: of the model.
         inputs: counted against the quota.
         units: the price.
-        idempotency_key: the same for all repeats of one request; None where the caller sent none.
-        fingerprint: tells requests with the same idempotency key apart; None without such a key.
     """
 
     key: Key
     request_id: str
+    idempotency_key: str | None
+    fingerprint: bytes | None
     model: str
     version: str
     inputs: int
     units: int
-    idempotency_key: str | None = None
-    fingerprint: bytes | None = None
 
 
-class Outcome(Enum):
-    """What became of a charge. Only the first of them wrote a row."""
-
-    CHARGED = "charged"
-    #: The same request was charged before: it may be answered, and costs nothing.
-    REPEATED = "repeated"
-    #: Another request was charged with the same idempotency key.
-    CONFLICT = "conflict"
-    OVER_QUOTA = "over_quota"
-    STORE_DOWN = "store_down"
+#: What became of a charge; only the first of them wrote a row. "repeated": the same request was charged before, may be
+#: answered, and costs nothing. "conflict": another request was charged with the same idempotency key.
+Outcome = Literal["charged", "repeated", "conflict", "over_quota", "store_down"]
 
 
 class ChargeResult(NamedTuple):
@@ -56,8 +48,8 @@ class ChargeResult(NamedTuple):
 
     Attributes:
         outcome: what became of it.
-        quota_left: with ``OVER_QUOTA``, inputs that the quota still has.
-        retry_after: with ``OVER_QUOTA``, seconds until the next period.
+        quota_left: with "over_quota", inputs that the quota still has.
+        retry_after: with "over_quota", seconds until the next period.
     """
 
     outcome: Outcome

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import MutableMapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from l2h.serving.errors import GoneError, RefusalError
 from l2h.serving.http.exchange import Receive
@@ -43,29 +44,30 @@ class BodyReader:
         if length is not None:
             self._require_size(int(length))
         if not getattr(getattr(receive, "__self__", None), "more_body", True):  # it has all come: nothing to wait for
-            part, _ = await self._receive(receive, 0)
-            return part
+            return self._take(await receive(), 0)
         parts: list[bytes] = []
         seconds, size, more = self._service.config.body_timeout, 0, True
         try:
             async with asyncio.timeout(seconds):
                 while more:
-                    part, more = await self._receive(receive, size)
+                    message = await receive()
+                    part = self._take(message, size)
                     size += len(part)
                     parts.append(part)
+                    more = message.get("more_body", False)
         except TimeoutError:
             sentence = f"the body did not come within {seconds:g} s; {size} bytes did"
             raise RefusalError(408, sentence, "slow") from None
         return b"".join(parts)
 
-    async def unpack(self, body: bytes, encoding: bytes | None) -> bytes:
+    async def unpack(self, body: bytes, encoding: bytes) -> bytes:
         """Undo the ``Content-Encoding``.
 
         Raises:
             RefusalError: 415 for an unknown one, 400 for damaged bytes, 413 for a body too large, 503 without memory
                 for it.
         """
-        if encoding is None or encoding.lower() == b"identity":
+        if encoding.lower() == b"identity":
             return body
         window = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}.get(encoding.strip().lower())
         if window is None:
@@ -91,13 +93,12 @@ class BodyReader:
             raise RefusalError(400, "the packed body is cut short, or followed by other bytes", "encoding")
         return b"".join(parts)
 
-    async def _receive(self, receive: Receive, before: int) -> tuple[bytes, bool]:
-        message = await receive()
+    def _take(self, message: MutableMapping[str, Any], before: int) -> bytes:
         if message["type"] != "http.request":
             raise GoneError
         part: bytes = message.get("body", b"")
         self._hold(part, before + len(part))
-        return part, message.get("more_body", False)
+        return part
 
     def _hold(self, part: bytes, size: int) -> None:
         self._require_size(size)

@@ -52,11 +52,9 @@ class Exchange:
 
     async def answer(self, status: int, body: bytes, headers: Sequence[Header], more: Sequence[Header] = ()) -> None:
         """Send the whole answer; ``more`` headers come after the request's id."""
-        headers = [*headers, self._echo, *more]
-        if self._service.draining:
-            headers.append(_CLOSE)
-        headers.append((b"content-length", b"%d" % len(body)))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        closing = (_CLOSE,) if self._service.draining else ()
+        whole = [*headers, self._echo, *more, *closing, (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": whole})
         await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(self, refusal: RefusalError) -> None:

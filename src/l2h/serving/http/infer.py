@@ -7,7 +7,7 @@ import hashlib
 
 from l2h import protocol
 from l2h.serving.accounts.key import Key
-from l2h.serving.accounts.store import Charge, ChargeResult, Outcome
+from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
 from l2h.serving.http.authentication import authenticate
 from l2h.serving.http.bodies import BodyReader
@@ -16,7 +16,7 @@ from l2h.serving.model.pending import PendingRequest
 from l2h.serving.process.service import Service
 
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
-_CHARGED = {Outcome.CHARGED: (b"l2h-charged", b"1"), Outcome.REPEATED: (b"l2h-charged", b"0")}
+_CHARGED = {"charged": (b"l2h-charged", b"1"), "repeated": (b"l2h-charged", b"0")}
 #: What the log says of a peer that hung up; it is never sent.
 _HUNG_UP = 499
 
@@ -29,12 +29,13 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
         assert pending.scores is not None
         assert pending.result is not None
         body, headers = pending.model.encode(pending.scores, request)
-        charged, inputs = pending.result.outcome is Outcome.CHARGED, len(pending.x)
+        charged, inputs = pending.result.outcome == "charged", len(pending.x)
         seconds = exchange.seconds()
         service.metrics.answered(seconds, inputs, pending.charge.units if charged else 0)
         await exchange.answer(200, body, headers, (_CHARGED[pending.result.outcome],))
         exchange.log(200, seconds, batch=pending.batch, charged=charged)
-    except RefusalError as refusal:
+    except (RefusalError, StoreDownError) as error:
+        refusal = error if isinstance(error, RefusalError) else _store_down()
         service.metrics.refuse(refusal.status, refusal.reason)
         await exchange.refuse(refusal)
         exchange.log(refusal.status, reason=refusal.reason)
@@ -53,10 +54,15 @@ async def _compute(
     key = authenticate(service.accounts.keys, headers.get(b"authorization"))
     exchange.noted["key"] = key.id
     idempotency_key = _idempotency_key(headers.get(b"idempotency-key"))
-    await _admit(service, key, idempotency_key)
+    _admit(service, key)
+    left = 0.0 if key.quota is None else service.charging.used_up(key)
+    if left and not (idempotency_key and await service.accounts.was_charged(key, idempotency_key)):
+        raise RefusalError(429, f"the quota of {key.quota} is used up", "quota", left)
     with BodyReader(service) as reader:
         body = await reader.read(receive, headers.get(b"content-length"))
-        body = await reader.unpack(body, headers.get(b"content-encoding"))
+        encoding = headers.get(b"content-encoding")
+        if encoding is not None:
+            body = await reader.unpack(body, encoding)
         model = service.current.model
         if path not in service.current.infer_paths:
             raise RefusalError(404, f"this version of {model.name!r} was replaced by {model.version!r}", "no_model")
@@ -67,16 +73,11 @@ async def _compute(
         x = model.accept(request)
         exchange.noted["n"] = len(x)
         if key.rate is not None:
-            await _take_rate(service, key, len(x))
+            _require_rate(key, await service.accounts.take_rate(key, len(x)))
+        units = len(x) * service.config.price
+        fingerprint = None if idempotency_key is None else _fingerprint(x.tobytes())
         charge = Charge(
-            key,
-            exchange.request_id,
-            model.name,
-            model.version,
-            inputs=len(x),
-            units=len(x) * service.config.price,
-            idempotency_key=idempotency_key,
-            fingerprint=None if idempotency_key is None else _fingerprint(x.tobytes()),
+            key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
         )
         future = asyncio.get_running_loop().create_future()
         pending = PendingRequest(model, x, charge, future, getattr(receive, "__self__", None))
@@ -88,11 +89,11 @@ async def _compute(
     return pending, request
 
 
-async def _admit(service: Service, key: Key, idempotency_key: str | None) -> None:
+def _admit(service: Service, key: Key) -> None:
     """Refuse at once, before the body is read, what would be refused later.
 
     Raises:
-        RefusalError: 503 where the store is down or the wait too long, 429 where the key has used up its part.
+        RefusalError: 503 where the store is down or the wait too long, 429 where the key asks too fast.
     """
     charging = service.charging
     if charging.trouble is not None:
@@ -103,17 +104,6 @@ async def _admit(service: Service, key: Key, idempotency_key: str | None) -> Non
         raise RefusalError(503, sentence, "busy", wait)
     if key.rate is not None:
         _require_rate(key, service.accounts.rate_wait(key))
-    if key.quota is not None:
-        left = charging.used_up(key)
-        if left and not (idempotency_key and await service.accounts.was_charged(key, idempotency_key)):
-            raise RefusalError(429, f"the quota of {key.quota} is used up", "quota", left)
-
-
-async def _take_rate(service: Service, key: Key, inputs: int) -> None:
-    try:
-        _require_rate(key, await service.accounts.take_rate(key, inputs))
-    except StoreDownError as error:
-        raise _store_down() from error
 
 
 def _require_rate(key: Key, wait: float) -> None:
@@ -123,9 +113,9 @@ def _require_rate(key: Key, wait: float) -> None:
 
 
 def _not_charged(charge: Charge, result: ChargeResult) -> RefusalError:
-    if result.outcome is Outcome.STORE_DOWN:
+    if result.outcome == "store_down":
         return _store_down()
-    if result.outcome is Outcome.CONFLICT:
+    if result.outcome == "conflict":
         return RefusalError(422, "the Idempotency-Key was used for another request: use a new one", "conflict")
     quota, inputs = charge.key.quota, charge.inputs
     if quota is not None and inputs > quota.count:  # to wait would not help

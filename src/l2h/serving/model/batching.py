@@ -133,10 +133,10 @@ class Batcher:
         return requests
 
     def _call(self, requests: list[PendingRequest]) -> None:
-        for request in requests:
-            if request.gone:
-                request.error = GoneError()
-        requests = self._without_errors(requests)
+        gone = [request for request in requests if request.gone]
+        if gone:
+            self._fail(gone, GoneError)
+            requests = [request for request in requests if request.error is None]
         if not requests:
             return
         try:
@@ -145,25 +145,23 @@ class Batcher:
             self._retry(requests, error)
             return
         finite = bool(np.isfinite(scores).all())
+        not_finite: list[PendingRequest] = []
         end = 0
         for request in requests:
             begin, end = end, end + len(request.x)
             request.scores, request.batch = scores[begin:end], len(scores)
             if not finite and not np.isfinite(request.scores).all():
-                request.error = malformed(
-                    "the model has no finite scores for these inputs: their values are beyond what it was made for"
-                )
-        requests = self._without_errors(requests)
+                not_finite.append(request)
+        if not_finite:
+            self._fail(not_finite, _not_finite)
+            requests = [request for request in requests if request.error is None]
         if requests:
             self._computed(requests)
 
-    def _without_errors(self, requests: list[PendingRequest]) -> list[PendingRequest]:
-        """The requests that have no error; the others are handed over."""
-        failed = [request for request in requests if request.error is not None]
-        if not failed:
-            return requests
-        self._failed(failed)
-        return [request for request in requests if request.error is None]
+    def _fail(self, requests: list[PendingRequest], error: Callable[[], Exception]) -> None:
+        for request in requests:
+            request.error = error()
+        self._failed(requests)
 
     def _scores(self, requests: list[PendingRequest]) -> npt.NDArray[np.float32]:
         """Scores of all inputs of all requests, in their order."""
@@ -188,5 +186,12 @@ class Batcher:
             return
         fields = {"error": str(error), "request_id": requests[0].charge.request_id}
         log.error("model_failed", extra={"fields": fields})
-        requests[0].error = RefusalError(500, "the model failed on this request; nothing was charged", "failed")
-        self._failed(requests)
+        self._fail(requests, _model_failed)
+
+
+def _not_finite() -> RefusalError:
+    return malformed("the model has no finite scores for these inputs: their values are beyond what it was made for")
+
+
+def _model_failed() -> RefusalError:
+    return RefusalError(500, "the model failed on this request; nothing was charged", "failed")

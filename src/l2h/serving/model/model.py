@@ -53,7 +53,7 @@ class ServedModel:
         if len(request.inputs) > 1 or tensor.name != INPUT:
             names = ", ".join(repr(given.name[:40]) for given in request.inputs)
             raise malformed(f"the model takes one input, '{INPUT}'; got {names}")
-        if any(name != OUTPUT for name in request.wanted):
+        if request.wanted and any(name != OUTPUT for name in request.wanted):
             raise malformed(f"the model gives one output, '{OUTPUT}'; asked for {', '.join(request.wanted)[:80]}")
         x = tensor.data
         if x.dtype != self.dtype:
