@@ -34,16 +34,21 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
         service.metrics.answered(seconds, inputs, pending.charge.units if charged else 0)
         await exchange.answer(200, body, headers, (_CHARGED[pending.result.outcome],))
         exchange.log(200, seconds, batch=pending.batch, charged=charged)
-    except (RefusalError, StoreDownError) as error:
-        refusal = error if isinstance(error, RefusalError) else _store_down()
-        service.metrics.refuse(refusal.status, refusal.reason)
-        await exchange.refuse(refusal)
-        exchange.log(refusal.status, reason=refusal.reason)
+    except RefusalError as refusal:
+        await _refuse(service, exchange, refusal)
+    except StoreDownError:
+        await _refuse(service, exchange, _store_down())
     except GoneError:
         service.metrics.refuse(_HUNG_UP, "gone")
         exchange.log(_HUNG_UP, reason="gone")
     finally:
         service.in_flight -= 1
+
+
+async def _refuse(service: Service, exchange: Exchange, refusal: RefusalError) -> None:
+    service.metrics.refuse(refusal.status, refusal.reason)
+    await exchange.refuse(refusal)
+    exchange.log(refusal.status, reason=refusal.reason)
 
 
 async def _compute(
@@ -83,6 +88,8 @@ async def _compute(
         pending = PendingRequest(model, x, charge, future, getattr(receive, "__self__", None))
         service.batcher.submit(pending)
         await future
+    if pending.failure is not None:
+        raise pending.failure()
     assert pending.result is not None
     if pending.result.outcome not in _CHARGED:
         raise _not_charged(charge, pending.result)

@@ -38,7 +38,7 @@ class Batcher:
         most: inputs of one call.
         delay: seconds to wait for more requests at most.
         computed: takes the requests that have scores; called in the thread.
-        failed: takes the requests that have an error instead; called in the thread.
+        failed: takes the requests that have a failure instead; called in the thread.
         called: told the inputs and the seconds of each call.
     """
 
@@ -136,7 +136,7 @@ class Batcher:
         gone = [request for request in requests if request.gone]
         if gone:
             self._fail(gone, GoneError)
-            requests = [request for request in requests if request.error is None]
+            requests = [request for request in requests if request.failure is None]
         if not requests:
             return
         try:
@@ -154,13 +154,13 @@ class Batcher:
                 not_finite.append(request)
         if not_finite:
             self._fail(not_finite, _not_finite)
-            requests = [request for request in requests if request.error is None]
+            requests = [request for request in requests if request.failure is None]
         if requests:
             self._computed(requests)
 
-    def _fail(self, requests: list[PendingRequest], error: Callable[[], Exception]) -> None:
+    def _fail(self, requests: list[PendingRequest], failure: Callable[[], Exception]) -> None:
         for request in requests:
-            request.error = error()
+            request.failure = failure
         self._failed(requests)
 
     def _scores(self, requests: list[PendingRequest]) -> npt.NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,12 @@ class PendingRequest:
         model: answers it, also where another one is loaded meanwhile.
         x: the inputs.
         charge: what it costs.
-        future: done at the end; it raises where the request has no scores.
+        future: done at the end.
         cycle: uvicorn's object for this request and its answer.
         scores: (n, K), once computed.
         batch: inputs of the call that computed them.
-        error: why it has no scores.
+        failure: makes the error of a request that has no scores. The error itself would keep alive, by its traceback,
+            all that the request held.
         result: of its charge.
     """
 
@@ -37,7 +39,7 @@ class PendingRequest:
     cycle: Any = None
     scores: npt.NDArray[np.float32] | None = None
     batch: int = 0
-    error: Exception | None = None
+    failure: Callable[[], Exception] | None = None
     result: ChargeResult | None = None
 
     @property
@@ -47,9 +49,5 @@ class PendingRequest:
 
     def finish(self) -> None:
         """Wake up who waits for it; on the event loop."""
-        if self.future.done():
-            return
-        if self.error is None:
+        if not self.future.done():
             self.future.set_result(None)
-        else:
-            self.future.set_exception(self.error)
