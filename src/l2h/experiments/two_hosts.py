@@ -25,7 +25,7 @@ from l2h.training.building import server_builder
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.exchange import ExchangeError
 from l2h.training.hosts import PublishingStage
-from l2h.training.hosts_run import Followed, HostLink, follow, initial_server, publishing
+from l2h.training.hosts_run import FollowResult, HostLink, follow, initial_server, publishing
 from l2h.training.loop import repeatable, run_stage
 
 log = logging.getLogger("l2h")
@@ -113,7 +113,7 @@ def _identity(plan: Plan, dataset: Dataset, X: npt.NDArray[Any], y: npt.NDArray[
     }
 
 
-def _report_link(followed: Followed) -> None:
+def _report_link(followed: FollowResult) -> None:
     """Log how the link did; raise :class:`ExchangeError` where no snapshot was used."""
     status = followed.status
     log.info(

@@ -64,7 +64,7 @@ class ViT(Network):
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         if not 0 <= drop_path < 1:
-            raise ModelError(f"vit: drop_path={drop_path} is not a share below 1")
+            raise ModelError(f"vit: drop_path={drop_path} must be in [0, 1)")
         skipped = [drop_path * k / max(1, depth - 1) for k in range(depth)]
         self.blocks = nn.ModuleList(Block(width, heads, ratio, dropout, norm_eps, share) for share in skipped)
         self.norm = nn.LayerNorm(width, eps=norm_eps)

@@ -69,7 +69,7 @@ class HostLink:
         """Return the host and the port to listen on."""
         host, _, port = self.listen.rpartition(":")
         if not port.isdecimal() or int(port) > 65535:
-            raise SettingsError(f"--listen {self.listen!r} is no HOST:PORT")
+            raise SettingsError(f"--listen {self.listen!r} is not HOST:PORT")
         return host or "127.0.0.1", int(port)
 
 
@@ -125,7 +125,7 @@ def publishing(stage: PublishingStage, link: HostLink, identity: Mapping[str, An
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowResult:
     """The result of the client's side.
 
     Attributes:
@@ -141,7 +141,7 @@ class Followed:
     status: FetchStatus
 
 
-def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, Any], arrivals: Path) -> Followed:
+def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, Any], arrivals: Path) -> FollowResult:
     """Train the job's rejectors against the newest snapshot of the server that has arrived.
 
     Args:
@@ -169,4 +169,4 @@ def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, An
     with fetcher:
         run_stage(stage, context)
         copy.refresh()
-        return Followed(server, rejectors, copy.used is not None, fetcher.status())
+        return FollowResult(server, rejectors, copy.used is not None, fetcher.status())

@@ -1,4 +1,4 @@
-"""One bit a sample, and no doubt about how many samples."""
+"""Answers take one bit per sample, and the number of samples is checked."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_store_keeps_at_least_one(tmp_path):
 
 
 def test_the_exchange_itself_loads_neither_torch_nor_the_server():
-    """The package around it does: it stands aside here."""
+    """``l2h.training`` loads torch, so an empty module takes its place here."""
     path = str(Path(store_module.__file__).parents[1])
     code = (
         "import sys, types; sys.modules['l2h.training'] = around = types.ModuleType('l2h.training')\n"

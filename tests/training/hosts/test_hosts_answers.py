@@ -1,4 +1,4 @@
-"""``--send answers``: one bit a training sample instead of the weights."""
+"""``--send answers``: one bit per training sample instead of the weights."""
 
 from __future__ import annotations
 

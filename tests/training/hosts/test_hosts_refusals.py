@@ -142,7 +142,7 @@ def test_the_right_peer_is_used(
 def test_weights_and_answers_of_one_server_train_the_same_rejector(
     follow: Any, publisher: Any, identity: dict[str, Any], bodies: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """L2 needs one bit a sample: bit for bit the same, given that copy from the first step on."""
+    """L2 needs one bit per sample: bit for bit the same, given that copy from the first step on."""
     trained = {}
     for send, body in bodies.items():
         follow(publisher(identity, body, send), send, force=(tmp_path / "client").exists())

@@ -48,9 +48,9 @@ def check_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise ExchangeError(f"{url!r} is no address: {error}") from error
+        raise ExchangeError(f"{url!r} is not an address: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query or parsed.fragment:
-        raise ExchangeError(f"{url!r} is no publisher's address: write http://HOST:PORT")
+        raise ExchangeError(f"{url!r} is not the address of a publisher: write http://HOST:PORT")
     return str(parsed).rstrip("/")
 
 
@@ -124,11 +124,11 @@ class PublisherConnection:
             if response.status_code == 404:
                 raise FetchFailure("gone", f"version {snapshot.version} is no longer offered", discard=True)
             if response.headers.get("etag") != etag:
-                raise FetchFailure("damaged", f"version {snapshot.version} is other bytes now", discard=True)
+                raise FetchFailure("damaged", f"version {snapshot.version} has other bytes now", discard=True)
             if response.status_code == 200:
                 have = 0
             elif response.headers.get("content-range") != f"bytes {have}-{snapshot.size - 1}/{snapshot.size}":
-                raise FetchFailure("protocol", "the publisher resumed elsewhere than it was asked to", discard=True)
+                raise FetchFailure("protocol", "the publisher did not resume where it was asked to", discard=True)
             # Unbuffered: what has arrived outlives a kill.
             with part.open("ab" if have else "wb", buffering=0) as file:
                 for chunk in self._chunks(response):
@@ -182,7 +182,7 @@ class PublisherConnection:
             self.verified = None
             raise FetchFailure("restarted", "another publisher answers at this address: asking who it is")
         if status not in expected:
-            raise FetchFailure("status", f"an answer of status {status} where it has no place", discard=True)
+            raise FetchFailure("status", f"an unexpected answer of status {status}", discard=True)
 
     def _read_json(self, response: httpx.Response, parse: Callable[[bytes], _T]) -> _T:
         """Read and parse a short body, and make sure that it was not changed on its way."""
@@ -194,7 +194,7 @@ class PublisherConnection:
             if time.monotonic() > deadline:
                 raise FetchFailure("timeout", f"a manifest that took more than {2 * self._timeout:g} s")
         if response.headers.get(DIGEST_HEADER) != sha256(body).hexdigest():
-            raise FetchFailure("damaged", "a manifest or an identity that was changed on its way, or is none")
+            raise FetchFailure("damaged", "a manifest or identity that was changed on its way, or is not a publisher's")
         try:
             return parse(body)
         except SnapshotError as error:

@@ -109,7 +109,9 @@ class SnapshotFetcher:
         check_kind(kind)
         check_token(token)
         if not (interval > 0 and timeout > 0 and max_bytes > 0 and 0 < backoff[0] <= backoff[1]):
-            raise ExchangeError("interval, timeout, max_bytes and backoff must be positive, the first wait the shorter")
+            raise ExchangeError(
+                "interval, timeout, max_bytes and backoff must be positive, and the first backoff not above the longest"
+            )
         if kind == "answers" and "data" not in identity:
             raise ExchangeError("answers belong to certain samples: state their fingerprint as data in the identity")
         self._url, self._token, self._kind = check_url(url), token, kind
@@ -263,7 +265,7 @@ class SnapshotFetcher:
             reason = "disk"
         else:
             reason = "internal"
-            log.warning("fetching failed in a way that was not foreseen", exc_info=error)
+            log.warning("fetching failed unexpectedly", exc_info=error)
         with self._lock:
             failures = self._status.failures
             self._status = replace(self._status, failures={**failures, reason: failures.get(reason, 0) + 1})
