@@ -90,7 +90,7 @@ KNOWN_PRIVATE: set[tuple[str, str]] = {
     ("system/persistence.py", "system._fitted"),
     ("system/persistence.py", "system._rejector_builder"),
 }
-KNOWN_CLASSES = {"Job", "Parts", "Side", "Threshold", "Trained"}
+KNOWN_CLASSES = {"Job", "Side", "Threshold", "Trained"}
 KNOWN_SQLITE = {"serving/accounts/charging.py", "serving/process/worker.py"}
 
 

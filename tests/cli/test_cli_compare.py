@@ -339,7 +339,7 @@ def test_a_file_is_no_folder(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", [[], ["--force"]])
 def test_the_folder_of_a_run_is_no_comparison(more: list[str], table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    runs.prepare_run(folder, {"data": "digits"})
+    runs.RunTarget(folder).prepare({"data": "digits"})
     before = files_of(folder)
     assert before
     arguments = ["compare", "--data", table, *QUICK, "--method", "all-local", "--seeds", 1, "--out", folder, *more]

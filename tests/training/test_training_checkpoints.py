@@ -25,7 +25,7 @@ from l2h.cli.app import run as run_command
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CheckpointError, ResumeError, RunError
-from l2h.experiments.runs import prepare_run, read_config
+from l2h.experiments.runs import RunTarget, read_config
 from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
 from l2h.training.alternating import AlternatingStage
@@ -233,7 +233,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    prepare_run(folder, {"seed": 1, "c_e": (0.1, 0.2), "settings": {"loss": "priced", "server": {"lr": 0.1}}})
+    RunTarget(folder).prepare({"seed": 1, "c_e": (0.1, 0.2), "settings": {"loss": "priced", "server": {"lr": 0.1}}})
     (folder / "history.csv").write_text("stage\n")
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "server.safetensors").write_bytes(b"weights")
@@ -244,7 +244,7 @@ def test_a_resume_names_every_setting_that_differs(run_folder: Path) -> None:
     before = contents(run_folder)
     now = {"seed": 2, "c_e": (0.1, 0.2), "settings": {"loss": "priced", "server": {"lr": 0.2}}, "limit": 5}
     with pytest.raises(ResumeError) as error:
-        prepare_run(run_folder, now, resume=True)
+        RunTarget(run_folder, resume=True).prepare(now)
     message = str(error.value)
     assert "seed was 1, is 2" in message
     assert "settings.server.lr was 0.1, is 0.2" in message
@@ -257,9 +257,9 @@ def test_a_resume_names_every_setting_that_differs(run_folder: Path) -> None:
 def test_a_run_is_replaced_only_by_force(run_folder: Path) -> None:
     before = contents(run_folder)
     with pytest.raises(RunError, match=r"already holds a run: --resume .*--force"):
-        prepare_run(run_folder, {"seed": 2})
+        RunTarget(run_folder).prepare({"seed": 2})
     assert contents(run_folder) == before
-    prepare_run(run_folder, {"seed": 2}, force=True)
+    RunTarget(run_folder, force=True).prepare({"seed": 2})
     assert contents(run_folder).keys() == {"config.json"}
     assert read_config(run_folder)["training"] == {"seed": 2}
 
@@ -275,19 +275,19 @@ def test_a_folder_with_something_else_is_never_touched(name: str, force: bool, t
     (folder / name).write_text(json.dumps({"model_type": "bert"}))
     before = contents(folder)
     with pytest.raises(RunError, match="holds no run"):
-        prepare_run(folder, {"seed": 2}, force=force)
+        RunTarget(folder, force=force).prepare({"seed": 2})
     assert contents(folder) == before
 
 
 def test_force_keeps_files_that_are_not_of_the_run(run_folder: Path) -> None:
     (run_folder / "notes.md").write_text("mine")
-    prepare_run(run_folder, {"seed": 2}, force=True)
+    RunTarget(run_folder, force=True).prepare({"seed": 2})
     assert contents(run_folder)["notes.md"] == b"mine"
 
 
 def test_resuming_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match=r"nothing to resume in .*start without --resume"):
-        prepare_run(tmp_path / "none", {"seed": 1}, resume=True)
+        RunTarget(tmp_path / "none", resume=True).prepare({"seed": 1})
     assert not (tmp_path / "none").exists()
 
 

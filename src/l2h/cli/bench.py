@@ -16,8 +16,7 @@ CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, where 
 def edge(
     bundle: BundleFolder,
     data: Annotated[
-        str | None,
-        typer.Option("--data", "-d", help="Inputs, as l2h ask takes them. (default: random ones)"),
+        str | None, typer.Option("--data", "-d", help="Inputs, as l2h ask takes them. (default: random ones)")
     ] = None,
     repeats: Annotated[int, typer.Option(help="Answers to time.", min=1)] = 2000,
     server: Annotated[str | None, typer.Option("--server", "-s", help="Time this server's answers as well.")] = None,

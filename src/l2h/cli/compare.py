@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from l2h.cli.groups import takes_groups
-from l2h.cli.options import PRICES, RUN, TRAINING, Device, Limit, ModelOption, Precision, Set, TestPart
+from l2h.cli.options import (
+    Device,
+    Limit,
+    ModelOption,
+    Precision,
+    Set,
+    TestPart,
+    price_option,
+    run_option,
+    training_option,
+)
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
     from l2h.experiments.compare.seeds import Tell
-    from l2h.experiments.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -41,18 +50,14 @@ class CompareOptions:
             "--method", help="Compare only this one; repeat for several. (default: all that fit the number of classes)"
         ),
     ] = None
-    seeds: Annotated[int, typer.Option(help="How many seeds.", rich_help_panel=RUN)] = 5
-    first_seed: Annotated[int, typer.Option(help="The first of them.", min=0, rich_help_panel=RUN)] = 0
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder.", rich_help_panel=RUN)] = Path("runs/compare")
+    seeds: Annotated[int, run_option(help="How many seeds.")] = 5
+    first_seed: Annotated[int, run_option(help="The first of them.", min=0)] = 0
+    out: Annotated[Path, run_option("--out", "-o", help="The folder.")] = Path("runs/compare")
     c_1: Annotated[
-        list[float] | None,
-        typer.Option("--c-1", help="A value of the grid; repeat. (default: 1 and 1.25)", rich_help_panel=PRICES),
+        list[float] | None, price_option("--c-1", help="A value of the grid; repeat. (default: 1 and 1.25)")
     ] = None
     c_e: Annotated[
-        list[float] | None,
-        typer.Option(
-            "--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)", rich_help_panel=PRICES
-        ),
+        list[float] | None, price_option("--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)")
     ] = None
     test: TestPart = None
     limit: Limit = None
@@ -71,22 +76,16 @@ class CompareOptions:
         typer.Option(help="Share of the training samples kept for calibration. (default: 0.1; digits: 0.15)"),
     ] = None
     augment: Annotated[
-        str | None,
-        typer.Option(help="none, shift or flip+shift. (default: what suits the data)", rich_help_panel=TRAINING),
+        str | None, training_option(help="none, shift or flip+shift. (default: what suits the data)")
     ] = None
     device: Device = "auto"
     precision: Precision = "fp32"
     set_: Set = None
     option: ModelOption = None
-    jobs: Annotated[
-        int | None,
-        typer.Option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1, rich_help_panel=RUN),
-    ] = None
-    draws: Annotated[int, typer.Option(help="Draws of the bootstrap.", min=100, rich_help_panel=RUN)] = 2000
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the comparison that is in the folder.", rich_help_panel=RUN)
-    ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json.", rich_help_panel=RUN)] = False
+    jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
+    draws: Annotated[int, run_option(help="Draws of the bootstrap.", min=100)] = 2000
+    force: Annotated[bool, run_option("--force", help="Replace the comparison that is in the folder.")] = False
+    as_json: Annotated[bool, run_option("--json", help="Print comparison.json.")] = False
 
 
 @takes_groups
@@ -104,50 +103,37 @@ def compare(options: CompareOptions) -> None:
     """
     from l2h.cli.console import log
     from l2h.cli.output import print_json
-    from l2h.experiments.comparing import make_comparison
+    from l2h.experiments.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
     from l2h.report import write_comparison
 
     if options.seeds < 1:
         raise SettingsError(f"--seeds {options.seeds}: at least 1")
-    run = make_comparison(
-        _plan(options),
+    given = {name: getattr(options, name) for name in ("client", "client_share", "server", "calibration")}
+    given |= {"test": options.test, "limit": options.limit}
+    given |= {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
+    settings = {"device": options.device, "precision": options.precision}
+    summary = compare_methods(
+        comparison_plan(options.data, given, settings, options.set_ or [], options.option or []),
         options.methods,
         range(options.first_seed, options.first_seed + options.seeds),
+        options.out,
+        _progress,
         classes=options.classes.split(",") if options.classes else None,
         augment=options.augment,
         jobs=options.jobs,
+        draws=options.draws,
+        command=shlex.join(["l2h", *sys.argv[1:]]),
+        force=options.force,
     )
-    left = run.prepare(options.out, force=options.force)
-    with _progress(len(left) * (1 + len(run.comparison.methods)), run.jobs > 1) as (tell, progress):
-        run.run(options.out, left, tell, progress)
-    summary = run.summarise(options.out, draws=options.draws, command=shlex.join(["l2h", *sys.argv[1:]]))
     page = write_comparison(summary, options.out)
     if options.as_json:
         print_json(summary)
         return
-    _print(summary, run.skipped)
+    _print(summary)
     log.info("The page with every number and picture: %s", page)
 
 
-def _plan(options: CompareOptions) -> Plan:
-    from l2h.experiments.comparing import GRID_1, GRID_E, comparison_plan
-
-    return comparison_plan(
-        options.data,
-        {name: getattr(options, name) for name in ("client", "client_share", "server", "calibration")},
-        {
-            "test": options.test,
-            "limit": options.limit,
-            "c_1": tuple(options.c_1 or GRID_1),
-            "c_e": tuple(options.c_e or GRID_E),
-        },
-        {"device": options.device, "precision": options.precision},
-        options.set_ or [],
-        options.option or [],
-    )
-
-
-def _print(summary: dict[str, Any], skipped: list[dict[str, str]]) -> None:
+def _print(summary: dict[str, Any]) -> None:
     from l2h.cli.output import make_console
     from l2h.report import comparison_headline, comparison_table, grid_tables, property_table
 
@@ -158,7 +144,7 @@ def _print(summary: dict[str, Any], skipped: list[dict[str, str]]) -> None:
     console.print(property_table(summary["methods"]))
     for sentence in comparison_headline(summary):
         console.print(sentence, markup=False)
-    for method in skipped:
+    for method in summary["skipped"]:
         console.print(f"Left out: {method['method']} ({method['why']}).", markup=False)
 
 

@@ -35,8 +35,7 @@ class EvaluateOptions:
         ),
     ] = None
     rule: Annotated[
-        str | None,
-        typer.Option(help="How a share is met: threshold, guaranteed or stochastic. (default: threshold)"),
+        str | None, typer.Option(help="How a share is met: threshold, guaranteed or stochastic. (default: threshold)")
     ] = None
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")

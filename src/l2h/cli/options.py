@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-#: Panels of ``--help``.
-PRICES, RUN, TRAINING = "Prices", "Run", "Training"
+#: Options by their panel of ``--help``.
+price_option = partial(typer.Option, rich_help_panel="Prices")
+run_option = partial(typer.Option, rich_help_panel="Run")
+training_option = partial(typer.Option, rich_help_panel="Training")
 
 TestPart = Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")]
 Limit = Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.", rich_help_panel=TRAINING)]
-Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16.", rich_help_panel=TRAINING)]
+Device = Annotated[str, training_option(help="auto, cpu, cuda, cuda:1.")]
+Precision = Annotated[str, training_option(help="fp32, tf32 or bf16.")]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    training_option(
         "--set",
         help="Any further setting: folds=3, distill=0.7, server.epochs=20, rejector.lr=3e-4, server.optimizer=sgd.",
-        rich_help_panel=TRAINING,
     ),
 ]
 ModelOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option",
-        help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4.",
-        rich_help_panel=TRAINING,
+    training_option(
+        "--option", help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4."
     ),
 ]
 ServerRun = Annotated[Path | None, typer.Option(help="The run of a server trained by itself (--role server).")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ class PaperOptions:
             "--data", "-d", help="The folder with cifar10, svhn and cifar100; or digits, to try it out with --quick."
         ),
     ]
-    datasets: Annotated[
+    dataset: Annotated[
         list[str] | None,
         typer.Option("--dataset", help="Only this data set; repeat for several. (default: cifar10 and svhn)"),
     ] = None
@@ -66,21 +66,29 @@ def paper(options: PaperOptions) -> None:
     from l2h.cli.console import log
     from l2h.cli.output import print_json
     from l2h.experiments.paper import EXPERIMENTS
-    from l2h.experiments.repeating import StudyRequest, experiment_values, gather_results
+    from l2h.experiments.repeating import experiment_values, gather_results, make_study
     from l2h.report import write_experiment, write_overview
     from l2h.report.paper.drawings import write_drawings
 
-    asked = {name: value for name, value in vars(options).items() if name != "as_json"}
-    request = StudyRequest(**asked | {"datasets": options.datasets or []})
-    command = shlex.join(["l2h", *sys.argv[1:]])
+    experiments, study = make_study(
+        options.name,
+        options.data,
+        options.dataset or [],
+        options.seeds,
+        options.out,
+        quick=options.quick,
+        device=options.device,
+        precision=options.precision,
+        vit_weights=options.vit_weights,
+    )
     results = []
     with training_progress() as progress:
-        study = request.study(progress)
-        for name in request.experiments:
+        study = replace(study, progress=progress)
+        for name in experiments:
             experiment = EXPERIMENTS[name](study)
             folder = options.out / name
             write_drawings(experiment.drawings, folder)
-            results.append(experiment_values(experiment, study, quick=options.quick, command=command))
+            results.append(experiment_values(experiment, study, shlex.join(["l2h", *sys.argv[1:]])))
             log.info("%s: %s", name, write_experiment(results[-1], folder))
     pages = write_overview(gather_results(options.out, results), options.out)
     if options.as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,10 @@ from l2h.cli.groups import takes_groups
 if TYPE_CHECKING:
     from l2h.serving.process.config import ServingConfig
 
-MODEL, LIMITS, MONEY, LOGS = "Model", "Limits", "Keys and charges", "Logs and the end"
+_model = partial(typer.Option, rich_help_panel="Model")
+_money = partial(typer.Option, rich_help_panel="Keys and charges")
+_limits = partial(typer.Option, rich_help_panel="Limits")
+_logs = partial(typer.Option, rich_help_panel="Logs and the end")
 _NEEDS = ("uvicorn", "httptools", "orjson", "prometheus_client")
 
 
@@ -30,55 +34,25 @@ class ServeOptions:
     workers: Annotated[int, typer.Option("--workers", "-w", help="Processes that share the port.")] = 1
     tls_cert: Annotated[Path | None, typer.Option(help="For HTTPS: the certificate, with its chain.")] = None
     tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None
-    threads: Annotated[
-        int,
-        typer.Option(help="Of one model call. (0: the processors divided among the workers)", rich_help_panel=MODEL),
-    ] = 0
-    max_batch: Annotated[
-        int, typer.Option(help="Inputs of one model call, and of one request.", rich_help_panel=MODEL)
-    ] = 64
-    batch_delay: Annotated[
-        float, typer.Option(help="Milliseconds to wait for requests to join, under load.", rich_help_panel=MODEL)
-    ] = 1.0
-    watch: Annotated[
-        float,
-        typer.Option(
-            help="Seconds between checks of the bundle and the keys; both are reloaded.", rich_help_panel=MODEL
-        ),
-    ] = 1.0
-    keys: Annotated[
-        Path | None,
-        typer.Option(help="The key file of `l2h keys`; without it only this machine may ask.", rich_help_panel=MONEY),
-    ] = None
-    open: Annotated[
-        bool, typer.Option("--open", help="Let everybody in, also from other machines.", rich_help_panel=MONEY)
-    ] = False
-    ledger: Annotated[
-        Path, typer.Option(help="SQLite file with a row for every charged request.", rich_help_panel=MONEY)
-    ] = Path("ledger.db")
-    price: Annotated[int, typer.Option(help="Units charged for an input.", rich_help_panel=MONEY)] = 1
-    max_wait: Annotated[
-        float,
-        typer.Option(help="Milliseconds in the queue beyond which requests get 503 at once.", rich_help_panel=LIMITS),
-    ] = 500.0
-    max_body: Annotated[
-        float, typer.Option(help="MiB of a body. (0: what --max-batch inputs need as JSON)", rich_help_panel=LIMITS)
-    ] = 0.0
-    max_memory: Annotated[
-        float, typer.Option(help="MiB of bodies that one worker holds at a time.", rich_help_panel=LIMITS)
-    ] = 256.0
-    max_connections: Annotated[int, typer.Option(help="Of one worker.", rich_help_panel=LIMITS)] = 1024
-    body_timeout: Annotated[
-        float, typer.Option(help="Seconds within which a body must have come.", rich_help_panel=LIMITS)
-    ] = 10.0
-    idle_timeout: Annotated[
-        float, typer.Option(help="Seconds after which an idle connection is closed.", rich_help_panel=LIMITS)
-    ] = 60.0
-    drain: Annotated[
-        float, typer.Option(help="Seconds to finish what is in flight at SIGTERM.", rich_help_panel=LOGS)
-    ] = 30.0
-    log_requests: Annotated[bool, typer.Option(help="A line for every request.", rich_help_panel=LOGS)] = True
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.", rich_help_panel=LOGS)] = "info"
+    threads: Annotated[int, _model(help="Of one model call. (0: the processors divided among the workers)")] = 0
+    max_batch: Annotated[int, _model(help="Inputs of one model call, and of one request.")] = 64
+    batch_delay: Annotated[float, _model(help="Milliseconds to wait for requests to join, under load.")] = 1.0
+    watch: Annotated[float, _model(help="Seconds between checks of the bundle and the keys; both are reloaded.")] = 1.0
+    keys: Annotated[Path | None, _money(help="The key file of `l2h keys`; without it only this machine may ask.")] = (
+        None
+    )
+    open: Annotated[bool, _money("--open", help="Let everybody in, also from other machines.")] = False
+    ledger: Annotated[Path, _money(help="SQLite file with a row for every charged request.")] = Path("ledger.db")
+    price: Annotated[int, _money(help="Units charged for an input.")] = 1
+    max_wait: Annotated[float, _limits(help="Milliseconds in the queue beyond which requests get 503 at once.")] = 500.0
+    max_body: Annotated[float, _limits(help="MiB of a body. (0: what --max-batch inputs need as JSON)")] = 0.0
+    max_memory: Annotated[float, _limits(help="MiB of bodies that one worker holds at a time.")] = 256.0
+    max_connections: Annotated[int, _limits(help="Of one worker.")] = 1024
+    body_timeout: Annotated[float, _limits(help="Seconds within which a body must have come.")] = 10.0
+    idle_timeout: Annotated[float, _limits(help="Seconds after which an idle connection is closed.")] = 60.0
+    drain: Annotated[float, _logs(help="Seconds to finish what is in flight at SIGTERM.")] = 30.0
+    log_requests: Annotated[bool, _logs(help="A line for every request.")] = True
+    log_level: Annotated[str, _logs(help="debug, info, warning or error.")] = "info"
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as JSON and stop.")] = False
 
     def config(self) -> ServingConfig:

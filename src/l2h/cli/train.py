@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from l2h.cli.groups import takes_groups
-from l2h.cli.options import PRICES, RUN, TRAINING, Device, Limit, ModelOption, Precision, Set, TestPart
+from l2h.cli.options import (
+    Device,
+    Limit,
+    ModelOption,
+    Precision,
+    Set,
+    TestPart,
+    price_option,
+    run_option,
+    training_option,
+)
 
 if TYPE_CHECKING:
     from l2h.data import Dataset
@@ -17,7 +28,7 @@ if TYPE_CHECKING:
     from l2h.experiments.runs import RunTarget
     from l2h.system import HelpSystem
 
-_TWO = "Two programs over a network"
+_two = partial(typer.Option, rich_help_panel="Two programs over a network")
 
 
 @dataclass(frozen=True)
@@ -62,22 +73,14 @@ class ModelOptions:
 class RunOptions:
     """Where the run goes, and how it is reported."""
 
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.", rich_help_panel=RUN)]
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the interrupted run in the folder.", rich_help_panel=RUN)
-    ] = False
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the run that is in the folder.", rich_help_panel=RUN)
-    ] = False
-    checkpoint_every: Annotated[
-        int, typer.Option(help="Epochs between two checkpoints.", min=1, rich_help_panel=RUN)
-    ] = 1
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard logs into the run folder.", rich_help_panel=RUN)
-    ] = False
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the metrics as JSON: a list, one per price.", rich_help_panel=RUN)
-    ] = False
+    out: Annotated[Path, run_option("--out", "-o", help="The run folder.")]
+    resume: Annotated[bool, run_option("--resume", help="Go on with the interrupted run in the folder.")] = False
+    force: Annotated[bool, run_option("--force", help="Replace the run that is in the folder.")] = False
+    checkpoint_every: Annotated[int, run_option(help="Epochs between two checkpoints.", min=1)] = 1
+    tensorboard: Annotated[bool, run_option("--tensorboard", help="Write TensorBoard logs into the run folder.")] = (
+        False
+    )
+    as_json: Annotated[bool, run_option("--json", help="Print the metrics as JSON: a list, one per price.")] = False
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,10 @@ class PriceOptions:
 
     c_1: Annotated[
         list[float] | None,
-        typer.Option(
-            "--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)", rich_help_panel=PRICES
-        ),
+        price_option("--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)"),
     ] = None
     c_e: Annotated[
-        list[float] | None,
-        typer.Option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)", rich_help_panel=PRICES),
+        list[float] | None, price_option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)")
     ] = None
 
 
@@ -102,38 +102,28 @@ class TrainingOptions:
 
     sync: Annotated[
         list[str] | None,
-        typer.Option(
+        training_option(
             "--sync",
             help="With --recipe paper: when copies of the server reach the rejector: S in steps, epoch, "
             "trace:FILE.csv, onoff:10:40 (mean steps up and down); repeat for several beside each other. (default: 1)",
-            rich_help_panel=TRAINING,
         ),
     ] = None
-    recipe: Annotated[
-        str, typer.Option(help="default, or paper: Algorithm 1 step by step.", rich_help_panel=TRAINING)
-    ] = "default"
+    recipe: Annotated[str, training_option(help="default, or paper: Algorithm 1 step by step.")] = "default"
     loss: Annotated[
         str | None,
-        typer.Option(
-            help="priced (any price at run time), shifted, swapped or paper. (default: priced; recipe paper: paper)",
-            rich_help_panel=TRAINING,
+        training_option(
+            help="priced (any price at run time), shifted, swapped or paper. (default: priced; recipe paper: paper)"
         ),
     ] = None
     honest: Annotated[
         str,
-        typer.Option(
-            help="Samples for the rejector that the server has not fitted: auto, holdout, crossfit, none.",
-            rich_help_panel=TRAINING,
-        ),
+        training_option(help="Samples for the rejector that the server has not fitted: auto, holdout, crossfit, none."),
     ] = "auto"
     augment: Annotated[
         str | None,
-        typer.Option(
-            help="none, shift or flip+shift. (default: what suits the data; recipe paper: none)",
-            rich_help_panel=TRAINING,
-        ),
+        training_option(help="none, shift or flip+shift. (default: what suits the data; recipe paper: none)"),
     ] = None
-    seed: Annotated[int, typer.Option(help="Seed of everything drawn.", min=0, rich_help_panel=TRAINING)] = 0
+    seed: Annotated[int, training_option(help="Seed of everything drawn.", min=0)] = 0
     device: Device = "auto"
     precision: Precision = "fp32"
     set_: Set = None
@@ -144,39 +134,20 @@ class TrainingOptions:
 class HostOptions:
     """One side of Algorithm 2 alone, and how it reaches the other."""
 
-    role: Annotated[
-        str | None,
-        typer.Option(
-            help="One side of Algorithm 2 alone: server or client. With --recipe paper.", rich_help_panel=_TWO
-        ),
-    ] = None
-    listen: Annotated[str, typer.Option(help="Role server: HOST:PORT to offer snapshots at.", rich_help_panel=_TWO)] = (
-        "127.0.0.1:8470"
+    role: Annotated[str | None, _two(help="One side of Algorithm 2 alone: server or client. With --recipe paper.")] = (
+        None
     )
-    server_url: Annotated[
-        str | None, typer.Option(help="Role client: where the server's side offers them.", rich_help_panel=_TWO)
-    ] = None
-    token_file: Annotated[
-        Path | None, typer.Option(help="The token both sides share. (default: L2H_TOKEN)", rich_help_panel=_TWO)
-    ] = None
+    listen: Annotated[str, _two(help="Role server: HOST:PORT to offer snapshots at.")] = "127.0.0.1:8470"
+    server_url: Annotated[str | None, _two(help="Role client: where the server's side offers them.")] = None
+    token_file: Annotated[Path | None, _two(help="The token both sides share. (default: L2H_TOKEN)")] = None
     send: Annotated[
-        str,
-        typer.Option(
-            help="weights, or answers: one bit per training sample, where both sides hold the same samples.",
-            rich_help_panel=_TWO,
-        ),
+        str, _two(help="weights, or answers: one bit per training sample, where both sides hold the same samples.")
     ] = "weights"
     publish_every: Annotated[
-        int | None,
-        typer.Option(help="Role server: steps between two snapshots. (default: an epoch)", min=1, rich_help_panel=_TWO),
+        int | None, _two(help="Role server: steps between two snapshots. (default: an epoch)", min=1)
     ] = None
-    linger: Annotated[
-        float, typer.Option(help="Role server: seconds to stay after the training.", min=0, rich_help_panel=_TWO)
-    ] = 30.0
-    poll: Annotated[
-        float,
-        typer.Option(help="Role client: seconds between two checks for a snapshot.", min=0.01, rich_help_panel=_TWO),
-    ] = 1.0
+    linger: Annotated[float, _two(help="Role server: seconds to stay after the training.", min=0)] = 30.0
+    poll: Annotated[float, _two(help="Role client: seconds between two checks for a snapshot.", min=0.01)] = 1.0
 
 
 @takes_groups

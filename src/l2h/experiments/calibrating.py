@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l2h import limits
 from l2h.costs import Costs
+from l2h.decision import Policy
 from l2h.experiments.finished import open_run
 from l2h.limits import RateLimit, Threshold
 
@@ -63,14 +63,10 @@ def calibrate_run(
     X, y = run.calibration_samples(data)
     system.calibrate(X, y)
     costs = system.specs[0].costs or run.costs(c_e, c_1)
-    saving = system.held_out_judgement(0).saving(costs)
-    thresholds = {}
-    for bound in bounds:
-        assert bound.fraction is not None
-        thresholds[str(bound)] = (
-            limits.threshold_for(saving, bound.fraction)
-            if bound.confidence is None
-            else limits.guaranteed_threshold(saving, bound.fraction, bound.confidence)
-        )
+    held_out = system.held_out_judgement(0)
+    thresholds = {
+        str(bound): Policy(lambda *_: (0, costs), True, lambda _: held_out, bound).threshold(costs, 0)
+        for bound in bounds
+    }
     system.save(folder)  # last: a bound that cannot be met leaves the run as it was
     return RunCalibration(len(y), costs, system.calibrated_rate(costs, which=0), thresholds)

@@ -31,7 +31,7 @@ LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train and on what; the plain values of it are ``config.json``'s ``training``.
+    """What to train and on what; its plain values are what ``config.json`` holds under ``training``.
 
     Attributes:
         data: what :func:`l2h.load_dataset` takes.
@@ -39,12 +39,12 @@ class Plan:
         limit: use only so many rows of each part.
         client: a file, or a stand-in trained here: ``tree`` or a model's name.
         client_share: share of the training samples that the stand-in is trained on; below 1 they are its own, and the
-            rest is the server's and the rejector's.
-        calibration: share of the training samples kept from everything for calibration.
+            rest is for the server and the rejector.
+        calibration: share of the training samples kept for calibration alone.
         server: a model's name, or the file of a fixed server.
         rejector: ``attached`` or ``separate``.
         c_1: inaccuracy costs; the first is the one reported.
-        c_e: prices of a request; likewise.
+        c_e: prices of a request; the first is the one reported.
         sync: links over which copies of the server reach the rejector (recipe ``paper``), one rejector each.
         client_options: of the stand-in.
         server_options: of the named server.
@@ -74,7 +74,7 @@ class Plan:
             raise SettingsError(f"client_share={self.client_share} must be a share above 0 and at most 1")
         if not 0 < self.calibration < 1:
             raise SettingsError(f"calibration={self.calibration} must be a share above 0 and below 1")
-        # A misspelt name is told here, before anything is written or trained.
+        # A misspelt name is refused here, before anything is written or trained.
         if self.client not in STAND_INS and not Path(self.client).suffix:
             known = ", ".join(STAND_INS)
             raise UnknownNameError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
@@ -85,30 +85,34 @@ class Plan:
 
     @property
     def costs(self) -> list[Costs]:
-        """The grid of prices."""
+        """Return the grid of prices."""
         return cost_grid(self.c_1, self.c_e)
 
     @property
     def specs(self) -> list[RejectorSpec]:
-        """A rejector for every price and link; one for all prices where it is priced."""
+        """Return a rejector for every price and link; one for all prices where it is priced.
+
+        Raises:
+            SettingsError: links that cannot be used.
+        """
         settings = self.settings
         if settings.recipe != "paper" and self.sync != ("1",):
             raise SettingsError("--sync goes with --recipe paper: the default recipe finishes the server first")
         if len(set(self.sync)) != len(self.sync):
             raise SettingsError(f"--sync names a link twice: {', '.join(self.sync)}")
         for sync in self.sync:
-            parse_link(sync)  # a trace that cannot be read is told here, before anything is written or trained
+            parse_link(sync)  # a trace that cannot be read is refused here, before anything is written or trained
         if settings.loss == "priced":
             return [RejectorSpec()]
         return [RejectorSpec(settings.loss, costs, sync=sync) for costs in self.costs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:
-    """The plan that ``config.json`` keeps under ``training``."""
+    """Return the plan whose plain values ``config.json`` holds under ``training``."""
     names = {f.name for f in fields(Plan)}
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in training.items() if n in names}
     values["settings"] = Settings.from_dict(training["settings"])
@@ -116,8 +120,15 @@ def plan_of(training: Mapping[str, Any]) -> Plan:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The training samples by their use, and the test set."""
+class SampleParts:
+    """The training samples by their use, each as X and y.
+
+    Attributes:
+        client: for a stand-in client.
+        train: for the server and the rejector.
+        calibration: for nothing else.
+        held_out_rows: rows of ``train`` that the client was not trained on, where that is known.
+    """
 
     client: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
     train: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
@@ -126,7 +137,7 @@ class Parts:
 
 
 def load_data(plan: Plan) -> Dataset:
-    """The plan's data set."""
+    """Load the plan's data set."""
     return load_dataset(plan.data, plan.test, seed=plan.settings.seed, limit=plan.limit)
 
 
@@ -137,11 +148,11 @@ def with_augment(plan: Plan, dataset: Dataset, augment: str | None) -> Plan:
     return replace(plan, settings=replace(plan.settings, augment=augment))
 
 
-def divide(dataset: Dataset, plan: Plan) -> Parts:
-    """Training samples for the client, for server and rejector, and for calibration.
+def divide(dataset: Dataset, plan: Plan) -> SampleParts:
+    """Divide the training samples among the client, the server with the rejector, and calibration.
 
-    The calibration part belongs to nobody else. A stand-in client is trained on a share of its own where
-    ``client_share`` is below 1; where it is 1 and the rejector gets a holdout, the client is kept from that too.
+    A stand-in client is trained on a share of its own where ``client_share`` is below 1; where it is 1 and the rejector
+    gets a holdout, the client is kept from that holdout too.
     """
     X, y = dataset.X_train, dataset.y_train
     seed = derive(plan.settings.seed, "parts")
@@ -156,11 +167,11 @@ def divide(dataset: Dataset, plan: Plan) -> Parts:
         elif settings.recipe == "default" and holdout:
             first, held_out_rows = split(y[rest], (1 - settings.holdout, settings.holdout), seed)
             client = rest[first]
-    return Parts((X[client], y[client]), (X[train], y[train]), (X[calibration], y[calibration]), held_out_rows)
+    return SampleParts((X[client], y[client]), (X[train], y[train]), (X[calibration], y[calibration]), held_out_rows)
 
 
-def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) -> Classifier:
-    """The client of the plan: loaded from its file, or a stand-in trained on its share."""
+def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Context) -> Classifier:
+    """Return the client of the plan: loaded from its file, or a stand-in trained on its share."""
     X, y = parts.client
     if plan.client == "tree":
         from sklearn.tree import DecisionTreeClassifier
@@ -184,7 +195,7 @@ def make_client(plan: Plan, dataset: Dataset, parts: Parts, context: Context) ->
 
 
 def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
-    """The plan's system around its client, not yet fitted."""
+    """Return the plan's system around its client, not yet fitted."""
     return HelpSystem(
         client=client,
         server=plan.server,
@@ -198,7 +209,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
 
 
 def digits_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float, ...] = (0.1,)) -> Plan:
-    """The demo's plan: a decision tree of old samples as the client, a small convolutional net as the server."""
+    """Return the demo's plan: a decision tree of old samples as the client, a small convolutional net as the server."""
     return Plan(
         data="digits",
         client="tree",

@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from l2h.errors import ResumeError, RunError
+from l2h.settings import Settings
 from l2h.system.folder import (
     CHECKPOINTS,
     CONFIG,
     SCHEMA,
     differences,
     read_config,
-    read_json,
     require_same,
     write_config,
     write_json,
 )
+from l2h.training import Context, Progress, pick_device
+from l2h.training.checkpoint import Checkpoints
 
 __all__ = ["CHECKPOINTS", "CONFIG", "SCHEMA", "differences", "read_config", "write_config", "write_json"]
 
 METRICS, HISTORY, PLOTS = "metrics.json", "history.csv", "plots"
-#: Of the two programs of setting IA: what one published, what the other fetched, and how the link did.
+#: Of training on two hosts: what one side published, what the other fetched, and how the link did.
 SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
 
 
@@ -45,42 +47,45 @@ class RunTarget:
     resume: bool = False
     checkpoint_every: int = 1
 
+    def prepare(self, training: Mapping[str, Any]) -> None:
+        """Make the folder ready for a training.
 
-def prepare_run(folder: Path, training: Mapping[str, Any], *, force: bool = False, resume: bool = False) -> None:
-    """Make the folder ready for a training with these settings.
+        Args:
+            training: plain values; kept under ``"training"`` in ``config.json`` and compared on resume.
 
-    Args:
-        folder: the run.
-        training: plain values; kept under ``"training"`` in ``config.json`` and compared on resume.
-        force: remove the run that is there.
-        resume: go on with it.
+        Raises:
+            RunError: a run is there and neither ``force`` nor ``resume`` is given, or the folder holds something else.
+            ResumeError: there is nothing to resume, or its settings differ; the message names them.
+        """
+        folder = self.folder
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file: choose a folder")
+        if self.resume:
+            if not (folder / CONFIG).exists():
+                raise ResumeError(f"nothing to resume in {folder}: start without --resume")
+            before = read_config(folder)
+            require_same(before.get("training", {}), training, folder)
+            if "system" in before:
+                raise ResumeError(
+                    f"the run in {folder} is finished: l2h evaluate {folder} evaluates it, --force starts anew"
+                )
+            return
+        if folder.exists() and any(folder.iterdir()) and not _never_began(folder):
+            if not _holds_run(folder):
+                raise RunError(f"{folder} is not empty and holds no run: choose another folder")
+            if not self.force:
+                raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
+            for name in (CONFIG, METRICS, HISTORY, LINK, "report.html"):
+                (folder / name).unlink(missing_ok=True)
+            # A new training must not begin with the snapshots that the old one published or fetched.
+            for name in (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS, "tensorboard"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+        write_config(folder, {"schema": SCHEMA, "training": dict(training)})
 
-    Raises:
-        RunError: a run is there and neither ``force`` nor ``resume`` is given, or the folder holds something else.
-        ResumeError: there is nothing to resume, or its settings differ; the message names them.
-    """
-    config = folder / CONFIG
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose a folder")
-    if resume:
-        if not config.exists():
-            raise ResumeError(f"nothing to resume in {folder}: start without --resume")
-        before = read_config(folder)
-        require_same(before.get("training", {}), training, folder)
-        if "system" in before:
-            raise ResumeError(f"the run in {folder} is finished: l2h evaluate {folder} judges it, --force starts anew")
-        return
-    if folder.exists() and any(folder.iterdir()) and not _never_began(folder):
-        if not _holds_run(folder):
-            raise RunError(f"{folder} is not empty and holds no run: choose another folder")
-        if not force:
-            raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
-        for name in (CONFIG, METRICS, HISTORY, LINK, "report.html"):
-            (folder / name).unlink(missing_ok=True)
-        # A new training must not begin with the snapshots that the old one published or fetched.
-        for name in (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS, "tensorboard"):
-            shutil.rmtree(folder / name, ignore_errors=True)
-    write_config(folder, {"schema": SCHEMA, "training": dict(training)})
+    def context(self, settings: Settings, progress: Progress, history_file: Path | None = None) -> Context:
+        """Return what the stages of the training share, with checkpoints in the folder."""
+        checkpoints = Checkpoints(self.folder / CHECKPOINTS, self.resume, self.checkpoint_every)
+        return Context(settings, pick_device(settings.device), checkpoints, progress, history_file=history_file)
 
 
 def require_empty(folder: Path, *, force: bool) -> None:
@@ -91,24 +96,19 @@ def require_empty(folder: Path, *, force: bool) -> None:
         raise RunError(f"{folder} is not empty: --force replaces what is in it")
 
 
-def _never_began(folder: Path) -> bool:
-    """True for a run that failed before its first epoch: nothing is lost by starting over."""
-    left = {path.name for path in folder.rglob("*") if path.is_file()}
-    return _holds_run(folder) and left <= {CONFIG, "training.json"}
-
-
-def read_metrics(folder: Path) -> dict[str, Any]:
-    """``metrics.json`` of a run; raises as :func:`read_config`."""
-    return read_json(folder, METRICS)
-
-
 def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
     """Write ``metrics.json`` atomically."""
     write_json(folder / METRICS, metrics)
 
 
+def _never_began(folder: Path) -> bool:
+    """Return whether a run failed before its first epoch: nothing is lost by starting over."""
+    left = {path.name for path in folder.rglob("*") if path.is_file()}
+    return _holds_run(folder) and left <= {CONFIG, "training.json"}
+
+
 def _holds_run(folder: Path) -> bool:
-    """Whether ``config.json`` is one of ours: many other programs have a file of that name."""
+    """Return whether ``config.json`` is one of ours: many other programs have a file of that name."""
     try:
         config = json.loads((folder / CONFIG).read_text())
     except (OSError, ValueError):

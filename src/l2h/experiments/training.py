@@ -7,12 +7,10 @@ from pathlib import Path
 
 from l2h.data import Dataset
 from l2h.errors import ClientError
-from l2h.experiments import runs
 from l2h.experiments.plan import Plan, divide, make_client, make_system
 from l2h.experiments.runs import RunTarget
 from l2h.system import HelpSystem
-from l2h.training import Context, Progress, pick_device
-from l2h.training.checkpoint import Checkpoints
+from l2h.training import Progress
 from l2h.training.loop import repeatable
 
 log = logging.getLogger("l2h")
@@ -23,12 +21,12 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
 
     Raises:
         ClientError: a model file of the plan does not exist.
-        RunError: the folder cannot take this run; :func:`l2h.experiments.runs.prepare_run` says why.
+        RunError: the folder cannot take this run.
     """
     for model in (plan.client, plan.server):
         if Path(model).suffix and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")
-    runs.prepare_run(target.folder, plan.as_dict(), force=target.force, resume=target.resume)
+    target.prepare(plan.as_dict())
     parts = divide(dataset, plan)
     log.info(
         "%s: %d samples for server and rejector, %d for calibration, %d for test, %d classes",
@@ -38,10 +36,8 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
         len(dataset.y_test),
         dataset.num_classes,
     )
-    device = pick_device(plan.settings.device)
-    checkpoints = Checkpoints(target.folder / runs.CHECKPOINTS, target.resume, target.checkpoint_every)
-    context = Context(plan.settings, device, checkpoints, progress)
-    with repeatable(plan.settings, device):
+    context = target.context(plan.settings, progress)
+    with repeatable(plan.settings, context.device):
         client = make_client(plan, dataset, parts, context)
     system = make_system(plan, dataset, client)
     system.fit(
@@ -56,5 +52,5 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
     )
     system.calibrate(*parts.calibration)
     system.save(target.folder)
-    checkpoints.clear()
+    context.checkpoints.clear()
     return system

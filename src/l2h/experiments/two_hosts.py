@@ -13,16 +13,15 @@ import torch
 from l2h.data import Dataset
 from l2h.errors import SettingsError
 from l2h.experiments import runs
-from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
+from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
 from l2h.experiments.runs import RunTarget
 from l2h.files import digest
 from l2h.models import NAMES
 from l2h.settings import PAPER_SERVER
 from l2h.system import HelpSystem
 from l2h.system.persistence import save_server
-from l2h.training import Context, Progress, Trained, pick_device
+from l2h.training import Context, Progress, Trained
 from l2h.training.building import server_builder
-from l2h.training.checkpoint import Checkpoints
 from l2h.training.exchange import ExchangeError
 from l2h.training.hosts import PublishingStage
 from l2h.training.hosts_run import FollowResult, HostLink, follow, initial_server, publishing
@@ -88,19 +87,15 @@ def train_client_side(
 
 def _prepare(
     plan: Plan, dataset: Dataset, target: RunTarget, link: HostLink, progress: Progress, role: str
-) -> tuple[Parts, Context]:
+) -> tuple[SampleParts, Context]:
     if plan.settings.recipe != "paper":
         raise SettingsError("--role trains by Algorithm 2: it goes with --recipe paper")
     if plan.sync != ("1",):
         raise SettingsError("--sync imitates a link: with --role the link is real, leave --sync out")
     if plan.server not in NAMES:
         raise SettingsError(f"--role trains a named server ({', '.join(NAMES)}), not {plan.server}")
-    folder, training = target.folder, {**plan.as_dict(), "role": role, "send": link.send}
-    runs.prepare_run(folder, training, force=target.force, resume=target.resume)
-    checkpoints = Checkpoints(folder / runs.CHECKPOINTS, target.resume, target.checkpoint_every)
-    device = pick_device(plan.settings.device)
-    context = Context(plan.settings, device, checkpoints, progress, history_file=folder / runs.HISTORY)
-    return divide(dataset, plan), context
+    target.prepare({**plan.as_dict(), "role": role, "send": link.send})
+    return divide(dataset, plan), target.context(plan.settings, progress, target.folder / runs.HISTORY)
 
 
 def _identity(plan: Plan, dataset: Dataset, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
-from l2h.experiments.plan import Parts, Plan, divide, make_client, make_system
+from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
 from l2h.files import digest, write_atomically
 from l2h.methods import Bench, Knowing, Method, Outcomes, Rule
 from l2h.training import Context, Progress, Silent, pick_device
@@ -143,7 +143,7 @@ def run_seed(
     )
 
 
-def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: Parts | None = None) -> Bench:
+def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: SampleParts | None = None) -> Bench:
     """The plan's data divided (or as given), its client made and its server trained."""
     parts = parts or divide(dataset, plan)
     client = make_client(plan, dataset, parts, context)
