@@ -37,6 +37,11 @@ class TorchClassifier(Classifier):
                 f"the client has no layer {feature_layer!r}; known: {', '.join(name for name in layers if name)}"
             )
 
+    @property
+    def has_features(self) -> bool:
+        """Whether it exposes its last features."""
+        return self.feature_layer is not None or callable(getattr(self.callable_module, "embed", None))
+
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         """Return scores and features in evaluation mode; the module's own mode is put back afterwards."""
         import torch
@@ -60,11 +65,10 @@ class TorchClassifier(Classifier):
     def forward(self, x: Any, features: bool = True) -> tuple[Any, Any]:
         """Return the module's output for a batch of tensors, and its features as float32 (n, E) or None."""
         module = self.callable_module
-        if not features:
+        if not (features and self.has_features):
             return module(x), None
         if self.feature_layer is None:
-            scores = module(x)
-            kept = [module.embed(x)] if callable(getattr(module, "embed", None)) else []
+            scores, kept = module(x), [module.embed(x)]
         else:
             kept = []
             layer = dict(module.named_modules())[self.feature_layer]
@@ -73,7 +77,7 @@ class TorchClassifier(Classifier):
                 scores = module(x)
             finally:
                 hook.remove()
-        return scores, kept[0].flatten(1).float() if kept else None
+        return scores, kept[0].flatten(1).float()
 
     def weights(self) -> list[bytes]:
         """Return names and bytes of every parameter and buffer."""

@@ -1,4 +1,4 @@
-"""The error of this package."""
+"""The errors of this package."""
 
 from __future__ import annotations
 
@@ -6,4 +6,8 @@ from l2h.errors import L2HError
 
 
 class ExportError(L2HError, RuntimeError):
-    """A system that cannot be exported, a file that says something else than its original, or a folder in the way."""
+    """A system that cannot be exported, a file that differs from its original, or a folder that is taken."""
+
+
+class ConversionError(ExportError):
+    """A model that cannot be converted to ONNX."""

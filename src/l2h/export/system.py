@@ -28,10 +28,10 @@ from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.errors import L2HWarning, SettingsError
 from l2h.export.checking import compare, probes, run_model
-from l2h.export.classifiers import CLIENT, SERVER, Exported, export_client, export_fixed_server
-from l2h.export.errors import ExportError
+from l2h.export.classifiers import CLIENT, SERVER, ExportedClassifier, export_client, export_fixed_server
 from l2h.export.folder import check_target, put_in_place
-from l2h.export.graphs import RejectorGraph, can_fuse, fuse, quiet, to_onnx
+from l2h.export.graphs import RejectorGraph, can_fuse, fuse
+from l2h.export.onnx import quiet, to_onnx
 from l2h.export.quantising import Measured, quantise
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def export_system(
 class _Parts:
     """The graphs of a bundle, each compared with its original."""
 
-    client: Exported
+    client: ExportedClassifier
     graph: ModelProto
     fused: bool
     uses_client: bool
@@ -207,10 +207,7 @@ def _rejector(system: HelpSystem, chosen: list[int], batches: Sequence[Array]) -
         return {name: X if name == "x" else said[name] for name in names}
 
     example = [torch.from_numpy(values[:2]) for values in feeds(batches[1]).values()]
-    try:
-        graph = to_onnx(original, example, names, ["scores"])
-    except ExportError as error:
-        raise ExportError(f"the rejector: {error}") from error
+    graph = to_onnx(original, example, names, ["scores"], "the rejector")
     worst = 0.0
     for X in batches:
         given = feeds(X)
@@ -232,10 +229,7 @@ def _server(system: HelpSystem, batches: list[Array]) -> tuple[bytes | None, tup
     if system.server is None:
         return _no_server("it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it")
     original = copy.deepcopy(system.server).cpu()
-    try:
-        graph = to_onnx(original, [torch.from_numpy(batches[1][:2])], ["x"], ["scores"])
-    except ExportError as error:
-        raise ExportError(f"the server: {error}") from error
+    graph = to_onnx(original, [torch.from_numpy(batches[1][:2])], ["x"], ["scores"], "the server")
     worst = 0.0
     for X in batches:
         with torch.no_grad():

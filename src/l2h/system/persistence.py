@@ -8,20 +8,21 @@ class, must be given again on loading, since their code is not in the folder.
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import nn
 
-from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, TorchClassifier, unit_range
+from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, TorchClassifier
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
-from l2h.errors import ClientError, L2HWarning, RunError
+from l2h.errors import L2HWarning, RunError
+from l2h.export.errors import ConversionError
+from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import write_atomically
 from l2h.models import Scaled, rebuild
 from l2h.models.rejectors import UserRejector
@@ -219,33 +220,38 @@ def _save_client(client: Classifier, folder: Path, system: HelpSystem) -> dict[s
     return {"kind": "given"} | _save_onnx(client, folder / CLIENT_ONNX, system)
 
 
-def _save_onnx(client: Classifier, path: Path, system: HelpSystem) -> dict[str, Any]:
-    """Write a fixed classifier as ONNX and tell how to read it back; nothing of one that is only a function."""
-    try:
-        data = client_to_onnx(client, system.input_shape or ())
-    except ClientError as error:
-        warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
-        data = None
-    if data is None:
+def _save_onnx(classifier: Classifier, path: Path, system: HelpSystem) -> dict[str, Any]:
+    """Write a fixed classifier as ONNX and return how to read it back: nothing where it must be given again."""
+    converted = None
+    if _can_be_saved(classifier):
+        example = np.zeros((2, *(system.input_shape or ())), dtype=np.float32)
+        try:
+            converted = classifier_to_onnx(classifier, example)
+        except ConversionError as error:
+            warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
+    if converted is None:
         path.unlink(missing_ok=True)
         return {}
-    write_atomically(path, data[0])
-    return {"kind": "onnx", **data[1], "probabilities": client.probabilities, "fingerprint": client.fingerprint()}
+    write_atomically(path, converted.data)
+    return {
+        "kind": "onnx",
+        "scores": converted.output,
+        "features": converted.features,
+        "flat": converted.feed == "flat",
+        "probabilities": classifier.probabilities,
+        "fingerprint": classifier.fingerprint(),
+    }
 
 
-def client_to_onnx(client: Classifier, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
-    """The client as an ONNX file and the names of its outputs; None where it is only a function.
-
-    Raises:
-        ClientError: it should convert, but the converter failed.
-    """
-    if isinstance(client, OnnxClassifier):
-        return client.weights()[0], {"scores": client.scores, "features": client.features, "flat": client.flat}
-    if isinstance(client, SklearnClassifier):
-        return _sklearn_to_onnx(client, input_shape)
-    if isinstance(client, TorchClassifier) and client.kind == "torch module":
-        return _torch_to_onnx(client, input_shape)
-    return None
+def _can_be_saved(classifier: Classifier) -> TypeGuard[ConvertibleClassifier]:
+    if isinstance(classifier, SklearnClassifier):
+        # A probability for each class, in label order: otherwise the file would answer differently.
+        known = len(classifier.classes)
+        complete = np.array_equal(classifier.classes, np.arange(known)) and classifier.num_classes in (None, known)
+        return complete and hasattr(classifier.estimator, "predict_proba")
+    if isinstance(classifier, TorchClassifier):
+        return classifier.kind == "torch module" and classifier.feature_layer is None
+    return isinstance(classifier, OnnxClassifier)
 
 
 def _load_client(folder: Path, config: dict[str, Any]) -> Classifier:
@@ -262,64 +268,3 @@ def _load_onnx(path: Path, config: dict[str, Any]) -> OnnxClassifier:
     client = OnnxClassifier(path, config["scores"], config["features"], config["flat"])
     client.probabilities = config["probabilities"]
     return client
-
-
-def _sklearn_to_onnx(client: SklearnClassifier, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
-    from skl2onnx import to_onnx
-
-    size = int(np.prod(input_shape))
-    # Scores a class, in label order, are what the estimator must give: otherwise the file would say something else.
-    scored = hasattr(client.estimator, "predict_proba")
-    complete = np.array_equal(client.classes, np.arange(len(client.classes))) and client.num_classes in (
-        None,
-        len(client.classes),
-    )
-    if not (scored and complete):
-        return None
-    try:
-        model = to_onnx(client.estimator, np.zeros((1, size), dtype=np.float32), options={"zipmap": False})
-    except Exception as error:  # the converter's own errors have no common base
-        raise ClientError(f"{type(client.estimator).__name__} cannot be converted to ONNX: {error}") from error
-    return model.SerializeToString(), {"scores": "probabilities", "features": None, "flat": True}
-
-
-class _WithFeatures(nn.Module):
-    """Scores and features in one pass, for export."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both outputs."""
-        return self.module(x), self.module.embed(x)  # type: ignore[operator]
-
-
-def _torch_to_onnx(client: TorchClassifier, input_shape: tuple[int, ...]) -> tuple[bytes, dict[str, Any]] | None:
-    if client.feature_layer is not None:
-        return None
-    has_features = callable(getattr(client.module, "embed", None))
-    module = copy.deepcopy(client.module).cpu().eval()
-    module = (_WithFeatures(module) if has_features else module).eval()
-    names = ["scores", "features"] if has_features else ["scores"]
-    example = torch.from_numpy(unit_range(np.zeros((2, *input_shape), dtype=np.float32)))
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)  # it warns of operators of packages that are not installed
-    try:
-        program = torch.onnx.export(
-            module,
-            (example,),
-            input_names=["x"],
-            output_names=names,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-        )
-        assert program is not None
-        data = program.model_proto.SerializeToString()
-    except Exception as error:  # the exporter's own errors have no common base
-        raise ClientError(f"the torch client cannot be exported to ONNX: {error}") from error
-    finally:
-        log.setLevel(level)
-    return data, {"scores": "scores", "features": "features" if has_features else None, "flat": False}
