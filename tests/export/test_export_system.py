@@ -39,8 +39,8 @@ from l2h.errors import L2HWarning, NotFittedError, SettingsError
 from l2h.export import ExportError
 from l2h.export.checking import run_model
 from l2h.export.classifiers import export_client, export_fixed_server
-from l2h.export.graphs import can_fuse, fuse
-from l2h.export.system import _held_out
+from l2h.export.fusing import can_fuse, fuse
+from l2h.export.system import held_out_scores
 
 Systems = Callable[[str], HelpSystem]
 WEIGHTS = np.random.default_rng(4).normal(size=(FEATURES, CLASSES)).astype(np.float32)
@@ -305,7 +305,7 @@ def test_without_calibration_there_are_no_held_out_scores(tmp_path: Path) -> Non
 
 def test_at_most_two_thousand_held_out_scores_are_kept_drawn_evenly() -> None:
     system = on_table(scores, "separate").calibrate(*table(5000, 9))
-    kept, everything = _held_out(system, [0]), system.held_out.scores
+    kept, everything = held_out_scores(system, [0]), system.held_out.scores
     assert kept.shape == (1, 2000, 2)
     assert {tuple(row) for row in kept[0]} <= {tuple(row) for row in everything[0]}
     np.testing.assert_array_equal(kept[0, [0, -1]], everything[0, [0, -1]])

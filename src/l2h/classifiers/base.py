@@ -75,6 +75,11 @@ class Classifier(ABC):
         #: Whether the scores are probabilities; None until the first inputs are answered, which decide it for good.
         self.probabilities: bool | None = None
 
+    @property
+    def known_output(self) -> str:
+        """What its output is, as far as its answers have shown: ``probability``, ``logits``, or else ``label``."""
+        return {True: "probability", False: "logits", None: "label"}[self.probabilities]
+
     @abstractmethod
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         """Return scores (n, K) or labels (n,), and features (n, E) or None."""

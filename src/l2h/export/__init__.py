@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l2h.export.errors import ExportError
+from l2h.export.errors import ConversionError, ExportError
 from l2h.export.system import export_system
 
-__all__ = ["ExportError", "export_system"]
+__all__ = ["ConversionError", "ExportError", "export_system"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,30 +17,10 @@ from l2h.classifiers import Classifier, SklearnClassifier, TorchClassifier, prep
 from l2h.errors import L2HWarning
 from l2h.export.checking import TOLERANCE, compare
 from l2h.export.errors import ConversionError, ExportError
-from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx, on_cpu
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
+from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 
 Array = npt.NDArray[Any]
 CLIENT, SERVER = "client.onnx", "server.onnx"
-
-
-@dataclass(frozen=True)
-class ExportedClassifier:
-    """A classifier's file.
-
-    Attributes:
-        part: how it is fed and read.
-        data: the file; None where there is none.
-        agreement: its largest difference from the original; None where there is no file.
-        graph: the model of a torch client, to be fused with the rejector; None for other kinds.
-    """
-
-    part: ClientPart
-    data: bytes | None = None
-    agreement: float | None = None
-    graph: ModelProto | None = None
 
 
 def export_client(client: Classifier, num_classes: int, features: bool, probes: list[Array]) -> ExportedClassifier:
@@ -64,8 +44,8 @@ def export_client(client: Classifier, num_classes: int, features: bool, probes: 
                 L2HWarning,
                 stacklevel=4,
             )
-    gives = {True: "probability", False: "logits", None: "label"}[client.probabilities]
-    return ExportedClassifier(ClientPart(None, "given", None, "as_is", None, gives, "embedding" if features else None))
+    embedding = "embedding" if features else None
+    return ExportedClassifier(ClientPart(None, "given", None, "as_is", None, client.known_output, embedding), None)
 
 
 def export_fixed_server(
@@ -101,40 +81,37 @@ def _export(
     reference = on_cpu(classifier) if isinstance(classifier, TorchClassifier) else copy.copy(classifier)
     has_scores = reference.answers(probes[-1], num_classes).has_scores  # decides about probabilities as well
     gives = "label" if not has_scores else "probability" if reference.probabilities else "logits"
-    converted = classifier_to_onnx(
+    exported = classifier_to_onnx(
         reference,
         probes[1][:2],
+        file,
         output="scores" if file == SERVER else "log_probability",
         features="embedding" if features else None,
         gives=gives,
         num_classes=num_classes,
     )
-    if converted.graph is not None:
-        gives = "log_probability"
-    part = ClientPart(
-        file, classifier.kind, converted.input, converted.feed, converted.output, gives, converted.features
-    )
     try:
-        difference = _largest_difference(part, converted.data, reference, num_classes, probes)
+        return replace(exported, agreement=_largest_difference(exported, reference, num_classes, probes))
     except (ExportError, BundleError) as error:
         if not isinstance(classifier, SklearnClassifier):
             raise
         kind = type(classifier.estimator).__name__
         raise ConversionError(f"{kind} as ONNX answers differently from the original: {error}") from error
-    return ExportedClassifier(part, converted.data, difference, converted.graph)
 
 
 def _largest_difference(
-    part: ClientPart, data: bytes, classifier: Classifier, num_classes: int, probes: list[Array]
+    exported: ExportedClassifier, classifier: Classifier, num_classes: int, probes: list[Array]
 ) -> float:
     """Return how far the file, read as a bundle reads it, is from the original.
 
     Raises:
         ExportError: too far, or a label differs that is not a tie.
     """
+    part = exported.part
     assert part.file is not None
+    assert exported.data is not None
     name, worst = part.file, 0.0
-    answer = of_session(make_session(data, name, 1), part, num_classes)
+    answer = of_session(make_session(exported.data, name, 1), part, num_classes)
     for X in probes:
         original = classifier.answers(X, num_classes)
         label, log_p, features = answer(X)

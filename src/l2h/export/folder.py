@@ -1,4 +1,4 @@
-"""A bundle's folder: written beside its place and moved there in one piece."""
+"""The folder of a bundle: written beside its place and moved there in one piece."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ _STALE = 3600
 
 
 def check_target(folder: Path, force: bool) -> None:
-    """Refuse a place that is taken.
+    """Refuse a target that is taken.
 
     Raises:
-        ExportError: it is a file, or a folder with something in it that is not a bundle to be replaced.
+        ExportError: it is a file, or a folder that holds anything but a bundle which ``force`` allows to replace.
     """
     if not folder.exists():
         return
     if not folder.is_dir():
         raise ExportError(f"{folder} is a file: choose a folder")
-    there = {path.name for path in folder.iterdir()}
-    if not there:
+    names = {path.name for path in folder.iterdir()}
+    if not names:
         return
     ours = _bundle_files(folder)
     if not ours:
         raise ExportError(f"{folder} is not empty and holds no bundle: choose another folder")
     if not force:
         raise ExportError(f"{folder} already holds a bundle: force=True or --force replaces it")
-    if there - ours:
+    if names - ours:
         raise ExportError(
-            f"{folder} also holds {min(there - ours)}, which is no part of its bundle: move it away first"
+            f"{folder} also holds {min(names - ours)}, which is no part of its bundle: move it away first"
         )
 
 
 def put_in_place(files: Mapping[str, bytes], manifest: Manifest, folder: Path, force: bool) -> None:
-    """Write all files and then the manifest, and move them into place together: a reader finds none or all.
+    """Write all files and then the manifest, and move them into place together: a reader sees none or all.
 
     Raises:
-        ExportError: they cannot be written, or something else took the place.
+        ExportError: they cannot be written, or the target is taken.
     """
     folder = Path(os.path.realpath(folder))
     mark = uuid4().hex
@@ -77,7 +77,7 @@ def put_in_place(files: Mapping[str, bytes], manifest: Manifest, folder: Path, f
 
 
 def _bundle_files(folder: Path) -> set[str]:
-    """Names of the files of the bundle there; empty where there is none."""
+    """Return the names of the files of the bundle in a folder; none where it holds no bundle."""
     try:
         values = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):

@@ -1,9 +1,8 @@
-"""What the ONNX models of a bundle compute, as torch modules; and the client's model and the rejector's as one."""
+"""What the ONNX models of a bundle compute, as torch modules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,11 +11,6 @@ from torch import Tensor, nn
 from l2h.classifiers import FLOOR, TorchClassifier
 from l2h.models import client_view
 
-if TYPE_CHECKING:
-    from onnx import ModelProto
-
-#: Prefix of the rejector's names in a fused model.
-PREFIX = "rejector/"
 _LOWEST = float(np.log(FLOOR))
 
 
@@ -51,7 +45,7 @@ class ClassifierGraph(nn.Module):
             return torch.where(one_hot, 0.0, _LOWEST)
         if self.gives == "probability":
             return scores.float().clamp(min=FLOOR).log()
-        if scores.ndim == 1 or scores.shape[1] == 1:  # the margin of two classes
+        if self.num_classes == 2 and (scores.ndim == 1 or scores.shape[1] == 1):  # the margin of class 1 over class 0
             margin = scores.reshape(-1, 1).float()
             return torch.log_softmax(torch.cat([torch.zeros_like(margin), margin], dim=1), dim=1)
         return torch.log_softmax(scores.float(), dim=1)
@@ -71,35 +65,3 @@ class RejectorGraph(nn.Module):
         assert log_probability is not None
         view = client_view(log_probability, embedding)
         return torch.stack([rejector(x, view)[:, :2] for rejector in self.rejectors], dim=1)
-
-
-def can_fuse(client: ModelProto, rejector: ModelProto) -> bool:
-    """Return whether both models are written in the same operator sets."""
-    sets: list[dict[str, int]] = [{o.domain: o.version for o in model.opset_import} for model in (client, rejector)]
-    return all(sets[1].get(domain, version) == version for domain, version in sets[0].items())
-
-
-def fuse(client: ModelProto, rejector: ModelProto) -> ModelProto:
-    """Return one model of ``x`` that runs the client once: its ``log_probability``, and the rejector's ``scores``."""
-    from onnx import ModelProto, checker, compose
-
-    joined = ModelProto()
-    joined.CopyFrom(client)
-    other = compose.add_prefix(rejector, PREFIX)
-    # The rejector reads the client's tensors by the client's names, and its own output keeps its plain name.
-    plain = {f"{PREFIX}{entry.name}": entry.name for entry in (*rejector.graph.input, *rejector.graph.output)}
-    for node in other.graph.node:
-        for names in (node.input, node.output):
-            for i, name in enumerate(names):
-                names[i] = plain.get(name, name)
-    joined.graph.node.extend(other.graph.node)
-    joined.graph.initializer.extend(other.graph.initializer)
-    kept = [entry for entry in joined.graph.output if entry.name == "log_probability"]
-    del joined.graph.output[:]
-    joined.graph.output.extend([*kept, *rejector.graph.output])
-    domains = {entry.domain for entry in joined.opset_import}
-    joined.opset_import.extend([entry for entry in other.opset_import if entry.domain not in domains])
-    joined.functions.extend(other.functions)
-    joined.ir_version = max(client.ir_version, rejector.ir_version)
-    checker.check_model(joined)
-    return joined

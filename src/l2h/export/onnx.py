@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from l2h.bundle import ClientPart
 from l2h.classifiers import OnnxClassifier, SklearnClassifier, TorchClassifier
 from l2h.export.errors import ConversionError
 from l2h.export.graphs import ClassifierGraph
@@ -31,40 +32,38 @@ _DEVICE_OPSETS = {"": 18, "ai.onnx.ml": 3}
 
 
 @dataclass(frozen=True)
-class ConvertedClassifier:
-    """A classifier as ONNX.
+class ExportedClassifier:
+    """A classifier as an ONNX file.
 
     Attributes:
-        data: the file.
-        input: name of its input.
-        feed: how that is fed, see :func:`l2h.classifiers.prepare_inputs`.
-        output: name of the output with its answers.
-        features: name of the output with its last features; None without.
+        part: how it is fed and read.
+        data: the file; None where the classifier cannot be a file.
         graph: the model of a torch classifier, which can be fused with a rejector; None for other kinds.
+        agreement: its largest difference from the original, where they were compared.
     """
 
-    data: bytes
-    input: str
-    feed: str
-    output: str
-    features: str | None = None
+    part: ClientPart
+    data: bytes | None
     graph: ModelProto | None = None
+    agreement: float | None = None
 
 
 def classifier_to_onnx(
     classifier: ConvertibleClassifier,
     example: npt.NDArray[Any],
+    file: str,
     *,
     output: str = "scores",
     features: str | None = "features",
     gives: str | None = None,
     num_classes: int = 0,
-) -> ConvertedClassifier:
+) -> ExportedClassifier:
     """Convert a fixed classifier into an ONNX model.
 
     Args:
         classifier: any; it is not changed. An ONNX file is taken as it is.
         example: two samples, of the type that the model is to take.
+        file: name of the file.
         output: name of a torch model's output.
         features: name of a torch model's output of features, where it has them; None leaves them out.
         gives: None keeps the classifier's output: a torch model takes float32 samples in the unit range and gives its
@@ -75,20 +74,26 @@ def classifier_to_onnx(
     Raises:
         ConversionError: the converter failed.
     """
+    known = gives or classifier.known_output
     if isinstance(classifier, OnnxClassifier):
-        name = classifier.input.name
-        return ConvertedClassifier(
-            classifier.weights()[0], name, classifier.feed, classifier.scores, classifier.features
-        )
+        name, data = classifier.input.name, classifier.weights()[0]
+        part = ClientPart(file, classifier.kind, name, classifier.feed, classifier.scores, known, classifier.features)
+        return ExportedClassifier(part, data)
     if isinstance(classifier, SklearnClassifier):
-        return _convert_sklearn(classifier, int(np.prod(example.shape[1:])), gives, num_classes)
+        model = _convert_estimator(classifier.estimator, int(np.prod(example.shape[1:])), gives is not None)
+        scores = model.graph.output[0 if gives == "label" else -1].name
+        if gives == "probability" and len(classifier.classes) != num_classes:
+            scores = _add_missing_classes(model, scores, classifier.classes, num_classes)
+        part = ClientPart(file, classifier.kind, model.graph.input[0].name, "flat", scores, known, None)
+        return ExportedClassifier(part, model.SerializeToString())
     if not classifier.has_features:
         features = None
     graph = ClassifierGraph(on_cpu(classifier), gives, num_classes, features is not None)
     outputs = [output] if features is None else [output, features]
     model = to_onnx(graph, [torch.from_numpy(example)], ["x"], outputs, f"the {classifier.kind}")
-    feed = "unit_range" if gives is None else "as_is"
-    return ConvertedClassifier(model.SerializeToString(), "x", feed, output, features, model)
+    feed, known = ("unit_range", known) if gives is None else ("as_is", "log_probability")
+    part = ClientPart(file, classifier.kind, "x", feed, output, known, features)
+    return ExportedClassifier(part, model.SerializeToString(), model)
 
 
 def on_cpu(classifier: TorchClassifier) -> TorchClassifier:
@@ -201,30 +206,24 @@ def _without_notes(model: ModelProto) -> ModelProto:
     return model
 
 
-def _convert_sklearn(
-    classifier: SklearnClassifier, size: int, gives: str | None, num_classes: int
-) -> ConvertedClassifier:
+def _convert_estimator(estimator: Any, size: int, for_device: bool) -> ModelProto:
     from skl2onnx import to_onnx as convert
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = convert(
-                classifier.estimator,
+            model: ModelProto = convert(
+                estimator,
                 np.zeros((1, size), dtype=np.float32),
                 options={"zipmap": False},
-                target_opset=None if gives is None else _DEVICE_OPSETS,
+                target_opset=_DEVICE_OPSETS if for_device else None,
             )
     except Exception as error:  # the converter's own errors have no common base
-        kind = type(classifier.estimator).__name__
-        raise ConversionError(f"{kind} cannot be converted to ONNX: {error}") from error
-    output = model.graph.output[0 if gives == "label" else -1].name
-    if gives == "probability" and len(classifier.classes) != num_classes:
-        output = _add_missing_classes(model, output, classifier.classes, num_classes)
-    return ConvertedClassifier(model.SerializeToString(), model.graph.input[0].name, "flat", output)
+        raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {error}") from error
+    return model
 
 
-def _add_missing_classes(model: Any, output: str, known: npt.NDArray[Any], num_classes: int) -> str:
+def _add_missing_classes(model: ModelProto, output: str, known: npt.NDArray[Any], num_classes: int) -> str:
     """Put the columns of the known classes into their places among all; classes never seen get 0."""
     from onnx import TensorProto, helper, numpy_helper
 

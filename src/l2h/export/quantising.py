@@ -1,7 +1,7 @@
 """The rejector in int8, kept only where that is measured to be faster and no worse.
 
-The client is fixed, so its answers must not change by a bit: the rejector is quantised by itself, before it is fused
-with the client.
+The client's answers must not change by a bit, so the rejector is quantised by itself, before it is fused with the
+client.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,35 +19,42 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.bundle import BundleError
+from l2h.bundle.answering import of_session
 from l2h.bundle.sessions import CHUNK, make_session, run
-from l2h.costs import FloatArray
+from l2h.classifiers import ClassifierAnswers
+from l2h.costs import Costs, FloatArray, generalized_loss
+from l2h.export.classifiers import CLIENT, SERVER
+from l2h.export.errors import ConversionError
+from l2h.export.models import BundleModels
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from l2h.system import HelpSystem
+
 Array = npt.NDArray[Any]
 #: Kept where a run takes less than this share of the float one's time: less than a twentieth is not worth the rounding.
 KEEP_BELOW = 0.95
-#: Kept where the risk rises by no more than so many standard errors of the paired difference.
+#: Kept where the risk rises by no more than this many standard errors of the paired difference.
 STANDARD_ERRORS = 1.0
-_RANGES = 256  # samples from which the ranges of the activations are taken
+_RANGE_SAMPLES = 256  # samples from which the ranges of the activations are taken
 _REPEATS = 31
-_SECONDS = 0.004  # that one repeat takes at the least
+_SECONDS = 0.004  # that one repeat takes at least
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was found out about a quantised rejector.
+class Int8Measurement:
+    """What was measured of a quantised rejector.
 
     Attributes:
         method: ``static`` (ranges of activations from samples) or ``dynamic`` (found at each run); None where neither
             could be made.
-        ratio: its time for one sample in units of the float one's, medians of interleaved repeats; None likewise.
-        risk_difference: the system's risk with it less that with the float one, on the samples given.
+        ratio: its time for one sample in units of the float one's, medians of interleaved repeats; None without one.
+        risk_difference: the system's risk with it minus that with the float one, on the samples given.
         standard_error: of that paired difference.
-        samples: how many.
+        samples: number of samples.
         kept: whether it is the one in the bundle.
-        why: in words.
+        why: the reason in words.
     """
 
     method: str | None
@@ -58,116 +65,133 @@ class Measured:
     kept: bool
     why: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+
+def int8_rejector(
+    system: HelpSystem, models: BundleModels, chosen: list[int], costs: Costs, X: Array, y: npt.NDArray[np.int64]
+) -> tuple[ModelProto, Int8Measurement]:
+    """Return the rejector that the device runs, quantised where that was measured to be worth it."""
+    answers = _client_answers(system, models, X)
+    client_correct = answers.label == y
+    server_correct = _server_labels(system, models, X) == y
+    at = next(i for i, r in enumerate(chosen) if system.specs[r].costs in (None, costs))
+
+    def loss(scores: Array) -> FloatArray:
+        remote = system._judgement(scores[:, at], chosen[at]).remote(costs)
+        return generalized_loss(client_correct, server_correct, remote, costs)
+
+    known = {"x": X, "log_probability": answers.log_probability, "embedding": answers.embedding}
+    names = {entry.name for entry in models.rejector.graph.input} | {"x"}
+    feeds = {name: values for name, values in known.items() if name in names and values is not None}
+    quantised, measured = quantise(models.rejector, models.on_device, feeds, loss)
+    return models.on_device(models.rejector) if quantised is None else quantised, measured
 
 
 def quantise(
     rejector: ModelProto,
-    finish: Callable[[ModelProto], ModelProto],
+    on_device: Callable[[ModelProto], ModelProto],
     feeds: Mapping[str, Array],
     loss: Callable[[Array], FloatArray],
-) -> tuple[ModelProto | None, Measured]:
-    """The better quantised form of a rejector, if it is worth having.
+) -> tuple[ModelProto | None, Int8Measurement]:
+    """Quantise a rejector in two ways and return the better one, if it is worth having.
 
     Args:
-        rejector: the float graph, not fused.
-        finish: makes of it the graph that the device runs.
+        rejector: the float model, not fused.
+        on_device: turns a rejector into the model that the device runs.
         feeds: its inputs on the samples to measure on.
         loss: the system's loss on each of those samples, from scores (n, R, 2).
 
     Returns:
-        The finished graph or None, and what was measured of the best one.
+        The model that the device runs, or None, and what was measured of the best one.
     """
-    n = len(feeds["x"])
-    original = _Run(finish(rejector), feeds)
-    before = loss(original.scores())
-    best: tuple[ModelProto | None, Measured] | None = None
+    original = _TimedModel(on_device(rejector), feeds)
+    before = loss(original.outputs["scores"])
+    best: tuple[ModelProto | None, Int8Measurement] | None = None
     failed = ""
     for method, make in (("static", _static), ("dynamic", _dynamic)):
         try:
-            graph = finish(make(rejector, feeds))
-            candidate = _Run(graph, feeds)
-        except (_QuantiseError, BundleError) as error:
+            model = on_device(make(rejector, feeds))
+            candidate = _TimedModel(model, feeds)
+        except (ConversionError, BundleError) as error:
             failed = f"it cannot be quantised: {error}"
             continue
         if not original.same_client(candidate):
             failed = "the client's answers would change"
             continue
-        measured = _judge(method, _ratio(original, candidate), loss(candidate.scores()) - before)
-        found = (graph if measured.kept else None, measured)
+        measured = _judge(method, _time_ratio(original, candidate), loss(candidate.outputs["scores"]) - before)
         if best is None or _better(measured, best[1]):
-            best = found
+            best = (model if measured.kept else None, measured)
     if best is None:
-        best = (None, Measured(None, None, None, None, n, False, failed))
+        best = (None, Int8Measurement(None, None, None, None, len(feeds["x"]), False, failed))
     logging.getLogger("l2h").info("int8 rejector: %s", best[1].why)
     return best
 
 
-def _judge(method: str, ratio: float, difference: FloatArray) -> Measured:
+def _client_answers(system: HelpSystem, models: BundleModels, X: Array) -> ClassifierAnswers:
+    """Return the client's answers as the device gets them: by its file where it has one."""
+    if models.client.data is None:
+        return system.client.answers(X, system.num_classes)
+    answer = of_session(make_session(models.client.data, CLIENT, 1), models.client.part, system.num_classes)
+    batches = [X[i : i + CHUNK] for i in range(0, len(X), CHUNK)]
+    return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
+
+
+def _server_labels(system: HelpSystem, models: BundleModels, X: Array) -> npt.NDArray[np.int64]:
+    if models.server is None:
+        return np.asarray(system._server_log_probability(X).argmax(axis=1))
+    session, part = make_session(models.server, SERVER, 1), models.server_part
+    scores = [session.run([part.output], {part.input: X[i : i + CHUNK]})[0] for i in range(0, len(X), CHUNK)]
+    return np.asarray(np.concatenate(scores).argmax(axis=1))
+
+
+def _judge(method: str, ratio: float, difference: FloatArray) -> Int8Measurement:
     n = len(difference)
     rise = float(difference.mean())
     error = float(difference.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
-    told = f"{method}, {ratio:.2f} of the float time, risk {rise:+.4f} ± {error:.4f} on {n} samples"
+    kept, verdict = True, "kept"
     if ratio >= KEEP_BELOW:
-        kept, why = False, f"not kept, not faster: {told}"
-    elif rise > STANDARD_ERRORS * error + 1e-12:  # one sample alone is a rise of just its standard error
-        kept, why = False, f"not kept, worse: {told}"
-    else:
-        kept, why = True, f"kept: {told}"
-    return Measured(method, round(ratio, 4), rise, error, n, kept, why)
+        kept, verdict = False, "not kept, not faster"
+    elif rise > STANDARD_ERRORS * error + 1e-12:  # a rise on one sample alone is just its standard error
+        kept, verdict = False, "not kept, worse"
+    why = f"{verdict}: {method}, {ratio:.2f} of the float time, risk {rise:+.4f} ± {error:.4f} on {n} samples"
+    return Int8Measurement(method, round(ratio, 4), rise, error, n, kept, why)
 
 
-def _better(one: Measured, other: Measured) -> bool:
-    if one.kept != other.kept:
-        return one.kept
-    assert one.ratio is not None
-    assert other.ratio is not None
-    return one.ratio < other.ratio
+def _better(first: Int8Measurement, second: Int8Measurement) -> bool:
+    if first.kept != second.kept:
+        return first.kept
+    assert first.ratio is not None
+    assert second.ratio is not None
+    return first.ratio < second.ratio
 
 
-class _QuantiseError(Exception):
-    """The quantiser could not."""
+class _TimedModel:
+    """A model as the device runs it, its outputs on the samples, and its time on one of them."""
 
+    def __init__(self, model: ModelProto, feeds: Mapping[str, Array]) -> None:
+        self.session = make_session(model.SerializeToString(), "rejector.onnx", 1)
+        inputs = {entry.name: feeds[entry.name] for entry in self.session.get_inputs()}
+        self.names = [entry.name for entry in self.session.get_outputs()]
+        self.one_sample = {name: values[:1] for name, values in inputs.items()}
+        parts = [
+            run(self.session, self.names, {name: v[i : i + CHUNK] for name, v in inputs.items()}, "int8 rejector")
+            for i in range(0, len(feeds["x"]), CHUNK)
+        ]
+        self.outputs = {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(self.names)}
 
-class _Run:
-    """A graph as the device runs it, and its inputs."""
-
-    def __init__(self, graph: ModelProto, feeds: Mapping[str, Array]) -> None:
-        self.session = make_session(graph.SerializeToString(), "rejector.onnx", 1)
-        there = [entry.name for entry in self.session.get_inputs()]
-        self.feeds = {name: feeds[name] for name in there}
-        self.outputs = [entry.name for entry in self.session.get_outputs()]
-        self.one = {name: values[:1] for name, values in self.feeds.items()}
-        self.found = self._run()
-
-    def scores(self) -> Array:
-        """On all samples, (n, R, 2)."""
-        return self.found["scores"]
-
-    def same_client(self, other: _Run) -> bool:
-        """Whether the client inside, if there is one, says the same to the bit."""
-        return all(np.array_equal(self.found[name], other.found[name]) for name in self.outputs if name != "scores")
+    def same_client(self, other: _TimedModel) -> bool:
+        """Return whether the client inside, if there is one, answers the same to the bit."""
+        return all(np.array_equal(self.outputs[name], other.outputs[name]) for name in self.names if name != "scores")
 
     def seconds(self, runs: int) -> float:
-        """Of one run on one sample, over so many."""
+        """Return the time of one run on one sample, averaged over this many."""
         begun = time.perf_counter()
         for _ in range(runs):
-            self.session.run(self.outputs, self.one)
+            self.session.run(self.names, self.one_sample)
         return (time.perf_counter() - begun) / runs
 
-    def _run(self) -> dict[str, Array]:
-        n = len(next(iter(self.feeds.values())))
-        parts = [
-            run(self.session, self.outputs, {name: v[i : i + CHUNK] for name, v in self.feeds.items()}, "int8 rejector")
-            for i in range(0, n, CHUNK)
-        ]
-        return {name: np.concatenate([part[k] for part in parts]) for k, name in enumerate(self.outputs)}
 
-
-def _ratio(original: _Run, candidate: _Run) -> float:
-    """Time of one run in units of the original's: medians of alternating repeats, so that both meet the same load."""
+def _time_ratio(original: _TimedModel, candidate: _TimedModel) -> float:
+    """Return the candidate's time in units of the original's; repeats alternate, so that both meet the same load."""
     runs = max(3, int(_SECONDS / max(original.seconds(3), 1e-7)))
     times: tuple[list[float], list[float]] = ([], [])
     for i in range(_REPEATS):
@@ -223,7 +247,7 @@ def _by_file(model: ModelProto, make: Callable[[str, str], None]) -> ModelProto:
         try:
             make(source, target)
         except Exception as error:  # the quantiser's own errors have no common base
-            raise _QuantiseError(f"{type(error).__name__}: {error}") from error
+            raise ConversionError(f"{type(error).__name__}: {error}") from error
         finally:
             root.setLevel(level)
         quantised = onnx.load(target)
@@ -233,11 +257,11 @@ def _by_file(model: ModelProto, make: Callable[[str, str], None]) -> ModelProto:
 
 
 def _reader(feeds: Mapping[str, Array]) -> Any:
-    """Samples for the ranges of the activations, drawn evenly, in the form that the quantiser takes."""
+    """Return samples for the ranges of the activations, drawn evenly, in the form that the quantiser takes."""
     from onnxruntime.quantization import CalibrationDataReader
 
     n = len(feeds["x"])
-    rows = np.unique(np.linspace(0, n - 1, min(n, _RANGES)).astype(int))
+    rows = np.unique(np.linspace(0, n - 1, min(n, _RANGE_SAMPLES)).astype(int))
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:

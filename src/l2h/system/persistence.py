@@ -226,18 +226,18 @@ def _save_onnx(classifier: Classifier, path: Path, system: HelpSystem) -> dict[s
     if _can_be_saved(classifier):
         example = np.zeros((2, *(system.input_shape or ())), dtype=np.float32)
         try:
-            converted = classifier_to_onnx(classifier, example)
+            converted = classifier_to_onnx(classifier, example, path.name)
         except ConversionError as error:
             warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
-    if converted is None:
+    if converted is None or converted.data is None:
         path.unlink(missing_ok=True)
         return {}
     write_atomically(path, converted.data)
     return {
         "kind": "onnx",
-        "scores": converted.output,
-        "features": converted.features,
-        "flat": converted.feed == "flat",
+        "scores": converted.part.output,
+        "features": converted.part.features,
+        "flat": converted.part.feed == "flat",
         "probabilities": classifier.probabilities,
         "fingerprint": classifier.fingerprint(),
     }
