@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 from l2h import protocol
-from l2h.protocol import Limits, Request, Response, Tensor, WireError
+from l2h.protocol import MessageLimits, Request, Response, Tensor, WireError
 
 TYPES = {name: protocol.numpy_type(name) for name in protocol.DATATYPES}
 names = st.text(min_size=1, max_size=12)
@@ -183,8 +183,13 @@ def test_a_length_beyond_the_body_is_refused() -> None:
 
 def test_limits_are_kept() -> None:
     body, _ = protocol.encode_request([Tensor("x", np.zeros((4, 4), np.float32))], binary=False)
-    assert protocol.decode_request(body, limits=Limits(elements=16)).inputs
-    for limits in (Limits(elements=15), Limits(axes=1), Limits(json_bytes=20), Limits(tensors=0)):
+    assert protocol.decode_request(body, limits=MessageLimits(elements=16)).inputs
+    for limits in (
+        MessageLimits(elements=15),
+        MessageLimits(axes=1),
+        MessageLimits(json_bytes=20),
+        MessageLimits(tensors=0),
+    ):
         with pytest.raises(WireError):
             protocol.decode_request(body, limits=limits)
 

@@ -1,21 +1,18 @@
 """The wire: the Open Inference Protocol (V2) over HTTP, JSON and its binary tensor extension."""
 
-from l2h.protocol.codec import (
+from l2h.protocol.decoding import decode_request, decode_response, header_length
+from l2h.protocol.encoding import encode_request, encode_response
+from l2h.protocol.messages import (
     BINARY,
     DATATYPES,
     JSON,
     LENGTH_HEADER,
-    Limits,
+    MessageLimits,
     Request,
     Response,
     Tensor,
     WireError,
     datatype,
-    decode_request,
-    decode_response,
-    encode_request,
-    encode_response,
-    header_length,
     numpy_type,
 )
 
@@ -24,7 +21,7 @@ __all__ = [
     "DATATYPES",
     "JSON",
     "LENGTH_HEADER",
-    "Limits",
+    "MessageLimits",
     "Request",
     "Response",
     "Tensor",

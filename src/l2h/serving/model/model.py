@@ -37,8 +37,10 @@ class ServedModel:
         self.interface = self.shape, self.dtype, tuple(self.classes)
         self.run = bundle.run
         self.elements = int(np.prod(self.shape))
-        enough = protocol.Limits().json_bytes
-        self.limits = protocol.Limits(elements=most * self.elements, json_bytes=max(enough, 32 * most * self.elements))
+        enough = protocol.MessageLimits().json_bytes
+        self.limits = protocol.MessageLimits(
+            elements=most * self.elements, json_bytes=max(enough, 32 * most * self.elements)
+        )
         names = json.dumps({"model_name": self.name, "model_version": self.version})[:-1].replace("%", "%%").encode()
         self._head = names + b'%b, "outputs": [{"name": "scores", "shape": [%d, %d], "datatype": "FP32", '
         self.timing = Timing(measure(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), (1, most)))

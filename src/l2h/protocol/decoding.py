@@ -1,0 +1,243 @@
+"""Reading messages of the Open Inference Protocol.
+
+The device and the server share this module, so that they cannot disagree. Nothing here trusts what it reads: whatever
+is not a well-formed message within the limits is refused with a :class:`WireError` that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from l2h.errors import shown
+from l2h.protocol.messages import (
+    LENGTH_HEADER,
+    Array,
+    MessageLimits,
+    Request,
+    Response,
+    Tensor,
+    WireError,
+    datatype,
+    numpy_type,
+)
+
+_fast_loads: Callable[[memoryview], Any] | None
+try:  # ten times as fast on numbers; a server has it, a device need not
+    from orjson import loads as _fast_loads
+except ImportError:
+    _fast_loads = None
+
+
+def decode_request(
+    body: bytes | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
+) -> Request:
+    """Read a request.
+
+    Args:
+        body: the whole body.
+        header_length: bytes of its JSON part, as :func:`header_length` reads them; None: all of it.
+        limits: the largest message that is read.
+
+    Raises:
+        WireError: it is no request, or beyond the limits.
+    """
+    head, inputs = _decode(body, header_length, "inputs", limits or MessageLimits())
+    if not inputs:
+        raise WireError("a request needs at least one tensor in 'inputs'")
+    wanted, binary = [], {}
+    for output in _list(head, "outputs"):
+        if not isinstance(output, dict) or not isinstance(output.get("name"), str):
+            raise WireError("every entry of 'outputs' is an object with a 'name'")
+        wanted.append(output["name"])
+        flag = _parameters(output).get("binary_data")
+        if flag is not None:
+            binary[output["name"]] = _flag(flag, "binary_data")
+    all_binary = _flag(_parameters(head).get("binary_data_output", False), "binary_data_output")
+    return Request(inputs, _identity(head), tuple(wanted), binary, all_binary)
+
+
+def decode_response(
+    body: bytes | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
+) -> Response:
+    """Read an answer; takes and raises the same as :func:`decode_request`."""
+    head, outputs = _decode(body, header_length, "outputs", limits or MessageLimits())
+    name, version = head.get("model_name"), head.get("model_version")
+    if not isinstance(name, str) or not isinstance(version, str | None):
+        raise WireError(f"an answer names its model as text; got {shown(name)}, version {shown(version)}")
+    return Response(outputs, name, version, _identity(head))
+
+
+def header_length(value: str | bytes | None) -> int | None:
+    """Return the value of the length header as a number; None where there is none.
+
+    Raises:
+        WireError: it is no number of bytes.
+    """
+    if value is None:
+        return None
+    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12):
+        raise WireError(f"{LENGTH_HEADER}: {shown(text)} is no number of bytes")
+    return int(text)
+
+
+def _decode(
+    body: bytes | memoryview, length: int | None, key: str, limits: MessageLimits
+) -> tuple[dict[str, Any], list[Tensor]]:
+    view = memoryview(body)
+    if length is None:
+        length = len(view)
+    if length > len(view):
+        raise WireError(f"{LENGTH_HEADER} says {length} bytes of JSON, the body has {len(view)}")
+    if length > limits.json_bytes:
+        raise WireError(f"{length} bytes of JSON; at most {limits.json_bytes} are read")
+    try:
+        head = _loads(view[:length])
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the body is no JSON: {error}") from error
+    if not isinstance(head, dict):
+        raise WireError("the body is no JSON object")
+    entries = _list(head, key)
+    if len(entries) > limits.tensors:
+        raise WireError(f"{len(entries)} tensors; at most {limits.tensors} are read")
+    tensors: list[Tensor] = []
+    at = length
+    for entry in entries:
+        tensor, at = _tensor(entry, view, at, limits)
+        if any(tensor.name == other.name for other in tensors):
+            raise WireError(f"tensor {shown(tensor.name)} comes twice")
+        tensors.append(tensor)
+    if at != len(view):
+        raise WireError(f"{len(view) - at} bytes follow the last tensor")
+    return head, tensors
+
+
+def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits) -> tuple[Tensor, int]:
+    """Return the tensor that an entry describes, and where the next binary one starts."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise WireError("every tensor is an object with a 'name'")
+    name, kind = entry["name"], numpy_type(entry.get("datatype"))
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or len(shape) > limits.axes or not all(_is_size(edge) for edge in shape):
+        raise WireError(f"tensor {shown(name)}: shape must be at most {limits.axes} whole numbers from 0")
+    count = math.prod(shape)
+    if count > limits.elements:
+        raise WireError(f"tensor {shown(name)}: {count} elements; at most {limits.elements} are read")
+    size = _parameters(entry).get("binary_data_size")
+    if size is None:
+        return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape))), at
+    if "data" in entry:
+        raise WireError(f"tensor {shown(name)} has 'data' and 'binary_data_size': one of them")
+    if not _is_size(size) or size != count * kind.itemsize:
+        raise WireError(
+            f"tensor {shown(name)}: {shown(size)} bytes for {count} elements of {kind.itemsize}; expected "
+            f"{count * kind.itemsize}"
+        )
+    if at + size > len(view):
+        raise WireError(f"tensor {shown(name)}: its {size} bytes go beyond the end of the body")
+    raw = np.frombuffer(view[at : at + size], dtype=np.uint8 if kind.kind == "b" else kind)
+    if kind.kind == "b":
+        if raw.size and raw.max() > 1:
+            raise WireError(f"tensor {shown(name)}: a BOOL is 0 or 1")
+        raw = raw.view(np.bool_)
+    return Tensor(name, raw.reshape(shape)), at + size
+
+
+def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    if not isinstance(data, list):
+        raise WireError(f"tensor {shown(name)}: 'data' must be a list, or 'binary_data_size' say where it lies")
+    flat = _flat(data, kind) if len(data) == math.prod(shape) else None
+    if flat is not None:
+        return flat.reshape(shape)
+    leaves = _leaves(name, data, shape)
+    types = set(map(type, leaves))
+    if types - ({bool} if kind.kind == "b" else {int} if kind.kind in "iu" else {int, float}):
+        raise WireError(f"tensor {shown(name)}: its data does not fit the datatype {datatype(kind)}")
+    if kind.kind in "iu" and leaves:
+        bounds = np.iinfo(kind)
+        if min(leaves) < bounds.min or max(leaves) > bounds.max:
+            raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}")
+    try:
+        with np.errstate(over="ignore"):
+            out: Array = np.array(leaves, dtype=kind).reshape(shape)
+    except OverflowError as error:
+        raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}") from error
+    if kind.kind == "f" and not np.isfinite(out).all():
+        raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}")
+    return out
+
+
+def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    """Return the values of a list that is flat, or nested as the shape says; never builds more than the shape has."""
+    level = data
+    if data and isinstance(data[0], list):
+        lists = [data]
+        for size in shape:
+            if any(type(row) is not list or len(row) != size for row in lists):
+                raise WireError(f"tensor {shown(name)}: its data is not nested as its shape {list(shape)} says")
+            level = lists = [value for row in lists for value in row]
+    if len(level) != math.prod(shape):
+        raise WireError(f"tensor {shown(name)}: {len(level)} values for a shape of {list(shape)}")
+    return level
+
+
+def _flat(data: list[Any], kind: np.dtype[Any]) -> Array | None:
+    """Return a flat list of numbers that all fit, several times as fast as numpy does; None for any other."""
+    numbers = (int, float) if kind.kind == "f" else (int,)
+    if not data or type(data[0]) not in numbers or kind.char in "?e" or sys.byteorder != "little":
+        return None
+    try:
+        out: Array = np.frombuffer(bytes(data) if kind.char == "B" else array(kind.char, data), dtype=kind)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return out if kind.kind != "f" or np.isfinite(out).all() else None
+
+
+def _list(head: dict[str, Any], key: str) -> list[Any]:
+    values = head.get(key, [])
+    if not isinstance(values, list):
+        raise WireError(f"'{key}' must be a list")
+    return values
+
+
+def _parameters(entry: dict[str, Any]) -> dict[str, Any]:
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise WireError("'parameters' must be an object")
+    return parameters
+
+
+def _identity(head: dict[str, Any]) -> str | None:
+    id = head.get("id")
+    if id is not None and not isinstance(id, str):
+        raise WireError("'id' must be text")
+    return id
+
+
+def _flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise WireError(f"'{name}' must be true or false; got {shown(value)}")
+    return value
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**40
+
+
+def _loads(text: memoryview) -> Any:
+    if _fast_loads is not None:
+        return _fast_loads(text)
+    return json.loads(bytes(text), parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
