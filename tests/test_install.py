@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import HEAVY, python
+from this_platform import VERSION_0_1
 
 import l2h
 
@@ -20,10 +23,6 @@ PROJECT = Path(__file__).parents[1]
 #: Plain values and functions, which need numpy alone, and all that a device needs.
 VALUES = ["answers", "closing", "costs", "decision", "errors", "files", "limits", "metrics", "settings"]
 DEVICE = [*VALUES, "bundle", "classifiers", "edge", "protocol", "serving.bench.load"]
-HEAVY = (
-    *("torch", "sklearn", "scipy", "typer", "rich", "matplotlib", "pyarrow", "PIL", "onnx", "safetensors"),
-    *("skl2onnx", "onnxscript", "jinja2", "tensorboard", "starlette", "uvicorn", "granian"),
-)
 IMPORT_SECONDS = 0.3
 #: What a device does: it answers, and where it would ask there is nobody to.
 ON_A_DEVICE = """
@@ -41,36 +40,6 @@ free = edge.predict(X, costs=l2h.Costs(c_e=0.0, c_1=0.0))
 print(json.dumps({"label": answers.label.tolist(), "reason": answers.reason.tolist(), "free": sorted(set(free.reason)),
                   "torch": "torch" in sys.modules, "seconds": loaded}))
 """
-BLOCK = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent())
-"""
-
-
-def environment(source: Path | None) -> dict[str, str]:
-    """Of a process that finds the package under ``source``, or only where it is installed."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    return kept if source is None else {**kept, "PYTHONPATH": str(source)}
-
-
-def python(
-    script: str, *, blocked: tuple[str, ...] = (), interpreter: str = sys.executable, installed: bool = False
-) -> subprocess.CompletedProcess[str]:
-    """A script in a fresh interpreter in which some packages are not there."""
-    return subprocess.run(
-        [interpreter, "-c", BLOCK.format(blocked=set(blocked)) + script],
-        env=environment(None if installed else PACKAGE.parent),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 # Without the heavy packages.
@@ -196,7 +165,7 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
     interpreter = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
     install = subprocess.run(
         [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(PROJECT)],
-        env=environment(None),
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -231,19 +200,15 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
 
 
 def assert_answers(interpreter: str, folder: Path) -> None:
-    """The device's half of a bundle gives there what it gives here."""
-    from field_maker import export_digits
-
-    export_digits(folder / "bundle")
-    (folder / "bundle" / "server.onnx").unlink()
-    with l2h.EdgeClient(folder / "bundle") as edge:
+    """A device's half of a bundle gives there what it gives here."""
+    bundle = shutil.copytree(
+        VERSION_0_1 / "priced-bundle", folder / "bundle", ignore=shutil.ignore_patterns("server.onnx")
+    )
+    with l2h.EdgeClient(bundle) as edge:
         X = np.random.default_rng(2).integers(0, 17, (40, *edge.bundle.input_shape)).astype(edge.bundle.input_dtype)
         expected = edge.predict(X)
     np.save(folder / "X.npy", X)
-    command = [interpreter, "-c", ON_A_DEVICE, folder / "bundle", folder / "X.npy"]
-    done = subprocess.run(
-        command, env=environment(None), cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = python(ON_A_DEVICE, bundle, folder / "X.npy", interpreter=interpreter, installed=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["label"] == expected.label.tolist()

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from bundle_maker import digits, inputs_of, python
+from bundle_maker import digits, inputs_of
+from scripts import HEAVY, python
 
 from l2h.bundle import DeviceBundle, ServerBundle
 
@@ -36,7 +37,7 @@ remote = judgement.remote(l2h.Costs(c_e=0.1))
 np.savez(found, label=label, scores=judgement.scores, remote=remote, server=server.run(arrays["X"]))
 assert not {"torch", "onnx", "sklearn", "typer"} & set(sys.modules)
 """
-    done = python(script, bundles(kind), tmp_path / "given.npz", tmp_path / "found.npz")
+    done = python(script, bundles(kind), tmp_path / "given.npz", tmp_path / "found.npz", blocked=HEAVY)
     assert done.returncode == 0, done.stderr
     found = np.load(tmp_path / "found.npz")
     device = DeviceBundle(bundles(kind), client=(lambda X: X @ np.eye(4, 3)) if kind == "callable" else None)
@@ -57,7 +58,7 @@ assert not {"torch", "onnxruntime", "httpx"} & set(sys.modules)
 """
     seconds = []
     for _ in range(5):
-        done = python(script)
+        done = python(script, blocked=HEAVY)
         assert done.returncode == 0, done.stderr
         seconds.append(float(done.stdout))
     assert min(seconds) < 0.2

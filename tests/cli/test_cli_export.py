@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import call, execute
 
 import l2h
 from l2h import Costs
 from l2h.bundle import DeviceBundle, Manifest, ServerBundle, verify
-from l2h.cli.app import run
 
 QUICK = [
     *("--data", "digits", "--limit", "300", "--client", "tree", "--client-share", "0.3", "--server", "lenet5"),
@@ -26,20 +20,6 @@ QUICK = [
     *("--set", "copies=1", "--option", "rejector.width=1", "--option", "server.width=0.5", "--c-e", "0.2"),
 ]
 Once = Callable[[str, Callable[[Path], object]], Path]
-
-
-def call(*arguments: object) -> tuple[int, str, str]:
-    """A command in this process: its status and what it said on stdout and stderr."""
-    log = logging.getLogger("l2h")
-    before = log.level, log.propagate, list(log.handlers)
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = run([str(argument) for argument in arguments])
-    finally:
-        log.setLevel(before[0])
-        log.propagate, log.handlers = before[1:]
-    return status, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +36,9 @@ def exported(once: Once, trained: Path) -> Path:
     """A bundle by a real process, the JSON that it printed beside it."""
 
     def export(folder: Path) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "l2h", "export", trained, "--out", folder, "--json"],
-            env={**os.environ, "PYTHONPATH": str(Path(l2h.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        folder.with_suffix(".json").write_text(done.stdout)
+        status, out, err = execute("export", trained, "--out", folder, "--json")
+        assert status == 0, err
+        folder.with_suffix(".json").write_text(out)
 
     return once("exported", export)
 

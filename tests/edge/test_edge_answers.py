@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from edge_maker import ALL, FEATURES, KEY, NONE, X_TEST, SlowDevice, make_system, samples
+from scripts import HEAVY, python
 from waiting import free_port, until
 
-import l2h
 from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit
 from l2h.bundle import BundleError, DeviceBundle
 from l2h.edge import EdgeError, EdgeSettingsError
@@ -440,22 +437,12 @@ def test_a_key_on_an_open_line_is_warned_about(connect, caplog):
 
 def test_neither_torch_nor_a_command_line_is_needed(folder):
     script = f"""
-import sys, time
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "typer", "rich", "starlette", "uvicorn", "sklearn", "onnx", "PIL"):
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Absent())
 import l2h, numpy as np
 with l2h.EdgeClient({str(folder)!r}, "http://127.0.0.1:{free_port()}", costs=l2h.Costs(c_e=0.0, c_1=0.0)) as edge:
     answers = edge.predict(np.zeros((2, {FEATURES}), np.float32))
 assert answers.reason.tolist() == ["server_unreachable"] * 2, answers
 """
-    source = str(Path(l2h.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = python(script, blocked=HEAVY)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
 import os
-import subprocess
-import sys
-from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 from edge_maker import CLASSES, FEATURES, KEY, X_TEST
+from scripts import python
 from waiting import free_port
 
 import l2h
 from l2h.bundle import DeviceBundle
-from l2h.cli.app import run
 from l2h.edge.errors import EdgeSettingsError
 from l2h.edge.keys import read_key
 from l2h.errors import L2HWarning
 
 
 def call(*arguments):
-    """Status, stdout and stderr of ``l2h ask`` in this process; the logger is put back as it was."""
-    log = logging.getLogger("l2h")
-    before = log.level, log.propagate, list(log.handlers)
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = run(["ask", *(str(argument) for argument in arguments)])
-    finally:
-        log.level, log.propagate, log.handlers = before
-        log.setLevel(before[0])
-    return status, out.getvalue(), err.getvalue()
+    """``l2h ask`` in this process."""
+    return commands.call("ask", *arguments)
 
 
 def asked(*arguments):
@@ -196,23 +182,13 @@ def test_a_file_that_holds_no_key_is_refused_without_showing_it(tmp_path, held):
 
 def test_the_command_itself_needs_no_torch(folder, inputs):
     script = f"""
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "sklearn", "starlette"):
-            raise ModuleNotFoundError(name, name=name)
-sys.meta_path.insert(0, Absent())
 import typer
 from l2h.cli.ask import ask
 app = typer.Typer()
 app.command()(ask)
 app([{str(folder)!r}, {str(inputs)!r}, "--index", "1", "--json"])
 """
-    source = str(Path(l2h.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    done = python(script, blocked=("torch", "sklearn", "starlette"))
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["answers"]
     assert row["label"] == DeviceBundle(folder).local(X_TEST[1])[0]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from bundle_maker import copied, scores
+from commands import environment, files_of
 
 import l2h
 from l2h import Costs, HelpSystem
@@ -23,10 +24,6 @@ from l2h.export.folder import put_in_place
 
 Systems = Callable[[str], HelpSystem]
 Bundles = Callable[[str], Path]
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_folder_that_is_taken_is_left_as_it_is(systems: Systems, bundles: Bundles, tmp_path: Path) -> None:
@@ -116,11 +113,7 @@ def test_a_killed_export_leaves_none_or_a_whole_bundle(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(l2h.__file__).parents[1]), str(here.parent / "support")])
     done = subprocess.run(
         [sys.executable, str(here / "export_process.py"), str(tmp_path)],
-        env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "OMP_NUM_THREADS": "1",
-        },
+        env=environment(PYTHONPATH=path),
         capture_output=True,
         text=True,
         timeout=300,

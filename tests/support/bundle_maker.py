@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,28 +172,3 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     del values["digest"]
     change(values)
     path.write_text(json.dumps(values))
-
-
-BLOCK = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "onnx", "sklearn", "scipy", "typer", "rich", "starlette"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-"""
-
-
-def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A script in a fresh interpreter that has nothing but the base install."""
-    source = str(Path(l2h.__file__).parents[1])
-    return subprocess.run(
-        [sys.executable, "-c", BLOCK + script, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )

@@ -10,9 +10,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -39,8 +38,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """How a command ended and what it said."""
 
     status: int
@@ -80,12 +78,21 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "l2h", *(str(argument) for argument in arguments)]
 
 
-def execute(*arguments: object) -> Result:
-    """A command as a real process, its output no terminal."""
-    done = subprocess.run(
-        command(*arguments), env=environment(), capture_output=True, text=True, timeout=300, check=False
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
+def start(*arguments: object, folder: Path | None = None) -> subprocess.Popen[str]:
+    """A command as a real process, in a folder of its own where one is given, its output no terminal."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command(*arguments), cwd=folder, env=environment(), **pipes)
+
+
+def execute(*arguments: object, folder: Path | None = None) -> Result:
+    """The same, to its end."""
+    with start(*arguments, folder=folder) as process:
+        try:
+            out, err = process.communicate(timeout=300)
+        except BaseException:
+            process.kill()
+            raise
+    return Result(process.returncode, out, err)
 
 
 def assert_schema(metrics: dict[str, Any], schema: dict[str, Any] = SCHEMA) -> None:
@@ -115,7 +122,7 @@ def assert_same(again: dict[str, Any], before: dict[str, Any]) -> None:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """Every file below a folder and what is in it."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def one_line(text: str) -> str:
@@ -123,9 +130,9 @@ def one_line(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
-def assert_told(result: Result, statuses: Sequence[int], *words: str) -> None:
+def assert_told(result: Result, status: int | Sequence[int], *words: str) -> None:
     """The command failed with one line that holds these words, without a traceback or results."""
-    assert result.status in statuses
+    assert result.status in ([status] if isinstance(status, int) else status)
     assert "Traceback" not in result.err
     assert result.out == ""
     told = [line for line in result.err.splitlines() if line.startswith("error: ")]

@@ -2,88 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import io
 import json
-import logging
 import math
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import numpy.typing as npt
-
-import l2h
-from l2h.cli.app import run
+from commands import Result
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Result:
-    """How a command ended and what it said."""
-
-    status: int
-    out: str
-    err: str
-
-
 def call(*arguments: object) -> Result:
-    """``l2h paper ...`` in this process; the logger is put back as it was."""
-    log = logging.getLogger("l2h")
-    before = log.level, log.propagate, list(log.handlers)
-    out, err = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = run(["paper", *(str(argument) for argument in arguments)])
-    finally:
-        log.level, log.propagate, log.handlers = before
-        log.setLevel(before[0])
-    return Result(status, out.getvalue(), err.getvalue())
+    """``l2h paper ...`` in this process."""
+    return commands.call("paper", *arguments)
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
-    """``l2h paper ...`` as a real process in ``folder``, on one thread, its output no terminal."""
-    forced = ("FORCE_COLOR", "PY_COLORS", "CLICOLOR_FORCE", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-    kept = {name: value for name, value in os.environ.items() if name not in forced}
-    path = os.pathsep.join([str(Path(l2h.__file__).parents[1]), *filter(None, [kept.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-m", "l2h", "paper", *(str(argument) for argument in arguments)],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    """``l2h paper ...`` as a real process in ``folder``."""
+    return commands.start("paper", *arguments, folder=folder)
 
 
 def execute(folder: Path, *arguments: object) -> Result:
     """The same, to its end."""
-    process = start(folder, *arguments)
-    out, err = process.communicate(timeout=300)
-    return Result(process.returncode, out, err)
-
-
-def assert_told(result: Result, status: int, *words: str) -> None:
-    """The command failed with one line that holds these words, without a traceback or results."""
-    assert "Traceback" not in result.err
-    assert result.status == status
-    assert result.out == ""
-    told = [line for line in result.err.splitlines() if line.startswith("error: ")]
-    assert len(told) == 1
-    for word in words:
-        assert word in told[0]
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder and what is in it."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return commands.execute("paper", *arguments, folder=folder)
 
 
 def written(folder: Path) -> dict[str, int]:

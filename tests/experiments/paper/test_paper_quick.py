@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Result, assert_told, files_of
 from paper_runner import (
     Array,
     Kept,
-    Result,
     assert_same_passes,
-    assert_told,
     call,
     execute,
-    files_of,
     number,
     rows_of,
     start,
