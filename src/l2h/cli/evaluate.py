@@ -91,10 +91,10 @@ def _print_spreads(spreads: list[SeedSpread], as_json: bool) -> None:
     from l2h.report import spread_table
 
     if as_json:
-        print_json([one.spread for one in spreads])
+        print_json([seeds.spread for seeds in spreads])
         return
     console = make_console()
-    for one in spreads:
-        console.print(spread_table(one.spread, one.seeds))
+    for seeds in spreads:
+        console.print(spread_table(seeds.spread, seeds.count))
     if len(spreads) > 1:
-        console.print(grid_table([one.mean for one in spreads]))
+        console.print(grid_table([seeds.mean for seeds in spreads]))

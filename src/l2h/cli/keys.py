@@ -15,7 +15,7 @@ File = Annotated[Path, typer.Option("--file", "-f", help="The key file.")]
 DEFAULT = Path("keys.json")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: a list of keys, without their hashes.")]
 QuotaText = Annotated[str | None, typer.Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
-RateText = Annotated[str | None, typer.Option(help="Inputs a second: 50/s, 30/minute.", show_default=False)]
+RateText = Annotated[str | None, typer.Option(help="Inputs per second: 50/s, 30/minute.", show_default=False)]
 Burst = Annotated[int | None, typer.Option(help="How many of them at once. (default: a second's worth)", min=1)]
 
 
@@ -70,27 +70,23 @@ def change(
     changes |= ({"quota": None} if no_quota else {}) | ({"rate": None} if no_rate else {})
     if not changes:
         raise typer.BadParameter("nothing to change: give --quota, --rate, --no-quota or --no-rate")
-    changed = open_keys(file).change(who, **changes)
+    changed = [_shown(key) for key in open_keys(file).change(who, **changes)]
     if as_json:
-        print_json([_shown(key) for key in changed])
+        print_json(changed)
         return
     for key in changed:
-        values = key.as_dict()
-        bounds = [f"{name} {values[name]}" for name in ("quota", "rate") if values[name] is not None]
-        typer.echo(f"{key.id} ({key.name}): {', '.join(bounds) or 'no bound'}")
+        bounds = [f"{name} {key[name]}" for name in ("quota", "rate") if key[name] is not None]
+        typer.echo(f"{key['id']} ({key['name']}): {', '.join(bounds) or 'no bound'}")
 
 
-def show(
-    file: File = DEFAULT,
-    as_json: AsJson = False,
-) -> None:
+def show(file: File = DEFAULT, as_json: AsJson = False) -> None:
     """List the keys of a file, without their hashes.
 
     Example: [bold]l2h keys list --file keys.json[/]
     """
     from rich.table import Table
 
-    from l2h.cli.output import make_console, print_json
+    from l2h.cli.output import print_json, print_table
     from l2h.serving.accounts import open_keys
 
     rows = [_shown(key) for key in open_keys(file).read()]
@@ -102,7 +98,7 @@ def show(
         flags = ["yes" if row["enabled"] else "revoked", "yes" if row["admin"] else ""]
         bounds = [str(row[name] or "") for name in ("quota", "rate", "burst")]
         table.add_row(row["id"], row["name"], flags[0], *bounds, flags[1], row["created"])
-    make_console().print(table)
+    print_table(table)
 
 
 def revoke(
@@ -126,22 +122,18 @@ def revoke(
 
 
 def _shown(key: Key) -> dict[str, Any]:
-    """A record without its hash."""
+    """Return a record without its hash."""
     return {name: value for name, value in key.as_dict().items() if name != "sha256"}
 
 
 def _allowances(quota: str | None, rate: str | None, burst: int | None) -> dict[str, Any]:
-    """Those that were given, read."""
+    """Return the allowances that were given."""
     from l2h.serving.accounts.allowance import Quota, Rate
 
     if burst is not None and rate is None:
         raise typer.BadParameter("--burst goes with --rate", param_hint="--burst")
-    out: dict[str, Any] = {}
-    if quota is not None:
-        out["quota"] = Quota.parse(quota)
-    if rate is not None:
-        out["rate"] = Rate.parse(rate, burst)
-    return out
+    given: dict[str, Any] = {} if quota is None else {"quota": Quota.parse(quota)}
+    return given if rate is None else given | {"rate": Rate.parse(rate, burst)}
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"add": add, "change": change, "list": show, "revoke": revoke}

@@ -135,12 +135,12 @@ class SeedSpread:
     """One price over several seeds.
 
     Attributes:
-        seeds: how many there are.
+        count: how many seeds there are.
         spread: every figure of ``metrics.json`` with its mean, std and sem.
         mean: ``metrics.json`` of the first seed, with the means of risk, accuracy and reject rate.
     """
 
-    seeds: int
+    count: int
     spread: dict[str, Any]
     mean: dict[str, Any]
 
