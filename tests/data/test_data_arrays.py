@@ -154,7 +154,7 @@ def test_an_unknown_source_is_told_what_is_accepted(tmp_path: Path, table: dict[
     for source, problem in (
         ("table.csv", "no known format"),
         ("empty", "no known format"),
-        ("gone", "not there"),
+        ("gone", "does not exist"),
     ):
         with pytest.raises(DataError, match=problem) as caught:
             load_dataset(tmp_path / source)

@@ -237,7 +237,7 @@ def test_folders_that_cannot_be_used_are_refused(tmp_path: Path, images: Any, en
     with pytest.raises(DataError, match=r"test' holds no folder for each class"):
         load_dataset(root)
     (root / "test" / "owl").mkdir()
-    with pytest.raises(DataError, match=r"owl' is a class that the train part has not: it has cat, dog, fox"):
+    with pytest.raises(DataError, match=r"owl' is a class that the train part does not have: it has cat, dog, fox"):
         load_dataset(root)
     (root / "test" / "owl").rename(root / "test" / "cat")
     with pytest.raises(DataError, match=r"cat' holds no image: files end in \.jpg"):

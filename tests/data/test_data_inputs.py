@@ -35,7 +35,7 @@ def test_files_that_hold_no_inputs_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
     with pytest.raises(DataError, match="plain arrays"):
         read_inputs(str(tmp_path / "objects.npy"), SHAPE)
-    with pytest.raises(DataError, match="not there"):
+    with pytest.raises(DataError, match="does not exist"):
         read_inputs("nowhere", SHAPE)
 
 

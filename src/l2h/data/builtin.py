@@ -1,23 +1,23 @@
-"""The dataset that comes with scikit-learn: small, real, and there without a download."""
+"""The digits of scikit-learn: small, real, and available without a download."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from l2h.data.dataset import Dataset
-from l2h.data.parts import need
+from l2h.data.reading import need
 from l2h.data.splits import split
 
 TEST_SHARE = 0.3
 
 
 def digits(seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits as images uint8 (n, 1, 8, 8).
+    """Return scikit-learn's 1,797 handwritten digits as images uint8 (n, 1, 8, 8).
 
     The published values 0..16 become 0..255. 30% of each class are the test part.
 
     Args:
-        seed: 0 or more; decides which rows are tested on.
+        seed: 0 or more; decides which rows are in the test part.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.

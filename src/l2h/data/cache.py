@@ -1,8 +1,7 @@
 """Decoded images kept on disk, so that a file is decoded once.
 
-An entry is three files: ``KEY-X.npy``, ``KEY-y.npy`` and, written last, ``KEY.json`` with the class names and
-the checksums of the arrays. Each appears whole or not at all; an entry that does not agree with its checksums
-is rebuilt.
+An entry is three files: ``KEY-X.npy``, ``KEY-y.npy`` and, written last, ``KEY.json`` with the class names and the
+checksums of the arrays. Each appears whole or not at all; an entry that does not match its checksums is rebuilt.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from l2h.data.parts import Part
+from l2h.data.reading import DAMAGE, RawPart
 from l2h.data.validate import Array
 
 #: Raise it when the same file would be decoded into other arrays.
@@ -29,7 +28,7 @@ _log = logging.getLogger("l2h.data")
 
 
 def cache_folder(cache: str | Path | bool) -> Path | None:
-    """Where decoded images are kept: ``True`` is ``$L2H_CACHE`` or ``~/.cache/l2h``, ``False`` is nowhere."""
+    """Return where decoded images are kept: ``True`` is ``$L2H_CACHE`` or ``~/.cache/l2h``, ``False`` is nowhere."""
     if cache is False:
         return None
     if cache is True:
@@ -37,10 +36,10 @@ def cache_folder(cache: str | Path | bool) -> Path | None:
     return Path(cache)
 
 
-def cached(files: Sequence[Path], build: Callable[[], Part], folder: Path | None) -> Part:
-    """The part that ``build`` makes of these files, from the cache where they have not changed since.
+def cached(files: Sequence[Path], build: Callable[[], RawPart], folder: Path | None) -> RawPart:
+    """Return what ``build`` makes of these files, from the cache where they have not changed since.
 
-    A folder that cannot be written is reported in the log and does without the cache.
+    A cache folder that cannot be written is reported in the log, and the part is returned all the same.
     """
     if folder is None:
         return build()
@@ -58,33 +57,28 @@ def cached(files: Sequence[Path], build: Callable[[], Part], folder: Path | None
 def _key(files: Sequence[Path]) -> str:
     digest = hashlib.sha256(f"l2h {FORMAT_VERSION}".encode())
     for file in files:
-        found = file.stat()
-        digest.update(
-            f"\0{os.path.abspath(file)}\0{found.st_size}\0{found.st_mtime_ns}".encode(errors="surrogateescape")
-        )
+        stat = file.stat()
+        identity = f"\0{os.path.abspath(file)}\0{stat.st_size}\0{stat.st_mtime_ns}"
+        digest.update(identity.encode(errors="surrogateescape"))
     return digest.hexdigest()[:32]
 
 
-def _read(folder: Path, key: str) -> Part | None:
+def _read(folder: Path, key: str) -> RawPart | None:
     try:
         entry = json.loads((folder / f"{key}.json").read_text("utf-8"))
-        X = np.load(folder / f"{key}-X.npy", mmap_mode=None, allow_pickle=False)
-        y = np.load(folder / f"{key}-y.npy", mmap_mode=None, allow_pickle=False)
-        whole = entry["checksums"] == [_checksum(X), _checksum(y)]
+        X, y = (np.load(folder / f"{key}-{array}.npy", allow_pickle=False) for array in "Xy")
+        if entry["checksums"] != [_checksum(X), _checksum(y)]:
+            raise ValueError("checksum")
         names = entry["class_names"]
-        part = Part(X, y, None if names is None else tuple(names))
+        return RawPart(X, y, None if names is None else tuple(names))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
-        _log.warning("the cache entry %s in %s is damaged (%s) and is made anew", key, folder, error)
+    except DAMAGE as error:
+        _log.warning("the cache entry %s in %s is damaged (%s) and is made again", key, folder, error)
         return None
-    if not whole:
-        _log.warning("the cache entry %s in %s is damaged (checksum) and is made anew", key, folder)
-        return None
-    return part
 
 
-def _write(folder: Path, key: str, part: Part) -> None:
+def _write(folder: Path, key: str, part: RawPart) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = None if part.class_names is None else list(part.class_names)
     entry = {"class_names": names, "checksums": [_checksum(part.X), _checksum(part.y)]}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import pickle
 import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from l2h.data.parts import Part, Parts, Reading, existing, refuse_test
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, existing, refuse_test, whole_file
 from l2h.errors import DataError
-
-# What unpickling damaged bytes can raise.
-_DAMAGE = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    ImportError,
-    OverflowError,
-    MemoryError,
-)
 
 
 @dataclass(frozen=True)
@@ -67,26 +52,25 @@ CIFAR100 = _Layout(
 )
 
 
+_FILES = {*CIFAR10.files, *CIFAR100.files}
+
+
 def matches(path: Path) -> bool:
-    """Whether this is a ``.tar.gz``, or a folder that has the first files of CIFAR-10 or CIFAR-100."""
+    """Return whether this is a ``.tar.gz``, or a folder that has the first files of CIFAR-10 or CIFAR-100."""
     if path.is_dir():
         return any((path / file).is_file() for file in (CIFAR10.train[0], CIFAR10.meta, CIFAR100.meta))
     return path.name.endswith((".tar.gz", ".tgz"))
 
 
-def read(path: Path, test: Path | None, reading: Reading) -> Parts:
-    """Both parts of CIFAR-10 or CIFAR-100 (fine labels), images uint8 (n, 3, 32, 32).
+def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
+    """Read both parts of CIFAR-10 or CIFAR-100 (fine labels), images uint8 (n, 3, 32, 32).
 
-    Args:
-        path: the folder ``cifar-10-batches-py`` or ``cifar-100-python``, or the ``.tar.gz``, which is not
-            unpacked to disk.
-        test: must be ``None``.
-        reading: not used; there is nothing to decode.
+    ``path`` is the folder ``cifar-10-batches-py`` or ``cifar-100-python``, or the ``.tar.gz``, which is not unpacked to
+    disk; ``test`` must be None.
 
     Raises:
         DataError: a file is missing or damaged, or a pickle asks for something that CIFAR does not need.
     """
-    del reading
     refuse_test(test, repr(str(path)))
     files = _from_folder(path) if path.is_dir() else _from_tar(existing(path))
     layout = CIFAR10 if CIFAR10.train[0] in files or CIFAR10.meta in files else CIFAR100
@@ -96,15 +80,15 @@ def read(path: Path, test: Path | None, reading: Reading) -> Parts:
     meta = _load(files[layout.meta], path / layout.meta)
     names = tuple(_text(name) for name in _field(meta, layout.label_names, list, path / layout.meta))
     train = [_batch(files[file], layout, path / file) for file in layout.train]
-    return Parts(
+    return RawDataset(
         name=layout.name,
-        train=Part(np.concatenate([X for X, _ in train]), np.concatenate([y for _, y in train]), names),
-        test=Part(*_batch(files[layout.test], layout, path / layout.test), names),
+        train=RawPart(np.concatenate([X for X, _ in train]), np.concatenate([y for _, y in train]), names),
+        test=RawPart(*_batch(files[layout.test], layout, path / layout.test), names),
     )
 
 
 def restricted_load(data: bytes) -> Any:
-    """Unpickle numpy arrays, numbers, strings and plain containers, and nothing else.
+    """Unpickle numpy arrays, numbers, strings and plain containers, and refuse anything else.
 
     Raises:
         DataError: the pickle names any other global.
@@ -148,31 +132,25 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 
 def _from_folder(path: Path) -> dict[str, bytes]:
-    files = {file for layout in (CIFAR10, CIFAR100) for file in layout.files}
-    return {file: (path / file).read_bytes() for file in files if (path / file).is_file()}
+    return {file: (path / file).read_bytes() for file in _FILES if (path / file).is_file()}
 
 
 def _from_tar(path: Path) -> dict[str, bytes]:
-    wanted = {file for layout in (CIFAR10, CIFAR100) for file in layout.files}
     files = {}
-    try:
-        with tarfile.open(path, "r:gz") as tar:
-            for member in tar:
-                name = member.name.rsplit("/", 1)[-1]
-                if member.isfile() and name in wanted and (opened := tar.extractfile(member)) is not None:
-                    files[name] = opened.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{str(path)!r} is not a whole .tar.gz: {error}") from error
+    with whole_file(path, ".tar.gz"), tarfile.open(path, "r:gz") as tar:
+        for member in tar:
+            name = member.name.rsplit("/", 1)[-1]
+            if member.isfile() and name in _FILES and (opened := tar.extractfile(member)) is not None:
+                files[name] = opened.read()
     return files
 
 
 def _load(data: bytes, path: Path) -> dict[str, Any]:
-    try:
-        loaded = restricted_load(data)
-    except DataError as error:
-        raise DataError(f"{str(path)!r}: {error}") from error
-    except _DAMAGE as error:
-        raise DataError(f"{str(path)!r} is not a whole pickle: {error!r}") from error
+    with whole_file(path, "pickle"):
+        try:
+            loaded = restricted_load(data)
+        except DataError as error:
+            raise DataError(f"{str(path)!r}: {error}") from error
     if not isinstance(loaded, dict):
         raise DataError(f"{str(path)!r} holds a {type(loaded).__name__}, but CIFAR's files hold a dict")
     return {_text(key): value for key, value in loaded.items()}

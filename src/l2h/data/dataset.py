@@ -1,4 +1,4 @@
-"""A dataset: two labelled parts, the names of the classes, and what may be done to an image."""
+"""A dataset: two labelled parts, the names of the classes, and how images may be augmented."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Dataset:
     """Samples to learn from and samples to test on.
 
     Args:
-        name: what to call it in reports.
+        name: its name in reports.
         X_train: images uint8 (n, C, H, W); tables float32 (n, d); any other numbers (n, ...) become float32.
         y_train: int64 (n,), each in ``0 .. num_classes - 1``, of at least two classes.
-        X_test: as ``X_train``, of the same shape but for the number of rows.
+        X_test: as ``X_train``, of the same shape except for the number of rows.
         y_test: as ``y_train``, but may be of one class.
         class_names: one name for each class, in the order of the labels.
         augment: what may be done to an image without changing its class: "none", "shift" or "flip+shift".

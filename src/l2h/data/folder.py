@@ -9,29 +9,26 @@ import numpy as np
 
 from l2h.data.cache import cached
 from l2h.data.images import SUFFIXES, decode_images
-from l2h.data.parts import Part, Parts, Reading, existing
+from l2h.data.reading import RawDataset, RawPart, ReadOptions
 from l2h.errors import DataError
 
 _log = logging.getLogger("l2h.data")
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a folder with folders in it."""
+    """Return whether this is a folder with folders in it."""
     return path.is_dir() and bool(_folders(path))
 
 
-def read(path: Path, test: Path | None, reading: Reading) -> Parts:
-    """The images of a folder; classes are the names of their folders, in sorted order.
+def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
+    """Read the images of a folder; classes are the names of their folders, in sorted order.
 
-    Args:
-        path: a folder of ``train/CLASS`` and ``test/CLASS``, or of ``CLASS``. Files that are not images are
-            passed over.
-        test: a folder of ``CLASS`` to test on, where it is not ``path/test``.
-        reading: cache and threads.
+    ``path`` holds ``train/CLASS`` and ``test/CLASS``, or ``CLASS``; files that are not images are skipped. ``test``
+    holds ``CLASS``, where it is not ``path/test``.
 
     Raises:
-        DataError: a folder is missing or holds no images, the test part has a class that the train part has
-            not, an image cannot be decoded, or images differ in size.
+        DataError: a folder is missing or holds no images, the test part has a class that the train part lacks, an
+            image cannot be decoded, or images differ in size.
     """
     path = path.resolve()
     train = path / "train" if (path / "train").is_dir() else path
@@ -42,24 +39,20 @@ def read(path: Path, test: Path | None, reading: Reading) -> Parts:
                 f"{str(path)!r} has train/ but no test/: give test=, or give {str(train)!r} to have it split"
             )
     names = tuple(folder.name for folder in _folders(train))
-    return Parts(
-        name=path.name,
-        train=_read_folder(train, names, reading),
-        test=None if test is None else _read_folder(existing(test), names, reading),
-    )
+    return RawDataset.read(path.name, train, test, lambda root: _read_folder(root, names, options))
 
 
 def _folders(path: Path) -> list[Path]:
     return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _read_folder(root: Path, names: tuple[str, ...], reading: Reading) -> Part:
+def _read_folder(root: Path, names: tuple[str, ...], options: ReadOptions) -> RawPart:
     files, labels = [], []
     if not root.is_dir() or not _folders(root):
         raise DataError(f"{str(root)!r} holds no folder for each class: images go into {root.name}/CLASS/")
     for folder in _folders(root):
         if folder.name not in names:
-            raise DataError(f"{str(folder)!r} is a class that the train part has not: it has {', '.join(names)}")
+            raise DataError(f"{str(folder)!r} is a class that the train part does not have: it has {', '.join(names)}")
         images = sorted(
             file
             for file in folder.iterdir()
@@ -70,9 +63,9 @@ def _read_folder(root: Path, names: tuple[str, ...], reading: Reading) -> Part:
         files += images
         labels += [names.index(folder.name)] * len(images)
 
-    def decode() -> Part:
+    def decode() -> RawPart:
         _log.info("decoding %d images of %s", len(files), root.name)
-        X = decode_images(files, lambda i: str(files[i]), reading.workers)
-        return Part(X, np.array(labels, np.int64), names)
+        X = decode_images(files, lambda i: str(files[i]), options.workers)
+        return RawPart(X, np.array(labels, np.int64), names)
 
-    return cached(files, decode, reading.cache)
+    return cached(files, decode, options.cache)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import math
 import mmap
-import struct
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_all_start_methods, get_context
@@ -18,7 +16,7 @@ from types import ModuleType
 import numpy as np
 import numpy.typing as npt
 
-from l2h.data.parts import need
+from l2h.data.reading import DAMAGE, need
 from l2h.errors import DataError
 
 Pixels = npt.NDArray[np.uint8]
@@ -33,9 +31,6 @@ _CHUNK = 32
 # times from 64x64 on. Smaller images are decoded by processes, from so many on that starting them pays.
 _PIXELS_WORTH_A_THREAD = 64 * 64
 _IMAGES_WORTH_A_PROCESS = 4096
-# What Pillow's decoders raise on damaged bytes, besides its own decompression-bomb error.
-_DAMAGE = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError)
-_DAMAGE_IN_C = (struct.error, zlib.error)
 
 
 def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], workers: int) -> Pixels:
@@ -51,7 +46,7 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
         uint8 (n, C, H, W): C is 1 where every image is grey, else 3.
 
     Raises:
-        DataError: an image cannot be decoded, has over 8 bits a channel, or differs in size from the first.
+        DataError: an image cannot be decoded, has over 8 bits per channel, or differs in size from the first.
         MissingExtraError: Pillow is not installed.
     """
     pillow = need("PIL.Image", "pillow", "decoding images")
@@ -89,7 +84,7 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
 
 
 def _in_processes(decode_chunk: Callable[[int], bool], starts: range, workers: int) -> list[bool]:
-    """Every ``workers``-th chunk in a forked process, which has the encoded images and the pixels at hand already."""
+    """Decode every ``workers``-th chunk in a forked process, which shares the encoded images and the pixels."""
 
     def share(first: int, sender: Connection) -> None:
         colours = []
@@ -129,7 +124,7 @@ def _in_processes(decode_chunk: Callable[[int], bool], starts: range, workers: i
 
 
 def _decode(pillow: ModuleType, encoded: bytes | Path, name: str) -> tuple[tuple[int, int], bool, bytes]:
-    """Width and height, whether it has colour, and its RGB bytes row by row."""
+    """Return width and height, whether it has colour, and its RGB bytes row by row."""
     source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     try:
         with pillow.open(source, formats=FORMATS) as image:
@@ -137,8 +132,8 @@ def _decode(pillow: ModuleType, encoded: bytes | Path, name: str) -> tuple[tuple
             if mode in _GREY or mode in _COLOUR:
                 rgb = image if mode == "RGB" else image.convert("RGB")
                 return image.size, mode in _COLOUR, rgb.tobytes()
-    except (*_DAMAGE, *_DAMAGE_IN_C, pillow.DecompressionBombError) as error:
-        # Pillow's own text ends in the address of a buffer, which says nothing to a reader.
+    except (*DAMAGE, pillow.DecompressionBombError) as error:
+        # Pillow's own text ends in the address of a buffer, which tells the reader nothing.
         reason = str(error).split(" <_io.")[0] or type(error).__name__
         raise DataError(f"{name}: cannot decode image: {reason}") from error
-    raise DataError(f"{name}: cannot decode image: mode {mode} is not 8 bits a channel: convert it to RGB or L")
+    raise DataError(f"{name}: cannot decode image: mode {mode} is not 8 bits per channel: convert it to RGB or L")

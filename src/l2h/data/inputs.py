@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from l2h.data.images import SUFFIXES, decode_images
 from l2h.data.load import load_dataset
+from l2h.data.reading import whole_file
 from l2h.errors import DataError
 
 
@@ -32,7 +33,7 @@ def read_inputs(source: str, input_shape: Sequence[int]) -> npt.NDArray[Any]:
         return np.repeat(pixels, 3, axis=1) if in_colour and pixels.shape[1] == 1 else pixels
     if path.suffix not in (".npy", ".npz") or not path.is_file():
         return load_dataset(source).X_test
-    try:
+    with whole_file(path, "file of plain arrays"):
         loaded = np.load(path, allow_pickle=False)
         if path.suffix == ".npy":
             return loaded  # type: ignore[no-any-return]
@@ -41,5 +42,3 @@ def read_inputs(source: str, input_shape: Sequence[int]) -> npt.NDArray[Any]:
             if not names or (names == loaded.files and len(names) > 1):
                 raise DataError(f"{source} holds {', '.join(loaded.files) or 'nothing'}: name the inputs X or X_test")
             return loaded[names[0]]  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{source!r} is no whole file of plain arrays: {error}") from error

@@ -1,8 +1,9 @@
-"""One function for every format: :func:`load_dataset`."""
+"""``load_dataset``: one function for every format."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,12 +11,12 @@ from l2h.data import cifar, folder, npz, parquet, svhn
 from l2h.data.builtin import digits
 from l2h.data.cache import cache_folder
 from l2h.data.dataset import Dataset
-from l2h.data.parts import Part, Parts, Reading, refuse_test
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, refuse_test
 from l2h.data.splits import split, subset
 from l2h.data.validate import Array, check_arrays
 from l2h.errors import DataError
 
-#: Asked in this order; a folder of images is what a folder is when it is nothing else.
+#: Tried in this order; a folder that is nothing else is a folder of images.
 _FORMATS: tuple[ModuleType, ...] = (parquet, npz, svhn, cifar, folder)
 
 _ACCEPTED = """accepted are
@@ -39,19 +40,19 @@ def load_dataset(
 ) -> Dataset:
     """Read a dataset, whatever its format.
 
-    Accepted are ``"digits"``; an ``.npz``; images in Parquet, or in a folder for each class; CIFAR-10,
-    CIFAR-100 and SVHN as published. The modules of this package describe each.
+    Accepted are ``"digits"``; an ``.npz``; images in Parquet, or in a folder for each class; CIFAR-10, CIFAR-100 and
+    SVHN as published. The modules of this package describe each.
 
     Args:
         source: the train file, the folder, or ``"digits"``.
         test: the test file or folder, where the source has none and none lies beside it.
-        test_share: how much of each class is set aside as the test part where there is none; above 0, below
-            1. ``"digits"`` always sets aside 0.3.
+        test_share: how much of each class is set aside as the test part where there is none; above 0, below 1.
+            ``"digits"`` always sets aside 0.3.
         seed: 0 or more; decides what is set aside, and which rows ``limit`` keeps.
-        cache: keep decoded images in ``$L2H_CACHE`` or ``~/.cache/l2h`` (``True``), in this folder, or
-            nowhere (``False``).
+        cache: keep decoded images in ``$L2H_CACHE`` or ``~/.cache/l2h`` (``True``), in this folder, or nowhere
+            (``False``).
         workers: how many threads or processes decode images; ``None`` for one on each core.
-        limit: keep so many train rows and so many test rows, drawn at random; ``None`` for all.
+        limit: keep this many train rows and this many test rows, drawn at random; ``None`` for all.
 
     Returns:
         The dataset, checked. ``augment`` is "flip+shift" for CIFAR, "shift" for other images, else "none".
@@ -73,39 +74,39 @@ def load_dataset(
     if not isinstance(source, str | Path):
         raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
     path = Path(source).expanduser()
-    reading = Reading(cache_folder(cache), workers or os.cpu_count() or 1)
+    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1)
     for reader in _FORMATS:
         if reader.matches(path):
-            return _limited(_assemble(reader.read(path, test, reading), test_share, seed), limit, seed)
-    problem = "is of no known format" if path.exists() else "is not there"
+            return _limited(_assemble(reader.read(path, test, options), test_share, seed), limit, seed)
+    problem = "is of no known format" if path.exists() else "does not exist"
     raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
 
 
-def _assemble(parts: Parts, test_share: float, seed: int) -> Dataset:
-    train, test = parts.train, parts.test
-    X, y = check_arrays(train.X, train.y, what=f"the train part of {parts.name}")
+def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
+    train, test = raw.train, raw.test
+    X, y = check_arrays(train.X, train.y, what=f"the train part of {raw.name}")
     if test is None:
         if not 0 < test_share < 1:
             raise DataError(f"test_share={test_share} must be above 0 and below 1")
-        learned, tested = split(y, (1 - test_share, test_share), seed)
-        if not len(tested) or not len(learned):
-            raise DataError(f"test_share={test_share} of {len(y)} rows of {parts.name} leaves a part empty")
-        X_train, y_train, X_test, y_test = X[learned], y[learned], X[tested], y[tested]
+        train_rows, test_rows = split(y, (1 - test_share, test_share), seed)
+        if not len(test_rows) or not len(train_rows):
+            raise DataError(f"test_share={test_share} of {len(y)} rows of {raw.name} leaves a part empty")
+        X_train, y_train, X_test, y_test = X[train_rows], y[train_rows], X[test_rows], y[test_rows]
     else:
         X_train, y_train = X, y
-        X_test, y_test = check_arrays(test.X, test.y, what=f"the test part of {parts.name}", allow_one_class=True)
-    names = _class_names(parts.name, train, test) or tuple(
+        X_test, y_test = check_arrays(test.X, test.y, what=f"the test part of {raw.name}", allow_one_class=True)
+    names = _class_names(raw.name, train, test) or tuple(
         str(label) for label in range(max(y_train.max(), y_test.max()) + 1)
     )
-    return Dataset(parts.name, X_train, y_train, X_test, y_test, names, _augment(parts.name, X_train))
+    return Dataset(raw.name, X_train, y_train, X_test, y_test, names, _augment(raw.name, X_train))
 
 
-def _class_names(name: str, train: Part, test: Part | None) -> tuple[str, ...] | None:
+def _class_names(name: str, train: RawPart, test: RawPart | None) -> tuple[str, ...] | None:
     if train.class_names is None or test is None or test.class_names is None:
         return train.class_names
-    for label, (one, other) in enumerate(zip(train.class_names, test.class_names, strict=False)):
-        if one != other:
-            raise DataError(f"the parts of {name} differ in class {label}: train {one!r}, test {other!r}")
+    for label, (ours, theirs) in enumerate(zip(train.class_names, test.class_names, strict=False)):
+        if ours != theirs:
+            raise DataError(f"the parts of {name} differ in class {label}: train {ours!r}, test {theirs!r}")
     if len(train.class_names) != len(test.class_names):
         raise DataError(
             f"the parts of {name} differ in classes: train has {len(train.class_names)}, test {len(test.class_names)}"
@@ -120,15 +121,14 @@ def _augment(name: str, X: Array) -> str:
 
 
 def _limited(data: Dataset, limit: int | None, seed: int) -> Dataset:
-    train, test = subset(len(data.y_train), limit, seed), subset(len(data.y_test), limit, seed)
-    if train is None and test is None:
+    rows = [subset(len(y), limit, seed) for y in (data.y_train, data.y_test)]
+    if all(part is None for part in rows):
         return data
-    return Dataset(
-        name=data.name,
-        X_train=data.X_train if train is None else data.X_train[train],
-        y_train=data.y_train if train is None else data.y_train[train],
-        X_test=data.X_test if test is None else data.X_test[test],
-        y_test=data.y_test if test is None else data.y_test[test],
-        class_names=data.class_names,
-        augment=data.augment,
+    train, test = (slice(None) if part is None else part for part in rows)
+    return replace(
+        data,
+        X_train=data.X_train[train],
+        y_train=data.y_train[train],
+        X_test=data.X_test[test],
+        y_test=data.y_test[test],
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from l2h.data.cache import cached
 from l2h.data.images import decode_images
-from l2h.data.parts import Part, Parts, Reading, drop_train, existing, need
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, beside, existing, need, whole_file, without_train
 from l2h.errors import DataError
 
 IMAGE_COLUMNS = ("img", "image")
@@ -26,60 +26,48 @@ _log = logging.getLogger("l2h.data")
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a Parquet file, or the stem of ``STEM-train.parquet`` and ``STEM-test.parquet``."""
+    """Return whether this is a Parquet file, or the stem of ``STEM-train.parquet`` and ``STEM-test.parquet``."""
     return path.suffix == ".parquet" or (not path.exists() and _train_of(path).exists())
 
 
-def read(path: Path, test: Path | None, reading: Reading) -> Parts:
-    """The train file and, where there is one, its test file.
+def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
+    """Read the train file and, where there is one, its test file.
 
-    Args:
-        path: the train file, or the stem of a train and a test file. ``X-train.parquet`` goes with
-            ``X-test.parquet``; a file of another name has no test part but that of ``test``.
-        test: the test file, where it is not the one found by name.
-        reading: cache and threads.
+    ``path`` is the train file, or the stem of a train and a test file. ``X-train.parquet`` goes with
+    ``X-test.parquet``, unless ``test`` is given; a file of another name has no test part but that of ``test``.
 
     Raises:
         DataError: a file is missing or damaged, a column is missing, or a row cannot be read.
     """
     train = existing(path if path.suffix == ".parquet" else _train_of(path))
     if test is None and train.stem.endswith("-train"):
-        test = train.with_name(train.stem.removesuffix("-train") + "-test.parquet")
-        if not test.exists():
-            raise DataError(f"{str(train)!r} has no {test.name} beside it: give test=, or rename it to have it split")
-    return Parts(
-        name=drop_train(train.stem),
-        train=_read_file(train, reading),
-        test=None if test is None else _read_file(existing(test), reading),
-    )
+        test = beside(train, train.stem.removesuffix("-train") + "-test.parquet")
+
+    def read_file(file: Path) -> RawPart:
+        return cached([file], lambda: _decode_file(file, options.workers), options.cache)
+
+    return RawDataset.read(without_train(train.stem), train, test, read_file)
 
 
 def _train_of(stem: Path) -> Path:
     return stem.with_name(stem.name + "-train.parquet")
 
 
-def _read_file(path: Path, reading: Reading) -> Part:
-    return cached([path], lambda: _decode_file(path, reading.workers), reading.cache)
-
-
-def _decode_file(path: Path, workers: int) -> Part:
+def _decode_file(path: Path, workers: int) -> RawPart:
     pyarrow = need("pyarrow", "pyarrow", "reading Parquet")
     parquet = need("pyarrow.parquet", "pyarrow", "reading Parquet")
-    try:
-        with parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            image = _column(schema.names, IMAGE_COLUMNS, path)
-            label = _column(schema.names, LABEL_COLUMNS, path)
-            table = file.read(columns=[image, label])
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{str(path)!r} is not a whole Parquet file: {error}") from error
+    with whole_file(path, "Parquet file", pyarrow.ArrowException), parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        image = _column(schema.names, IMAGE_COLUMNS, path)
+        label = _column(schema.names, LABEL_COLUMNS, path)
+        table = file.read(columns=[image, label])
     if table.num_rows == 0:
         raise DataError(f"{str(path)!r} has no rows: at least one image is needed")
     y = _labels(pyarrow, table.column(label), label, path)
     encoded = _image_bytes(pyarrow, table.column(image), image, path)
     _log.info("decoding %d images of %s", len(encoded), path.name)
     X = decode_images(encoded, lambda row: f"row {row} of {path.name}", workers)
-    return Part(X, y, _class_names(schema.metadata, label, path))
+    return RawPart(X, y, _class_names(schema.metadata, label, path))
 
 
 def _column(columns: Sequence[str], accepted: Sequence[str], path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Dividing rows into parts: stratified by class, and the same for the same seed."""
+"""Splits of rows into parts: stratified by class, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[Indices]:
-    """Row numbers of parts that are disjoint, cover every row, and have each class in its share.
+    """Return the row numbers of parts that are disjoint, cover every row, and have each class in its share.
 
     Args:
         y: (n,) labels.
@@ -22,9 +22,9 @@ def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[Indices]
         seed: 0 or more; the same seed gives the same parts.
 
     Returns:
-        One sorted array of row numbers for each share. With two shares the rows of a class in a part are its
-        exact share rounded up or down, so a part misses a class only where that share is below one row. A
-        further share is taken from what is left in the same way, and may be one row further off.
+        One sorted array of row numbers for each share. With two shares the rows of a class in a part are its exact
+        share rounded up or down, so a part misses a class only where that share is below one row. A further share is
+        taken from what is left in the same way, and may be one row further off.
 
     Raises:
         DataError: y is not 1-D, the shares are not a division of 1, or the seed is negative.
@@ -44,7 +44,7 @@ def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[Indices]
     rest = shuffled[np.argsort(labels[shuffled], kind="stable")]
     parts = []
     for place, share in enumerate(shares[:-1]):
-        # Systematic sampling of rows that lie class by class: a run of m rows gives m * share, up or down.
+        # Systematic sampling of rows sorted by class: m rows of a class give m * share, rounded up or down.
         fraction = share / sum(shares[place:])
         steps = np.floor(np.arange(len(rest) + 1) * fraction + 0.5)
         taken = np.diff(steps) > 0
@@ -54,7 +54,7 @@ def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[Indices]
 
 
 def subset(count: int, limit: int | None, seed: int) -> Indices | None:
-    """``limit`` of ``count`` row numbers, drawn at random and sorted; ``None`` where every row is wanted.
+    """Return ``limit`` of ``count`` row numbers, drawn at random and sorted; None where every row is wanted.
 
     For one seed a smaller subset lies within a larger one.
 
@@ -69,11 +69,7 @@ def subset(count: int, limit: int | None, seed: int) -> Indices | None:
 
 
 def random_state(seed: int) -> np.random.Generator:
-    """numpy's generator for this seed.
-
-    Raises:
-        DataError: the seed is negative.
-    """
+    """Return numpy's generator for this seed; raise a :class:`DataError` where it is negative."""
     if seed < 0:
         raise DataError(f"seed={seed} must be 0 or more")
     return np.random.default_rng(seed)

@@ -2,78 +2,52 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from l2h.data.parts import Part, Parts, Reading, existing, need
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, beside, existing, need, whole_file
 from l2h.errors import DataError
 
 TRAIN = "train_32x32.mat"
 TEST = "test_32x32.mat"
 _NAMES = tuple(str(digit) for digit in range(10))
-# What scipy raises on damaged bytes, and on MATLAB's newer HDF5 files, besides its own error.
-_DAMAGE = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    EOFError,
-    NotImplementedError,
-    OverflowError,
-    MemoryError,
-    zlib.error,
-)
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a ``.mat``, or a folder with SVHN's ``.mat`` in it."""
+    """Return whether this is a ``.mat``, or a folder with SVHN's ``.mat`` in it."""
     return path.suffix == ".mat" or (path / TRAIN).is_file()
 
 
-def read(path: Path, test: Path | None, reading: Reading) -> Parts:
-    """SVHN's digits, images uint8 (n, 3, H, W); the published label 10 is the digit 0.
+def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
+    """Read SVHN's digits, images uint8 (n, 3, H, W); the published label 10 is the digit 0.
 
-    Args:
-        path: the train file, or the folder that holds both. ``train_32x32.mat`` goes with ``test_32x32.mat``;
-            a file of another name has no test part but that of ``test``.
-        test: the test file, where it is not the one found by name.
-        reading: not used; there is nothing to decode.
+    ``path`` is the train file, or the folder that holds both. ``train_32x32.mat`` goes with ``test_32x32.mat``, unless
+    ``test`` is given; a file of another name has no test part but that of ``test``.
 
     Raises:
         DataError: a file is missing or damaged, or does not hold SVHN's arrays.
         MissingExtraError: scipy is not installed.
     """
-    del reading
     train = existing(path / TRAIN if path.is_dir() else path)
     published = train.name == TRAIN
     if test is None and published:
-        test = train.with_name(TEST)
-        if not test.exists():
-            raise DataError(f"{str(train)!r} has no {TEST} beside it: give test=, or rename it to have it split")
-    return Parts(
-        name="svhn" if published else train.stem,
-        train=_read_file(train),
-        test=None if test is None else _read_file(existing(test)),
-    )
+        test = beside(train, TEST)
+    return RawDataset.read("svhn" if published else train.stem, train, test, _read_file)
 
 
-def _read_file(path: Path) -> Part:
+def _read_file(path: Path) -> RawPart:
     matlab = need("scipy.io", "scipy", "reading .mat")
-    try:
+    with whole_file(path, ".mat that scipy can read", matlab.matlab.MatReadError):
         arrays = matlab.loadmat(path, variable_names=["X", "y"])
-    except (*_DAMAGE, matlab.matlab.MatReadError) as error:
-        raise DataError(f"{str(path)!r} is not a whole .mat that scipy can read: {error}") from error
     for key in ("X", "y"):
         if key not in arrays:
             raise DataError(f"{str(path)!r} has no array {key}: SVHN has X (32, 32, 3, n) and y (n, 1)")
     X, y = arrays["X"], arrays["y"]
     if X.dtype != np.uint8 or X.ndim != 4 or X.shape[2] != 3:
         raise DataError(f"X of {str(path)!r} has shape {X.shape} of {X.dtype}, not (32, 32, 3, n) of uint8")
-    return Part(np.ascontiguousarray(X.transpose(3, 2, 0, 1)), _digits(y, X.shape[3], path), _NAMES)
+    return RawPart(np.ascontiguousarray(X.transpose(3, 2, 0, 1)), _digits(y, X.shape[3], path), _NAMES)
 
 
 def _digits(y: Any, count: int, path: Path) -> Any:

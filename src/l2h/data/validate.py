@@ -1,4 +1,4 @@
-"""What samples and labels must be, checked in one place for files, arrays and requests alike."""
+"""The checks of samples and labels, in one place for files, arrays and requests alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_arrays(
     what: str = "the data",
     allow_one_class: bool = False,
 ) -> tuple[Array, Labels]:
-    """Samples and their labels in the types the library works with, or an error that says what to mend.
+    """Return samples and their labels in the types the library works with.
 
     Args:
         X: (n, ...) with at least two dimensions, n at least 1. See :func:`check_inputs`.
@@ -34,8 +34,8 @@ def check_arrays(
         X as uint8 (images) or float32, y as int64. No copy is made where the type is right already.
 
     Raises:
-        DataError: lengths differ, nothing is there, a type or shape is wrong, a value is NaN or infinite, a
-            label is out of range, or every label is the same.
+        DataError: lengths differ, an array is empty, a type or shape is wrong, a value is NaN or infinite, a label is
+            out of range, or every label is the same. The message says what to do.
 
     Example:
         >>> X, y = check_arrays([[0.5, 1.0], [2.0, 3.0]], [0, 1])
@@ -58,11 +58,11 @@ def check_arrays(
 
 
 def check_inputs(X: npt.ArrayLike, *, what: str = "the data") -> Array:
-    """Samples without labels, in the types the library works with.
+    """Return samples without labels in the types the library works with.
 
     Args:
-        X: (n, ...) with at least two dimensions, n at least 1. uint8 of shape (n, C, H, W) are images and
-            stay as they are; any other number type, and uint8 of another shape, becomes float32.
+        X: (n, ...) with at least two dimensions, n at least 1. uint8 of shape (n, C, H, W) are images and stay as they
+            are; any other number type, and uint8 of another shape, becomes float32.
         what: how the messages name these samples.
 
     Raises:

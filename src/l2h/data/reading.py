@@ -1,0 +1,115 @@
+"""What the reader of every format takes and gives back, and the checks that the readers share."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from l2h.data.validate import Array, Labels
+from l2h.errors import DataError, MissingExtraError
+
+#: What numpy, scipy, Pillow, tarfile and pickle raise on damaged bytes, besides errors of their own.
+DAMAGE: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    ArithmeticError,
+    MemoryError,
+    NotImplementedError,
+    ImportError,
+    SyntaxError,
+    struct.error,
+    zlib.error,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    pickle.UnpicklingError,
+)
+
+
+@dataclass(frozen=True)
+class RawPart:
+    """One labelled part as a file holds it, not checked yet. ``class_names`` is None where the file has none."""
+
+    X: Array
+    y: Labels
+    class_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class RawDataset:
+    """What a source holds. ``test`` is None where it must be split off."""
+
+    name: str
+    train: RawPart
+    test: RawPart | None = None
+
+    @classmethod
+    def read(cls, name: str, train: Path, test: Path | None, read: Callable[[Path], RawPart]) -> RawDataset:
+        """Read the train file or folder and, where one is given, the test file or folder."""
+        return cls(name, read(train), None if test is None else read(existing(test)))
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Where decoded images are kept (None: nowhere), and how many threads or processes decode them."""
+
+    cache: Path | None = None
+    workers: int = 1
+
+
+@contextmanager
+def whole_file(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn what a library raises on a damaged file, and ``more``, into a :class:`DataError` that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (*DAMAGE, *more) as error:
+        raise DataError(f"{str(path)!r} is not a whole {kind}: {str(error) or repr(error)}") from error
+
+
+def existing(path: Path) -> Path:
+    """Return the path of a file or folder; raise a :class:`DataError` where it does not exist."""
+    if not path.exists():
+        raise DataError(f"there is no file or folder {str(path)!r}: check the path")
+    return path
+
+
+def beside(train: Path, name: str) -> Path:
+    """Return the test file of this name beside a train file; raise a :class:`DataError` where it does not exist."""
+    test = train.with_name(name)
+    if not test.exists():
+        raise DataError(f"{str(train)!r} has no {name} beside it: give test=, or rename it to have it split")
+    return test
+
+
+def refuse_test(test: Path | None, source: str) -> None:
+    """Raise a :class:`DataError` where ``test=`` is given for a source that has its own test part."""
+    if test is not None:
+        raise DataError(f"test={str(test)!r} was given, but {source} has its own test part: leave test= out")
+
+
+def without_train(stem: str) -> str:
+    """Return the name of a dataset from the name of its train file: ``cifar10-train`` is ``cifar10``."""
+    return stem.removesuffix("-train").removesuffix("_train") or stem
+
+
+def need(module: str, package: str, for_what: str) -> ModuleType:
+    """Import a module that only some formats need; raise a :class:`MissingExtraError` where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        fix = "pip install 'l2h[train]'"
+        raise MissingExtraError(f"{for_what} needs the package {package!r}: {fix}") from error
