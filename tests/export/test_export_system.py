@@ -32,7 +32,7 @@ from torch import Tensor, nn
 import l2h
 from l2h import Costs, HelpSystem
 from l2h.bundle import BundleError, DeviceBundle, ServerBundle
-from l2h.bundle.answering import of_session
+from l2h.bundle.client import exported_client
 from l2h.bundle.sessions import make_session
 from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, NotFittedError, SettingsError
@@ -120,7 +120,7 @@ def test_clients_of_every_form_keep_their_answers(name: str) -> None:
     said = client.answers(X, classes)
     found = export_client(client, classes, said.embedding is not None, BATCHES)
     assert found.agreement <= 1e-5
-    label, log_p, embedding = of_session(make_session(found.data, "client.onnx", 1), found.part, classes)(X)
+    label, log_p, embedding = exported_client(make_session(found.data, "client.onnx", 1), found.part, classes)(X)
     np.testing.assert_array_equal(label, said.label)
     np.testing.assert_allclose(np.exp(log_p), np.exp(said.log_probability), atol=1e-5)
     assert (embedding is None) == (said.embedding is None)

@@ -1,8 +1,8 @@
-"""The bundle: what a device needs to answer and to decide, and what a server needs to help.
+"""The bundle: what a device needs to answer and decide, and what a server needs to help.
 
 A folder of ONNX files and a manifest that says what they are and how they hash. The device's half and the server's can
-be copied apart: each is loaded, and verified, without the other. Nothing is pickled, so a bundle from a stranger runs
-no code. :func:`l2h.export.export_system` writes one.
+be copied to different hosts: each is loaded, and verified, without the other. Nothing is pickled, so that a bundle from
+a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.answering import Said, of_given, of_session
+from l2h.bundle.client import ClientRun, exported_client, given_client
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import Manifest
 from l2h.bundle.sessions import CHUNK, Array, all_finite, check_inputs, make_session, run
@@ -31,10 +31,10 @@ class DeviceBundle:
     Args:
         folder: the bundle; ``server.onnx`` need not be there.
         client: the classifier, where the bundle does not hold it: whatever :func:`l2h.as_client` takes.
-        threads: of one run of onnxruntime; one is best for small nets.
+        threads: how many one run of onnxruntime may use; one is best for small nets.
 
     Raises:
-        BundleError: a file is missing or changed, a newer version wrote the bundle, or the client is not in it and not
+        BundleError: a file is missing or changed, a newer version wrote the bundle, or the client is neither in it nor
             given.
 
     Example:
@@ -64,40 +64,38 @@ class DeviceBundle:
             raise BundleError(f"{folder} holds its client ({part.file}): leave out client=")
         self._lock = threading.Lock()
         self._client_session: Any = None
-        self._client = None if client is None else of_given(client, self.manifest)
+        self._client = None if client is None else given_client(client, self.manifest)
         self._session = make_session(files[rejector.file], rejector.file, threads)
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._fused, self._file = rejector.fused, rejector.file
         self._check_graph()
         if not self._fused and part.file is not None:
             self._client_session = make_session(files[part.file], part.file, threads)
-            self._client = of_session(self._client_session, part, len(self.classes))
+            self._client = exported_client(self._client_session, part, len(self.classes))
         self._platt = rejector.platt
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
 
     def check(self, X: npt.ArrayLike) -> Array:
-        """Samples as the bundle takes them, (n, ...); one alone gets its axis.
+        """Return samples as the bundle takes them, (n, ...); a single one gets its first axis.
 
         Raises:
-            BundleError: another shape or type than the bundle's, with both; none at all; or a value that is not finite.
+            BundleError: another shape or type than the bundle's, no samples, or a value that is not finite.
         """
         return check_inputs(X, self.manifest.input, self._dtype)
 
     def local(self, X: npt.ArrayLike) -> Labels:
-        """The client's own answers, (n,): the rejector is not run."""
+        """Return the client's own answers, (n,); the rejector is not run."""
         x = self.check(X)
-        answering = self._client or self._answering()
-        if len(x) <= CHUNK:
-            return answering(x)[0]
-        return np.concatenate([answering(x[i : i + CHUNK])[0] for i in range(0, len(x), CHUNK)])
+        client = self._client or self._load_client()
+        return np.concatenate([client(x[i : i + CHUNK])[0] for i in range(0, len(x), CHUNK)])
 
     def judge(self, X: npt.ArrayLike, which: int = 0) -> tuple[Labels, Judgement]:
-        """The client's answers, (n,), and what a rejector makes of them; each is run once.
+        """Return the client's answers, (n,), and what a rejector makes of them; each is run once.
 
         Args:
             X: (n, ...) or one sample.
-            which: number of the rejector, as :meth:`which` gives it.
+            which: number of the rejector, as :meth:`which` returns it.
 
         Raises:
             BundleError: inputs that do not fit, or scores that are not finite.
@@ -114,7 +112,7 @@ class DeviceBundle:
         return label, self._judgement(scores[:, which], which)
 
     def which(self, costs: Costs | None = None, which: int | None = None) -> tuple[int, Costs]:
-        """Number of the rejector that answers for these prices, and the prices in use: the bundle's where None.
+        """Return the number of the rejector for these prices, and the prices in use: the bundle's where None.
 
         Raises:
             SettingsError: there is none, or several; the message lists what there is.
@@ -122,7 +120,7 @@ class DeviceBundle:
         return select_rejector(self.manifest.rejector.specs, self.costs if costs is None else costs, self.costs, which)
 
     def held_out(self, which: int = 0) -> Judgement | None:
-        """What the rejector made of held-out samples, for bounds on asking; None where there are none."""
+        """Return what the rejector made of held-out samples, for bounds on asking; None where there are none."""
         self._check_which(which)
         return None if self._held_out is None else self._judgement(self._held_out[which], which)
 
@@ -138,15 +136,17 @@ class DeviceBundle:
             return log_p.argmax(axis=1), scores
         assert self._client is not None
         label, log_p, embedding = self._client(x)
-        said: dict[str, Any] = {"x": x, "log_probability": log_p, "embedding": embedding}
-        (scores,) = run(self._session, ["scores"], {name: said[name] for name in self._inputs}, self._file)
+        values: dict[str, Any] = {"x": x, "log_probability": log_p, "embedding": embedding}
+        (scores,) = run(self._session, ["scores"], {name: values[name] for name in self._inputs}, self._file)
         return label, scores
 
     def model_calls(self, X: Array) -> Callable[[], None]:
-        """The calls of onnxruntime that :meth:`judge` makes on these inputs, and nothing else: what it is measured by.
+        """Return a function that makes the calls of onnxruntime that :meth:`judge` makes, and nothing else.
+
+        The time of an answer is compared with the time of these calls.
 
         Raises:
-            BundleError: the client is given, and its calls are not onnxruntime's.
+            BundleError: the client was given, so that its calls are not onnxruntime's.
         """
         session, part = self._session, self.manifest.client
         if self._fused:
@@ -157,8 +157,8 @@ class DeviceBundle:
         x = prepare_inputs(X, part.feed)
         assert self._client is not None
         _, log_p, embedding = self._client(X)
-        known: dict[str, Any] = {"x": X, "log_probability": log_p, "embedding": embedding}
-        feeds = {name: known[name] for name in self._inputs}
+        values: dict[str, Any] = {"x": X, "log_probability": log_p, "embedding": embedding}
+        feeds = {name: values[name] for name in self._inputs}
 
         def both() -> None:
             client.run(outputs, {part.input: x})
@@ -173,18 +173,18 @@ class DeviceBundle:
             return Judgement.from_one_input(scores, self._platt[which])
         return Judgement.from_heads(scores, self._platt[which])
 
-    def _answering(self) -> Callable[[Array], Said]:
-        """The client by itself. Beside a fused rejector it is loaded when first asked for: it is in there already."""
+    def _load_client(self) -> ClientRun:
+        """Load the client of a fused rejector, which holds it already: only :meth:`local` needs it by itself."""
         with self._lock:
             if self._client is None:
                 part = self.manifest.client
                 assert part.file is not None
                 session = make_session(read_file(self.folder, self.manifest, part.file), part.file, self._threads)
-                self._client = of_session(session, part, len(self.classes))
+                self._client = exported_client(session, part, len(self.classes))
             return self._client
 
     def _check_graph(self) -> None:
-        """The rejector's inputs and outputs are those that the manifest promises."""
+        """See that the rejector's inputs and outputs are those that the manifest names."""
         outputs = {entry.name for entry in self._session.get_outputs()}
         known = {"x"}
         if not self._fused and self.manifest.rejector.uses_client:

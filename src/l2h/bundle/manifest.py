@@ -186,7 +186,7 @@ class Manifest:
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
         return values
 
-    def of(self, side: str) -> dict[str, FilePart]:
+    def files_of(self, side: str) -> dict[str, FilePart]:
         """Return the files that a side needs.
 
         Raises:

@@ -18,7 +18,7 @@ class ServerBundle:
 
     Args:
         folder: the bundle; the device's files need not be there.
-        threads: of one run of onnxruntime.
+        threads: how many one run of onnxruntime may use.
 
     Raises:
         BundleError: the file is missing or changed, a newer version wrote the bundle, or it holds no server.
@@ -33,9 +33,7 @@ class ServerBundle:
         self.manifest, files = read_side(folder, "server")
         part = self.manifest.server
         if part.file is None:
-            raise BundleError(
-                f"{folder} holds no server: the one of the training could not be exported, and stays as is"
-            )
+            raise BundleError(f"{folder} holds no server: the one of the training could not be exported")
         self.name, self.version = self.manifest.name, self.manifest.version
         self.input_shape: tuple[int, ...] = self.manifest.input.shape
         self.input_dtype: str = self.manifest.input.dtype
@@ -52,11 +50,11 @@ class ServerBundle:
             )
 
     def check(self, X: npt.ArrayLike) -> Array:
-        """Samples as the bundle takes them; raises as :meth:`l2h.bundle.DeviceBundle.check`."""
+        """Return samples as the bundle takes them; raises as :meth:`l2h.bundle.DeviceBundle.check`."""
         return check_inputs(X, self.manifest.input, self._dtype)
 
     def run(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Scores (n, K), the largest of which is the answer.
+        """Return scores (n, K), the largest of which is the answer.
 
         Raises:
             BundleError: inputs that do not fit, or scores of another shape.

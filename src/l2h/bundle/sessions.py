@@ -1,4 +1,4 @@
-"""A file of a bundle as a session of onnxruntime, and inputs that fit it."""
+"""A file of a bundle as a session of onnxruntime, and the check of its inputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import InputPart
 
 Array = npt.NDArray[Any]
-#: Samples run at once, so that a large array needs no more memory than this many.
+#: How many samples are run at once, which bounds the memory that a large array needs.
 CHUNK = 1024
 
 
 def make_session(data: bytes, name: str, threads: int) -> Any:
-    """A session over the bytes of a file; ``threads`` is how many one run may use.
+    """Return a session over the bytes of a file; ``threads`` is how many one run may use.
 
     Raises:
         BundleError: onnxruntime cannot load it, or ``threads`` is no number of 1 or more.
@@ -38,29 +38,29 @@ def make_session(data: bytes, name: str, threads: int) -> Any:
 
 
 def run(session: Any, outputs: list[str], feeds: dict[str, Array], name: str) -> list[Any]:
-    """One run.
+    """Run a session once and return its outputs.
 
     Raises:
-        BundleError: it failed.
+        BundleError: the run failed; the message has the shapes of the inputs.
     """
     try:
-        found: list[Any] = session.run(outputs, feeds)
+        values: list[Any] = session.run(outputs, feeds)
     except Exception as error:  # as above
         shapes = ", ".join(f"{key} {value.shape}" for key, value in feeds.items())
         raise BundleError(f"{name} failed on {shapes}: {error}") from error
-    return found
+    return values
 
 
 def all_finite(values: Array) -> bool:
-    """Whether none is NaN or infinite; for few values twice as fast as ``np.isfinite(values).all()``."""
+    """Return whether no value is NaN or infinite; for few values twice as fast as ``np.isfinite(values).all()``."""
     return bool(np.count_nonzero(np.isfinite(values)) == values.size)
 
 
 def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Array:
-    """Samples as a bundle takes them; one alone gets its axis.
+    """Return samples as a bundle takes them; a single one gets its first axis.
 
     Raises:
-        BundleError: another shape or type, none at all, or a value that is not finite.
+        BundleError: another shape or type, no samples, or a value that is not finite.
     """
     try:
         x = np.asarray(X)

@@ -1,4 +1,4 @@
-"""Are the files of a bundle the ones that its manifest describes?"""
+"""Checks that the files of a bundle are the ones that its manifest describes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from l2h.bundle.manifest import Manifest
 
 
 def verify(folder: str | Path, side: str) -> Manifest:
-    """Check the manifest, and presence, size and SHA-256 of every file that a side needs; the other side's may be away.
+    """Check the manifest, and the size and SHA-256 of every file that a side needs; the other side's may be missing.
 
     Args:
         folder: the bundle.
         side: ``device`` or ``server``.
 
     Raises:
-        BundleError: with the reason.
+        BundleError: a file is missing or changed, or the manifest is damaged; the message says which.
     """
     return read_side(folder, side)[0]
 
 
 def read_side(folder: str | Path, side: str) -> tuple[Manifest, dict[str, bytes]]:
-    """As :func:`verify`, with the bytes that were verified: what is loaded from them is what was looked at."""
+    """Return the manifest, and the verified bytes of every file that a side needs; raises as :func:`verify`."""
     manifest = Manifest.read(folder)
-    return manifest, {name: read_file(folder, manifest, name) for name in manifest.of(side)}
+    return manifest, {name: read_file(folder, manifest, name) for name in manifest.files_of(side)}
 
 
 def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
-    """The bytes of a file, if they are the manifest's.
+    """Return the bytes of a file, if they are those that the manifest describes.
 
     Raises:
-        BundleError: they are not.
+        BundleError: the file is missing, or has another size or hash.
     """
     path, part = Path(folder) / name, manifest.files[name]
     try:
@@ -46,10 +46,10 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
         raise BundleError(
             f"{path} is damaged: it has {size} bytes, the manifest says {part.bytes}; copy the bundle again"
         )
-    found = sha256(data).hexdigest()
-    if found != part.sha256:
+    digest = sha256(data).hexdigest()
+    if digest != part.sha256:
         raise BundleError(
-            f"{path} is damaged: its SHA-256 begins {found[:12]}, the manifest says {part.sha256[:12]}; "
+            f"{path} is damaged: its SHA-256 begins {digest[:12]}, the manifest says {part.sha256[:12]}; "
             "copy the bundle again"
         )
     return data

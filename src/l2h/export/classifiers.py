@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.bundle import BundleError, ClientPart
-from l2h.bundle.answering import of_session
+from l2h.bundle.client import exported_client
 from l2h.bundle.sessions import make_session
 from l2h.classifiers import Classifier, SklearnClassifier, TorchClassifier, prepare_inputs
 from l2h.errors import L2HWarning
@@ -111,7 +111,7 @@ def _largest_difference(
     assert part.file is not None
     assert exported.data is not None
     name, worst = part.file, 0.0
-    answer = of_session(make_session(exported.data, name, 1), part, num_classes)
+    answer = exported_client(make_session(exported.data, name, 1), part, num_classes)
     for X in probes:
         original = classifier.answers(X, num_classes)
         label, log_p, features = answer(X)

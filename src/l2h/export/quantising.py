@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.bundle import BundleError
-from l2h.bundle.answering import of_session
+from l2h.bundle.client import exported_client
 from l2h.bundle.sessions import CHUNK, make_session, run
 from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray, generalized_loss
@@ -130,7 +130,7 @@ def _client_answers(system: HelpSystem, models: BundleModels, X: Array) -> Class
     """Return the client's answers as the device gets them: by its file where it has one."""
     if models.client.data is None:
         return system.client.answers(X, system.num_classes)
-    answer = of_session(make_session(models.client.data, CLIENT, 1), models.client.part, system.num_classes)
+    answer = exported_client(make_session(models.client.data, CLIENT, 1), models.client.part, system.num_classes)
     batches = [X[i : i + CHUNK] for i in range(0, len(X), CHUNK)]
     return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
 
