@@ -37,7 +37,7 @@ class PredictCall:
     def __init__(self) -> None:
         self.begun = self.deadline = time.monotonic()
         self.abandoned = False
-        self.requests: list[PendingRequest] = []
+        self.requests: list[SentRequest] = []
 
     def seconds_left(self) -> float:
         """Return the time until the deadline, 0 after it."""
@@ -50,7 +50,7 @@ class PredictCall:
             request.abandon()
 
 
-class PendingRequest:
+class SentRequest:
     """Some inputs of a call that travel in one request.
 
     Args:

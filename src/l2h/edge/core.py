@@ -21,7 +21,7 @@ from l2h.costs import BoolArray, Costs
 from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
-from l2h.edge.call import PendingRequest, PredictCall
+from l2h.edge.call import SentRequest, PredictCall
 from l2h.edge.errors import EdgeError
 from l2h.edge.loop import LoopThread
 from l2h.edge.options import EdgeOptions, check_seconds
@@ -267,7 +267,7 @@ class EdgeCore:
         except RuntimeError:  # closed by another thread meanwhile, or no thread could be started
             call.codes[rows] = CODE[reasons.SERVER_UNREACHABLE]
             return False
-        call.requests.append(PendingRequest(rows, admission, future, partial(self._loop.call, scope.abandon)))
+        call.requests.append(SentRequest(rows, admission, future, partial(self._loop.call, scope.abandon)))
         return True
 
     def _require_usable(self) -> None:
