@@ -21,7 +21,7 @@ from l2h.costs import BoolArray, Costs
 from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
-from l2h.edge.call import SentRequest, PredictCall
+from l2h.edge.call import PredictCall, SentRequest
 from l2h.edge.errors import EdgeError
 from l2h.edge.loop import LoopThread
 from l2h.edge.options import EdgeOptions, check_seconds
