@@ -23,7 +23,8 @@ import torch
 from sklearn.isotonic import IsotonicRegression
 
 from l2h import metrics
-from l2h.costs import FloatArray, generalized_loss
+from l2h.costs import Costs, generalized_loss
+from l2h.decision import Judgement
 from l2h.experiments.compare.seed import make_bench
 from l2h.experiments.comparing import GRID_1, GRID_E
 from l2h.experiments.overrides import make_settings, parse_options
@@ -31,8 +32,7 @@ from l2h.experiments.plan import Plan, digits_plan, divide, load_data
 from l2h.losses import priced_losses
 from l2h.methods import Bench, Inputs
 from l2h.methods.helping import PricedAttached, PricedRule
-from l2h.methods.learned import Prices
-from l2h.training import Context, Pool, pick_device
+from l2h.training import Context, Objective, pick_device
 from l2h.training.augment import augment
 from l2h.training.loop import repeatable, seeded
 
@@ -46,17 +46,23 @@ class NoStudent(PricedAttached):
 class Bits(PricedAttached):
     """The heads learn 0/1 outcomes, from honest samples alone."""
 
-    name, soft = "0/1 targets, honest samples", False
+    name = "0/1 targets, honest samples"
 
-    def loss(self, scores: torch.Tensor, pool: Pool, prices: Prices) -> torch.Tensor:
+    def objective(self, specs: Any, device: Any, server_accuracy: float) -> Objective:
         """Without the server's softmax; the student still learns from it."""
-        return priced_losses(scores, pool.client_correct.float(), pool.server_correct.float())
+        return lambda scores, pool: priced_losses(scores, pool.client_correct.float(), pool.server_correct.float())
+
+    def learns_softly(self, specs: Any) -> bool:
+        return False
 
 
 class HonestOnly(PricedAttached):
     """Soft targets, but none of the samples the server was fitted to; more changed copies of the others instead."""
 
-    name, soft = "honest samples alone", False
+    name = "honest samples alone"
+
+    def learns_softly(self, specs: Any) -> bool:
+        return False
 
 
 class NoStudentBits(Bits):
@@ -103,14 +109,14 @@ class IsotonicRule(PricedRule):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         held = self.bench.calibration
-        scores = self.scores(held.inputs, self.bench.costs[0])
+        scores = self.scores(held.inputs, 0)
         truth = (held.client_correct, held.server_correct)
         self.maps = [IsotonicRegression(out_of_bounds="clip").fit(scores[:, k], truth[k]) for k in (0, 1)]
 
-    def heads(self, inputs: Inputs) -> tuple[FloatArray, FloatArray]:
-        scores = self.scores(inputs, self.bench.costs[0])
-        q_m, q_e = (np.asarray(self.maps[k].predict(scores[:, k]), dtype=np.float64) for k in (0, 1))
-        return q_m, q_e
+    def judgement(self, inputs: Inputs, costs: Costs) -> Judgement:
+        scores = self.scores(inputs, 0)
+        right = np.stack([np.asarray(self.maps[k].predict(scores[:, k]), dtype=np.float64) for k in (0, 1)], axis=1)
+        return Judgement(right, right)
 
 
 class Isotonic(PricedAttached):
@@ -122,13 +128,13 @@ class Isotonic(PricedAttached):
 class AveragedRule(PricedRule):
     """The heads' logits averaged over the input and four changed copies; the client runs once, on the input."""
 
-    def scores(self, inputs: Inputs, costs: Any) -> Any:
-        total = np.array(super().scores(inputs, costs), copy=True)
+    def scores(self, inputs: Inputs, which: int) -> Any:
+        total = np.array(super().scores(inputs, which), copy=True)
         context = self.bench.context
         for copy in range(4):
             with seeded(context.device, self.bench.seed, "averaged", copy):
                 x = augment(torch.from_numpy(inputs.X).to(context.device), context.settings.augment).cpu().numpy()
-            total += super().scores(Inputs(x, inputs.client), costs)
+            total += super().scores(Inputs(x, inputs.client), which)
         return total / 5
 
 
@@ -168,8 +174,8 @@ def main() -> None:
         c_e=GRID_E,
         server=server,
         limit=arguments.limit,
-        server_options=base.server_options | options["server_options"],
-        rejector_options=base.rejector_options | options["rejector_options"],
+        server_options=base.server_options | options["server"],
+        rejector_options=base.rejector_options | options["rejector"],
         settings=settings,
     )
     fields = ["variant", "seed", "risk", "gain", "student", "client", "server", "multiply_adds"]

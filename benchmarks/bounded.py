@@ -63,7 +63,7 @@ def measure(run: Path, costs: l2h.Costs) -> dict[str, list[dict[str, float]]]:
     system = l2h.load(run)
     whole = system.evaluate(data.X_test, data.y_test, l2h.Costs(c_e=0.0))
     client, server = whole.client_label == whole.y, whole.server_label == whole.y
-    judged, held = system.judge(data.X_test), system.held_out_judgement(0)
+    judged, held = system.judge(data.X_test), system.fitted.held_out_judgement(0)
     free = l2h.Costs(c_e=0.0)
     out: dict[str, list[dict[str, float]]] = {rule: [] for rule in LOOKS}
     rng = np.random.default_rng(seed)

@@ -48,7 +48,7 @@ def main() -> None:
 
 def final_loss(system: l2h.HelpSystem, which: int) -> float:
     """Mean loss of a rejector on the calibration samples, the server as it ended."""
-    held, spec = system.held_out, system.specs[which]
+    held, spec = system.fitted.calibration.held_out, system.specs[which]
     assert held is not None
     assert spec.costs is not None
     return float(

@@ -44,9 +44,10 @@ PACKAGES = {
     "models": set(),
     "data": set(),
     "training": {"classifiers", "data", "losses", "models"},
-    "export": {"bundle", "classifiers", "models", "training"},
-    "system": {"bundle", "classifiers", "data", "export", "models", "training"},
-    "methods": {"classifiers", "data", "losses", "models", "system", "training"},
+    "methods": {"classifiers", "losses", "models", "training"},
+    "fitted": {"classifiers", "data", "methods", "models", "training"},
+    "export": {"bundle", "classifiers", "fitted", "methods", "models", "training"},
+    "system": {"bundle", "classifiers", "data", "export", "fitted", "methods", "models", "training"},
     "experiments": {"classifiers", "data", "losses", "methods", "models", "system", "training"},
     "report": {"data", "experiments", "methods"},
     "cli": {"bundle", "data", "edge", "experiments", "export", "methods", "models", "report", "serving", "system",
@@ -65,6 +66,7 @@ EXTERNAL = {
     "models": {"safetensors", "torch"},
     "data": {"PIL", "pyarrow", "scipy", "sklearn"},
     "training": {"httpx", "safetensors", "starlette", "torch", "uvicorn"},
+    "fitted": {"torch"},
     "export": {"onnx", "onnxruntime", "skl2onnx", "torch"},
     "system": {"skl2onnx", "torch"},
     "methods": {"torch"},
@@ -79,16 +81,9 @@ STORES = {"limits/sqlite.py", "serving/accounts/ledger.py"}
 UNPICKLERS = {("data/cifar.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12
 
-KNOWN_IMPORTS = {("export", "system")}
+KNOWN_IMPORTS: set[tuple[str, str]] = set()
 KNOWN_PRIVATE: set[tuple[str, str]] = {
-    ("export/system.py", "system._fitted"),
-    ("export/system.py", "system._rejector_for"),
-    ("export/system.py", "system._check"),
     ("export/system.py", "parts._check_fused"),
-    ("export/system.py", "system._server_log_probability"),
-    ("export/system.py", "system._judgement"),
-    ("system/persistence.py", "system._fitted"),
-    ("system/persistence.py", "system._rejector_builder"),
 }
 KNOWN_CLASSES = {"Job", "Side", "Threshold", "Trained"}
 KNOWN_SQLITE = {"serving/accounts/charging.py", "serving/process/worker.py"}

@@ -150,7 +150,7 @@ def test_bounds_on_asking_are_met_with_the_held_out_scores(kind: str, systems: S
     device, system, X = DeviceBundle(bundles(kind)), systems(kind), inputs_of(kind)
     which, costs = device.which(None)
     held, limit = device.held_out(which), RateLimit(fraction=0.25)
-    theirs = system.held_out_judgement(which)
+    theirs = system.fitted.held_out_judgement(which)
     np.testing.assert_array_equal(held.scores, theirs.scores)
     judgement = device.judge(X, which)[1]
     policy = Policy(device.which, kind == "fused", device.held_out, limit)

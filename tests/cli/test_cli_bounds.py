@@ -121,7 +121,7 @@ def test_calibrate_on_other_data_changes_the_calibration_and_nothing_else(run: P
     system, data = l2h.load(run), l2h.load_dataset(str(drifted))
     direct = l2h.load(run).calibrate(data.X_train, data.y_train)
     assert system.calibrated_rate() == direct.calibrated_rate()
-    assert np.array_equal(system.platt, direct.platt)
+    assert np.array_equal(system.fitted.calibration.platt, direct.fitted.calibration.platt)
 
 
 def test_calibrate_never_reads_the_test_part(run: Path, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_calibrate_never_reads_the_test_part(run: Path, tmp_path: Path) -> None:
         found.append((run / CALIBRATION).read_bytes())
     assert found[0] == found[1]
     system = l2h.load(run)
-    assert len(system.held_out.client_correct) == ROWS
+    assert len(system.fitted.calibration.held_out.client_correct) == ROWS
 
 
 def test_calibrate_for_a_person(priced: Path) -> None:

@@ -54,7 +54,7 @@ def test_it_writes_a_bundle_that_answers_as_the_run(exported: Path, trained: Pat
     answers = system.client.answers(X, 10)
     np.testing.assert_array_equal(label, answers.label)
     np.testing.assert_array_equal(
-        ServerBundle(exported).run(X).argmax(axis=1), system._server_log_probability(X).argmax(axis=1)
+        ServerBundle(exported).run(X).argmax(axis=1), system.fitted.server_log_probability(X).argmax(axis=1)
     )
     # Where two leaves tie, torch's topk marks either of them for the rejector.
     p = np.sort(answers.probability, axis=1)

@@ -13,7 +13,6 @@ from rough_server import RoughServer
 
 from l2h import Costs, EdgeClient, HelpSystem
 from l2h.bundle import DeviceBundle
-from l2h.export import export_system
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +24,7 @@ def system() -> HelpSystem:
 def folder(system: HelpSystem, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of the system."""
     path = tmp_path_factory.mktemp("edge") / "clouds"
-    export_system(system, path, name="clouds", costs=Costs(c_e=0.1))
+    system.export(path, name="clouds", costs=Costs(c_e=0.1))
     return path
 
 

@@ -18,7 +18,6 @@ from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit
 from l2h.bundle import BundleError, DeviceBundle
 from l2h.edge import EdgeError, EdgeSettingsError
 from l2h.errors import SettingsError
-from l2h.export import export_system
 
 PRICES = [Costs(c_e=e, c_1=one) for e in (0.0, 0.05, 0.1, 0.2, 0.4) for one in (0.5, 1.0, 1.5)]
 LIMITS = [
@@ -197,7 +196,7 @@ def test_every_answer_says_how_long_its_call_took(connect, server):
 def test_a_rejector_trained_for_one_price_knows_no_other(tmp_path, connect, server):
     costs = Costs(c_e=0.1)
     trained = make_system(costs)
-    export_system(trained, tmp_path / "one", name="clouds")
+    trained.export(tmp_path / "one", name="clouds")
     edge = connect(server.url, bundle=DeviceBundle(tmp_path / "one"), deadline=5.0)
     expected = trained.predict(X_TEST)
     assert np.array_equal(edge.predict(X_TEST).reason, expected.reason)

@@ -39,7 +39,7 @@ def int8(once: Once, systems: Systems) -> Path:
         system = systems("fused")
         client, module = system.client.fingerprint(), system.client.module
         modes, drawn = [m.training for m in module.modules()], torch.random.get_rng_state()
-        weights = {name: tensor.clone() for name, tensor in system.rejectors.tensors().items()}
+        weights = {name: tensor.clone() for name, tensor in system.fitted.rejectors.state_dict().items()}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(quantising, "KEEP_BELOW", np.inf)
             patch.setattr(quantising, "STANDARD_ERRORS", np.inf)
@@ -47,7 +47,7 @@ def int8(once: Once, systems: Systems) -> Path:
         assert system.client.fingerprint() == client, "exporting changes nothing of the system"
         assert [m.training for m in module.modules()] == modes
         assert torch.equal(torch.random.get_rng_state(), drawn)
-        assert all(torch.equal(tensor, weights[name]) for name, tensor in system.rejectors.tensors().items())
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in system.fitted.rejectors.state_dict().items())
 
     return once("int8", make)
 

@@ -216,7 +216,7 @@ def test_one_of_several_rejectors_can_be_exported_alone(tmp_path: Path) -> None:
     assert [(spec.seed, spec.costs) for spec in manifest.rejector.specs] == [(5, TRAINED_FOR[0])]
     assert manifest.costs == TRAINED_FOR[0]
     device = DeviceBundle(target, client=scores)
-    np.testing.assert_array_equal(device.held_out().scores, system.held_out_judgement(2).scores)
+    np.testing.assert_array_equal(device.held_out().scores, system.fitted.held_out_judgement(2).scores)
     np.testing.assert_allclose(
         device.judge(TABLE_TEST[0])[1].scores, system.judge(TABLE_TEST[0], which=2).scores, atol=1e-5
     )
@@ -305,7 +305,7 @@ def test_without_calibration_there_are_no_held_out_scores(tmp_path: Path) -> Non
 
 def test_at_most_two_thousand_held_out_scores_are_kept_drawn_evenly() -> None:
     system = on_table(scores, "separate").calibrate(*table(5000, 9))
-    kept, everything = held_out_scores(system, [0]), system.held_out.scores
+    kept, everything = held_out_scores(system.fitted, [0]), system.fitted.calibration.held_out.scores
     assert kept.shape == (1, 2000, 2)
     assert {tuple(row) for row in kept[0]} <= {tuple(row) for row in everything[0]}
     np.testing.assert_array_equal(kept[0, [0, -1]], everything[0, [0, -1]])

@@ -16,11 +16,11 @@ from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.methods import Bench, Learned, Outcomes, Prices
 from l2h.models import client_view
-from l2h.training import Pool
+from l2h.training import SamplePool
 
 Labels = npt.NDArray[np.int64]
 CPU = torch.device("cpu")
-LEARNED = [method.name for method in methods.METHODS if issubclass(method, Learned)]
+LEARNED = [method.name for method in methods.get(methods.known()) if isinstance(method, Learned)]
 
 
 def learned(name: str) -> Learned:
@@ -30,9 +30,33 @@ def learned(name: str) -> Learned:
     return method
 
 
-def prices_of(costs: Sequence[Costs]) -> Prices:
+@dataclass(frozen=True)
+class TrainedFor:
+    """The prices of as many rejectors, and how often the server is right on held-out samples."""
+
+    costs: tuple[Costs, ...]
+    server_accuracy: float = 0.5
+
+    def tensors(self, name: str = "two-stage-separate") -> Prices:
+        """What the loss of a method is given."""
+        return learned(name).prices(self.costs, CPU, self.server_accuracy)
+
+
+def prices_of(costs: Sequence[Costs]) -> TrainedFor:
     """For as many rejectors as there are costs."""
-    return Prices.of(costs, CPU)
+    return TrainedFor(tuple(costs))
+
+
+def loss_of(method: Learned, scores: torch.Tensor, pool: SamplePool, prices: TrainedFor) -> torch.Tensor:
+    """Losses (R, n) by the method's objective."""
+    specs = method.specs(prices.costs)
+    specs = specs * len(scores) if method.any_price else specs
+    return method.objective(specs, CPU, prices.server_accuracy)(scores, pool)
+
+
+def score_of(method: Learned, numbers: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
+    """What asking saves by a rejector's outputs (n, 2)."""
+    return method.judgement(method.specs([costs])[0], numbers, client.log_probability).saving(costs)
 
 
 def answers(
@@ -53,7 +77,7 @@ def make_pool(
     client_target: npt.ArrayLike | None = None,
     server_target: npt.ArrayLike | None = None,
     dtype: torch.dtype = torch.float64,
-) -> Pool:
+) -> SamplePool:
     """Samples with what client and server say of them.
 
     The labels are the likeliest ones and the targets whether they are right, where none are given.
@@ -63,7 +87,7 @@ def make_pool(
     server = torch.as_tensor(np.asarray(server_probability, dtype=np.float64))
     label = client.argmax(-1) if client_label is None else torch.as_tensor(np.asarray(client_label, dtype=np.int64))
     client_right, server_right = label == truth, server.argmax(-1) == truth
-    return Pool(
+    return SamplePool(
         x=torch.zeros(len(truth), 1),
         view=client_view(torch.log(client)).to(dtype),
         y=truth,
@@ -145,7 +169,7 @@ class World:
         """Where the expected losses of the two sides differ by more than ``by``."""
         return np.abs((1 - self.client_right) - self.remote_loss(costs)) > by
 
-    def enumerated(self) -> tuple[Pool, torch.Tensor]:
+    def enumerated(self) -> tuple[SamplePool, torch.Tensor]:
         """Every pair (x, y) as a sample, y fastest, and the probability (n, K) of y given x."""
         n, K = self.posterior.shape
         each = np.repeat(np.arange(n), K)

@@ -16,7 +16,7 @@ from l2h.experiments.compare.seed import make_bench
 from l2h.experiments.plan import Plan
 from l2h.methods import Bench, Outcomes
 from l2h.settings import Settings, StageSettings
-from l2h.training import Context, Pool, repeatable
+from l2h.training import Context, SamplePool, repeatable
 
 CPU = torch.device("cpu")
 
@@ -130,7 +130,7 @@ def same_again(bench: Bench) -> Bench:
 def client_dealt_anew(bench: Bench) -> Bench:
     """A twin in which the client's answers, and whether they are right, belong to other samples."""
 
-    def pool(before: Pool, deal: Tensor) -> Pool:
+    def pool(before: SamplePool, deal: Tensor) -> SamplePool:
         return replace(
             before,
             view=before.view[deal],
@@ -152,7 +152,7 @@ def client_dealt_anew(bench: Bench) -> Bench:
 def server_dealt_anew(bench: Bench) -> Bench:
     """A twin in which the server is right on other samples, as often and as surely as before."""
 
-    def pool(before: Pool, deal: Tensor) -> Pool:
+    def pool(before: SamplePool, deal: Tensor) -> SamplePool:
         there, here = before.y[deal].numpy(), before.y.numpy()
         return replace(
             before,
@@ -175,9 +175,9 @@ def _twin(bench: Bench, pool: Any, calibration: Any) -> Bench:
         return torch.from_numpy(np.random.default_rng(seed).permutation(samples))
 
     twin = copy.copy(bench)
-    twin.honest = pool(bench.honest, deal(len(bench.honest), 11))
+    twin.unseen = pool(bench.unseen, deal(len(bench.unseen), 11))
     twin.soft = pool(bench.soft, deal(len(bench.soft), 12))
-    twin.pools = replace(bench.pools, held=pool(bench.pools.held, deal(len(bench.pools.held), 13)))
+    twin.pools = replace(bench.pools, stopping=pool(bench.pools.stopping, deal(len(bench.pools.stopping), 13)))
     twin.calibration = calibration(bench.calibration, deal(len(bench.calibration), 14))
     return twin
 

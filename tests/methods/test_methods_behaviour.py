@@ -10,8 +10,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from losses_maker import TrainedFor, loss_of, prices_of
 from methods_maker import (
-    CPU,
     client_dealt_anew,
     clouds_bench,
     clouds_test,
@@ -29,7 +29,7 @@ from l2h.methods.base import FAMILIES
 from l2h.methods.learned import local_score
 from l2h.models.rejectors import client_view
 from l2h.report.comparison.model import property_rows
-from l2h.training import Pool
+from l2h.training import SamplePool
 
 EVERY = methods.get(methods.known())
 REJECTING = [method for method in EVERY if method.traits is not None]
@@ -86,9 +86,9 @@ def test_the_bench_has_something_to_learn_and_the_twins_have_as_much(classes: in
     for deal in (same_again, client_dealt_anew, server_dealt_anew):
         dealt = twin(classes, deal)
         for one, other in (
-            (bench.honest, dealt.honest),
+            (bench.unseen, dealt.unseen),
             (bench.soft, dealt.soft),
-            (bench.pools.held, dealt.pools.held),
+            (bench.pools.stopping, dealt.pools.stopping),
         ):
             assert torch.equal(one.x, other.x)
             assert torch.equal(one.y, other.y)
@@ -146,7 +146,7 @@ class ServerAlone(Learned):
     name, title, equation = "server-alone", "Server alone", "psi(g_d) where e = y, else psi(-g_d)"
     net = "separate"
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         defer = -local_score(scores)
         target = pool.server_correct.float().expand(defer.shape)
         return torch.nn.functional.binary_cross_entropy_with_logits(defer, target, reduction="none")
@@ -159,7 +159,7 @@ def test_a_rejector_that_does_not_learn_from_the_client_would_be_found_out() -> 
     assert reordered(score(method, server_dealt_anew), before) > CHANGED
 
 
-def one_input(classes: int) -> tuple[Pool, Tensor, Tensor]:
+def one_input(classes: int) -> tuple[SamplePool, Tensor, Tensor]:
     """One input and every label as often as its posterior says; the two classifiers' scores as leaves of the graph."""
     y = torch.tensor([0] * 6 + [1] * 4) if classes == 2 else torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
     n = len(y)
@@ -167,7 +167,7 @@ def one_input(classes: int) -> tuple[Pool, Tensor, Tensor]:
     server = torch.tensor([0.25, 0.75, 0.0] if classes == 2 else [0.2, 0.7, 0.1], dtype=torch.float64)[:classes]
     server.requires_grad_()
     client_correct, server_correct = client.argmax() == y, server.argmax() == y
-    pool = Pool(
+    pool = SamplePool(
         x=torch.zeros(n, 1),
         view=client_view(client.expand(n, classes)),
         y=y,
@@ -181,14 +181,14 @@ def one_input(classes: int) -> tuple[Pool, Tensor, Tensor]:
     return pool, client, server
 
 
-def at_the_best_score(method: Learned, pool: Pool, prices: Prices) -> Tensor:
+def at_the_best_score(method: Learned, pool: SamplePool, prices: TrainedFor) -> Tensor:
     """The method's mean loss on one input, at the rejector's numbers that minimise it."""
     numbers = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([numbers], max_iter=200, tolerance_grad=1e-12, tolerance_change=1e-15,
                                   line_search_fn="strong_wolfe")  # fmt: skip
 
     def loss() -> Tensor:
-        return method.loss(numbers.expand(1, len(pool), 2), pool, prices).mean()
+        return loss_of(method, numbers.expand(1, len(pool), 2), pool, prices).mean()
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -208,7 +208,7 @@ def test_asynchronous_is_a_loss_that_trains_the_rejector_alone(method: Learned) 
     One that takes the classifier's score only to compare the rejector's with it has none left there.
     """
     pool, client, server = one_input(classes_of(method))
-    loss = at_the_best_score(method, pool, Prices.of([Costs(c_e=0.1, c_1=0.6)], CPU))
+    loss = at_the_best_score(method, pool, prices_of([Costs(c_e=0.1, c_1=0.6)]))
     slopes = torch.autograd.grad(loss, [client, server], allow_unused=True)
     steepest = max(0.0 if slope is None else float(slope.abs().max()) for slope in slopes)
     assert method.traits is not None
@@ -229,8 +229,8 @@ def test_nothing_is_said_of_asynchronous_training_where_the_loss_has_no_server(m
         teacher=pool.teacher.flip(-1),
     )
     scores = torch.tensor([0.4, -0.3], dtype=torch.float64).expand(1, len(pool), 2)
-    prices = Prices.of([Costs(c_e=0.1, c_1=0.6)], CPU)
-    same = torch.equal(method.loss(scores, pool, prices), method.loss(scores, other, prices))
+    prices = prices_of([Costs(c_e=0.1, c_1=0.6)])
+    same = torch.equal(loss_of(method, scores, pool, prices), loss_of(method, scores, other, prices))
     assert method.traits is not None
     assert same == (method.traits.asynchronous is None)
 
@@ -283,9 +283,9 @@ def test_that_cell_is_in_its_published_loss() -> None:
     (method,) = methods.get(["two-stage-separate"])
     pool = one_input(3)[0]
     scores = torch.tensor([0.4, -0.3], dtype=torch.float64).expand(1, len(pool), 2)
-    prices = Prices.of([PRICE], CPU)
+    prices = prices_of([PRICE])
     right, wrong = (
-        method.loss(scores, replace(pool, client_correct=torch.full((len(pool),), right)), prices)
+        loss_of(method, scores, replace(pool, client_correct=torch.full((len(pool),), right)), prices)
         for right in (True, False)
     )
     assert bool((right < wrong).all())

@@ -13,12 +13,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses_maker import CPU, World, bench_of, learned, make_world, outcomes_by_right, prices_of
+from losses_maker import (
+    CPU,
+    TrainedFor,
+    World,
+    bench_of,
+    learned,
+    loss_of,
+    make_world,
+    outcomes_by_right,
+    prices_of,
+    score_of,
+)
 from torch import Tensor
 
 from l2h.costs import Costs
 from l2h.decision import Judgement, bayes
-from l2h.methods import Choice, Inputs, Learned, Prices
+from l2h.methods import Choice, Inputs, Learned
 from l2h.methods.binary import calibrating_beta
 from l2h.methods.deferral import softmax_deferral_loss
 from l2h.methods.helping import PricedRule
@@ -46,15 +57,15 @@ fixed = settings(derandomize=True, deadline=None, max_examples=30)
 laws = st.tuples(st.integers(0, 10_000), st.integers(2, 6))
 
 
-def expected(method: Learned, world: World, prices: Prices, scores: Tensor) -> Tensor:
+def expected(method: Learned, world: World, prices: TrainedFor, scores: Tensor) -> Tensor:
     """The loss (R, n) expected at each x, for scores (R, n, 2)."""
     pool, probability = world.enumerated()
     n, K = probability.shape
     every = scores.repeat_interleave(K, dim=1)  # the same scores whatever y is
-    return (method.loss(every, pool, prices).view(-1, n, K) * probability).sum(-1)
+    return (loss_of(method, every, pool, prices).view(-1, n, K) * probability).sum(-1)
 
 
-def least(method: Learned, world: World, prices: Prices, rejectors: int) -> Tensor:
+def least(method: Learned, world: World, prices: TrainedFor, rejectors: int) -> Tensor:
     """The scores (R, n, 2) of least expected loss, within FAR.
 
     The loss has one free score a sample, or two that do not mix, and its slope along each changes sign once: bisect
@@ -80,7 +91,7 @@ def decides(method: Learned, world: World, scores: Tensor, costs: Costs) -> Deci
     numbers = scores.numpy().astype(np.float32)
     if method.name.startswith("priced"):
         return decides_by_price(method, world, numbers, costs).remote
-    return np.asarray(method.score(numbers, world.client, costs) >= 0)
+    return np.asarray(score_of(method, numbers, world.client, costs) >= 0)
 
 
 def decides_by_price(method: Learned, world: World, numbers: npt.NDArray[np.float32], costs: Costs) -> Choice:
@@ -88,10 +99,10 @@ def decides_by_price(method: Learned, world: World, numbers: npt.NDArray[np.floa
         """The rule on scores that are given, calibrated already."""
 
         def __init__(self) -> None:
-            self.method, self.platt = method, [(1.0, 0.0), (1.0, 0.0)]
+            self.method, self.platt, self.specs = method, [(1.0, 0.0), (1.0, 0.0)], method.specs(None)
             self.bench = bench_of(outcomes_by_right([True], [True], [[0.0]]), [costs])
 
-        def scores(self, inputs: Inputs, costs: Costs) -> npt.NDArray[np.float32]:
+        def scores(self, inputs: Inputs, which: int) -> npt.NDArray[np.float32]:
             return numbers
 
     return Given().decide(Inputs(np.zeros((len(world), 1)), world.client), costs)
@@ -187,7 +198,7 @@ def test_for_a_single_sample_the_papers_loss_runs_away_whenever_the_server_is_wr
     wrong = ~pool.server_correct
     method, prices = learned("l2h-paper"), prices_of([DEAR])
     losses = [
-        method.loss(torch.tensor([t, 0.0]).expand(1, 2, 2), pool, prices)[0, wrong].item() for t in (1e1, 1e3, 1e5)
+        loss_of(method, torch.tensor([t, 0.0]).expand(1, 2, 2), pool, prices)[0, wrong].item() for t in (1e1, 1e3, 1e5)
     ]
     assert losses == pytest.approx([(1 - DEAR.c_se) * t for t in (1e1, 1e3, 1e5)], rel=1e-3)
 
@@ -291,9 +302,8 @@ def test_the_deferral_score_of_least_softmax_loss_in_closed_form(K: int) -> None
 
 def abstains(world: World, cost: float) -> Decisions:
     method = learned("lwa-separate")
-    constant = torch.tensor([[cost]])
-    prices = Prices(torch.zeros(1, 1), torch.ones(1, 1), constant, constant)
-    (scores,) = least(method, world, prices, 1)
+    # Asking costs this on average, whoever is right.
+    (scores,) = least(method, world, prices_of([Costs(c_e=cost, c_1=0.0)]), 1)
     return decides(method, world, scores, DEAR)
 
 
@@ -323,8 +333,7 @@ def test_abstention_does_not_see_where_the_server_is_good() -> None:
 
 def test_the_cost_of_abstaining_is_what_asking_costs_on_the_bench() -> None:
     right = np.arange(20) >= 3  # the server errs on 3 of 20
-    bench = bench_of(outcomes_by_right(np.ones(20), right, np.zeros((20, 1))), PRICES)
-    prices = learned("lwa-separate").prices(bench)
+    prices = learned("lwa-separate").prices(PRICES, CPU, float(right.mean()))
     assert prices.remote_right.device == CPU
     by_hand = [[costs.c_e + costs.c_1 * 3 / 20] for costs in PRICES]
     for place in (prices.remote_right, prices.remote_wrong):

@@ -22,7 +22,7 @@ from l2h.data import Dataset
 from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
 from l2h.experiments.plan import Plan, divide, make_client, make_system
-from l2h.methods import Bench, Choice, Inputs, Knowing, Learned, Method, Rule
+from l2h.methods import Bench, Choice, Inputs, Learned, Method, ReferenceRule, Rule
 from l2h.training import Context, RejectorStage, repeatable
 
 LEARNED = [method for method in methods.get(methods.known()) if isinstance(method, Learned)]
@@ -46,31 +46,31 @@ class Begun:
 @pytest.fixture(scope="module", params=["holdout", "crossfit"])
 def begun(request: pytest.FixtureRequest) -> tuple[Bench, list[Begun]]:
     """Every learned method trained on one bench of images in two classes, its stage noted as it begins."""
-    from l2h.methods import learned
+    from l2h.training import recipes
 
     bench = make(spots_plan(rejector_epochs=2, honest=request.param, folds=2), spots(2, train=240))
     stages: list[RejectorStage] = []
     weights: list[dict[str, Tensor]] = []
-    run_stage = learned.run_stage
+    run_stage = recipes.run_stage
 
     def noting(stage: RejectorStage, context: Context) -> None:
         stages.append(stage)
-        weights.append({name: tensor.detach().clone() for name, tensor in stage.rejectors.tensors().items()})
+        weights.append({name: tensor.detach().clone() for name, tensor in stage.rejectors.state_dict().items()})
         run_stage(stage, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learned, "run_stage", noting)
+        patch.setattr(recipes, "run_stage", noting)
         for method in LEARNED:
-            method.train(bench)
+            method.fit_on(bench)
     return bench, [Begun(*one) for one in zip(LEARNED, stages, weights, strict=True)]
 
 
 def test_all_learn_from_as_many_samples_and_stop_on_the_same(begun: tuple[Bench, list[Begun]]) -> None:
     bench, each = begun
-    assert {len(one.stage.pool) for one in each} == {len(bench.soft)} == {len(bench.honest)}
-    assert all(one.stage.held_out is bench.pools.held for one in each)
+    assert {len(one.stage.pool) for one in each} == {len(bench.soft)} == {len(bench.unseen)}
+    assert all(one.stage.held_out is bench.pools.stopping for one in each)
     for one in each:
-        assert one.stage.pool is (bench.soft if one.method.soft else bench.honest)
+        assert one.stage.pool is (bench.soft if one.method.soft else bench.unseen)
 
 
 def test_all_take_the_same_steps_at_most_in_the_same_order_with_the_same_settings(
@@ -121,12 +121,12 @@ def test_a_method_for_prices_has_a_rejector_a_price_and_one_for_all_prices_has_o
 def test_outcomes_are_honest_and_what_was_fitted_speaks_only_in_soft_targets() -> None:
     """With a holdout more copies of the honest samples stand in for copies of what the server was fitted to."""
     bench = make(spots_plan(), spots(2, train=240))
-    honest, soft = len(bench.pools.honest), len(bench.soft)
-    assert honest < soft == len(bench.honest)
+    honest, soft = len(bench.pools.unseen), len(bench.soft)
+    assert honest < soft == len(bench.unseen)
     assert bench.pools.fitted is not None
     for name in bench.soft.__dataclass_fields__:
-        assert torch.equal(getattr(bench.soft, name)[:honest], getattr(bench.honest, name)[:honest])
-    more, fitted = bench.honest.at(torch.arange(honest, soft)), bench.pools.fitted
+        assert torch.equal(getattr(bench.soft, name)[:honest], getattr(bench.unseen, name)[:honest])
+    more, fitted = bench.unseen.at(torch.arange(honest, soft)), bench.pools.fitted
     server_p = fitted.server_probability
     assert torch.allclose(fitted.server_target, server_p.amax(-1)), "no 0/1 outcome of a sample the server has seen"
     assert torch.equal(more.server_target, more.server_correct.float()), "outcomes alone"
@@ -266,7 +266,7 @@ def test_a_rule_is_handed_inputs_and_the_clients_answers_and_nothing_else() -> N
 def test_only_the_references_know_more() -> None:
     bench = make(clouds_plan(rejector_epochs=1), clouds(2))
     for method in methods.get(methods.known()):
-        assert isinstance(method.fit(bench), Knowing) == (method.family == "reference"), method.name
+        assert isinstance(method.fit(bench), ReferenceRule) == (method.family == "reference"), method.name
 
 
 def test_the_truth_of_the_test_set_moves_no_decision_but_a_references() -> None:
@@ -340,7 +340,7 @@ def test_facts_are_those_of_one_rejector() -> None:
     for name, known in facts.items():
         if known:
             (method,) = methods.get([name])
-            module = method.train(bench).rejectors.module(0)
+            module = method.fit_on(bench)[0].module(0)
             assert known["parameters"] == sum(parameter.numel() for parameter in module.parameters())
             assert known["multiply_adds"] > 0
             assert known["steps"] > 0

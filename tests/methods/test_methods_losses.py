@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from losses_maker import LEARNED, answers, bench_of, learned, make_pool, outcomes_by_right, prices_of
+from losses_maker import LEARNED, TrainedFor, answers, learned, loss_of, make_pool, prices_of, score_of
 from torch import Tensor
 
 from l2h.costs import Costs
 from l2h.losses import weighted_log_loss
-from l2h.methods import Prices
 from l2h.methods.abstention import abstention_loss
 from l2h.methods.binary import binary_loss, calibrating_beta
 from l2h.methods.deferral import (
@@ -24,7 +23,7 @@ from l2h.methods.deferral import (
     two_stage_score_loss,
 )
 from l2h.methods.learned import bounded_exp
-from l2h.training import Pool
+from l2h.training import SamplePool
 
 # All sums of powers of two: exact in the single precision that prices are kept in.
 CHEAP, DEAR = Costs(c_e=0.125, c_1=0.5), Costs(c_e=0.25, c_1=1.25)
@@ -80,7 +79,7 @@ def samples_of(name: str) -> list[Sample]:
     return TWO if learned(name).classes == 2 else THREE
 
 
-def pool_of(samples: list[Sample], dtype: torch.dtype = torch.float64) -> Pool:
+def pool_of(samples: list[Sample], dtype: torch.dtype = torch.float64) -> SamplePool:
     return make_pool(
         [s.y for s in samples],
         [s.client for s in samples],
@@ -95,10 +94,9 @@ def normal(*shape: int, seed: int) -> Tensor:
     return 2 * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def trained_for(name: str, costs: list[Costs]) -> Prices:
+def trained_for(name: str, costs: list[Costs]) -> TrainedFor:
     """The method's prices on a bench whose server errs on one calibration sample in four."""
-    calibration = outcomes_by_right([True] * 8, [True] * 6 + [False] * 2, np.zeros((8, 1)))
-    return learned(name).prices(bench_of(calibration, costs))
+    return TrainedFor(tuple(costs), 6 / 8)
 
 
 def psi(z: float) -> float:
@@ -208,7 +206,7 @@ def test_every_learned_method_has_its_formula_here_and_the_samples_have_every_ou
 def test_the_loss_is_that_of_the_formula(name: str) -> None:
     samples = samples_of(name)
     scores = normal(len(PRICES), len(samples), 2, seed=1)
-    found = learned(name).loss(scores, pool_of(samples), trained_for(name, PRICES))
+    found = loss_of(learned(name), scores, pool_of(samples), trained_for(name, PRICES))
     by_hand = [
         [FORMULAS[name](*pair, sample, costs) for pair, sample in zip(row, samples, strict=True)]
         for row, costs in zip(scores.tolist(), PRICES, strict=True)
@@ -223,8 +221,8 @@ def test_single_precision_gives_the_same_loss(name: str) -> None:
     samples = samples_of(name)
     scores = normal(len(PRICES), len(samples), 2, seed=2)
     prices = trained_for(name, PRICES)
-    double = learned(name).loss(scores, pool_of(samples), prices)
-    single = learned(name).loss(scores.float(), pool_of(samples, torch.float32), prices)
+    double = loss_of(learned(name), scores, pool_of(samples), prices)
+    single = loss_of(learned(name), scores.float(), pool_of(samples, torch.float32), prices)
     assert single.dtype == torch.float32
     # float32 carries seven digits; exponents of up to 10 lose one of them.
     torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-5)
@@ -235,11 +233,11 @@ def test_a_rejectors_loss_depends_on_its_own_price_only(name: str) -> None:
     samples, method = samples_of(name), learned(name)
     pool, scores = pool_of(samples), normal(1, len(samples), 2, seed=3)
     others = [Costs(0.0, 1.5), Costs(1.0, 2.0), DEAR]
-    alone = method.loss(scores, pool, trained_for(name, [CHEAP]))[0]
+    alone = loss_of(method, scores, pool, trained_for(name, [CHEAP]))[0]
     for other in others:
-        both = method.loss(scores.expand(2, -1, -1), pool, trained_for(name, [CHEAP, other]))
+        both = loss_of(method, scores.expand(2, -1, -1), pool, trained_for(name, [CHEAP, other]))
         assert torch.equal(both[0], alone)
-        turned = method.loss(scores.expand(2, -1, -1), pool, trained_for(name, [other, CHEAP]))
+        turned = loss_of(method, scores.expand(2, -1, -1), pool, trained_for(name, [other, CHEAP]))
         assert torch.equal(turned[1], alone)
         # And on that it does depend, unless one rejector answers for every price.
         assert torch.equal(both[1], alone) == method.any_price
@@ -250,7 +248,7 @@ def test_only_the_priced_heads_are_two_scores(name: str) -> None:
     samples = samples_of(name)
     pool, scores = pool_of(samples), normal(2, len(samples), 2, seed=4)
     prices = trained_for(name, PRICES)
-    before, after = (learned(name).loss(s, pool, prices) for s in (scores, scores + 3.0))
+    before, after = (loss_of(learned(name), s, pool, prices) for s in (scores, scores + 3.0))
     # Adding to both scores rounds them by 1e-15, and exponentials carry that on.
     assert torch.allclose(before, after, rtol=1e-12) == (not name.startswith("priced"))
 
@@ -267,7 +265,7 @@ def test_a_method_learns_of_the_server_what_its_traits_say(name: str) -> None:
     )
     prices = trained_for(name, PRICES)
     assert method.traits is not None
-    differ = not torch.equal(method.loss(scores, pool, prices), method.loss(scores, other, prices))
+    differ = not torch.equal(loss_of(method, scores, pool, prices), loss_of(method, scores, other, prices))
     assert differ == method.traits.learns_server
 
 
@@ -276,7 +274,7 @@ def test_a_method_learns_of_the_server_what_its_traits_say(name: str) -> None:
 def test_losses_and_gradients_are_finite_at_extreme_scores(name: str, pair: list[float]) -> None:
     samples = samples_of(name)
     scores = torch.tensor(pair).expand(2, len(samples), 2).clone().requires_grad_()
-    loss = learned(name).loss(scores, pool_of(samples, torch.float32), trained_for(name, PRICES))
+    loss = loss_of(learned(name), scores, pool_of(samples, torch.float32), trained_for(name, PRICES))
     loss.sum().backward()
     assert loss.dtype == torch.float32
     assert torch.isfinite(loss).all()
@@ -290,7 +288,7 @@ def slope(name: str, samples: list[Sample], sent: float) -> Tensor:
     """Of the summed loss in ``sent = r_2 - r_1``, the same for all samples; one a price, or one a price and head."""
     scores = torch.tensor([-sent / 2, sent / 2], dtype=torch.float32).expand(2, len(samples), 2)
     scores = scores.clone().requires_grad_()
-    learned(name).loss(scores, pool_of(samples, torch.float32), trained_for(name, PRICES)).sum().backward()
+    loss_of(learned(name), scores, pool_of(samples, torch.float32), trained_for(name, PRICES)).sum().backward()
     assert scores.grad is not None
     along = scores.grad.sum(dim=1) * torch.tensor([-0.5, 0.5])
     return along if name.startswith("priced") else along.sum(dim=1)
@@ -318,13 +316,13 @@ def test_the_gradient_is_that_of_finite_differences(name: str) -> None:
     samples = samples_of(name)
     pool, prices = pool_of(samples), trained_for(name, PRICES)
     scores = normal(2, len(samples), 2, seed=6).requires_grad_()
-    assert torch.autograd.gradcheck(lambda at: learned(name).loss(at, pool, prices), (scores,))
+    assert torch.autograd.gradcheck(lambda at: loss_of(learned(name), at, pool, prices), (scores,))
 
 
 def test_the_gradients_of_the_functions_are_those_of_finite_differences() -> None:
     n, K = 6, 4
     right, server = torch.arange(n) % 2 == 0, torch.arange(n) % 3 == 0
-    y, prices = torch.arange(n) % K, prices_of(PRICES)
+    y, prices = torch.arange(n) % K, prices_of(PRICES).tensors()
     remote, highest = prices.remote(server).double(), prices.highest.double()
     free = normal(2, n, seed=7).requires_grad_()
     classes = normal(n, K, seed=8).requires_grad_()
@@ -396,25 +394,26 @@ def test_two_stage_scores_are_the_shifted_loss_with_the_best_class_in_the_place_
     scores = normal(2, len(THREE), seed=14)
     pool, prices = pool_of(THREE), prices_of(PRICES)
     best = torch.tensor([math.log(max(s.client)) for s in THREE], dtype=torch.float64)
-    remote = prices.remote(pool.server_correct)
-    found = two_stage_score_loss(scores, best, pool.client_correct, remote, prices.highest)
+    tensors = prices.tensors()
+    remote = tensors.remote(pool.server_correct)
+    found = two_stage_score_loss(scores, best, pool.client_correct, remote, tensors.highest)
     pairs = torch.stack([best.expand_as(scores), scores], dim=-1)
     # Values of the order of 10.
-    torch.testing.assert_close(found, learned("shifted-separate").loss(pairs, pool, prices), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found, loss_of(learned("shifted-separate"), pairs, pool, prices), rtol=1e-12, atol=1e-12)
 
 
 def test_with_a_logistic_phi_the_two_stage_rejector_would_be_the_swapped_loss() -> None:
     scores, pool, prices = normal(2, len(THREE), 2, seed=15), pool_of(THREE), prices_of(PRICES)
     r = (scores[..., 0] - scores[..., 1]).numpy()
-    wrong, cost = (~pool.client_correct).numpy(), prices.remote(pool.server_correct).numpy()
+    wrong, cost = (~pool.client_correct).numpy(), prices.tensors().remote(pool.server_correct).numpy()
     by_hand = wrong * np.log1p(np.exp(r)) + cost * np.log1p(np.exp(-r))
     # Values of the order of 10.
-    np.testing.assert_allclose(learned("swapped-separate").loss(scores, pool, prices).numpy(), by_hand, rtol=1e-12)
+    np.testing.assert_allclose(loss_of(learned("swapped-separate"), scores, pool, prices).numpy(), by_hand, rtol=1e-12)
 
 
 def test_the_papers_loss_is_the_shifted_one_only_where_asking_costs_1_at_most() -> None:
     scores, pool, prices = normal(2, len(THREE), 2, seed=16), pool_of(THREE), prices_of(PRICES)
-    published, bounded = (learned(name).loss(scores, pool, prices) for name in ("l2h-paper", "shifted-separate"))
+    published, bounded = (loss_of(learned(name), scores, pool, prices) for name in ("l2h-paper", "shifted-separate"))
     assert torch.equal(published[0], bounded[0])
     assert not torch.isclose(published[1], bounded[1]).any()
     # They differ by the shift on both sides.
@@ -423,7 +422,7 @@ def test_the_papers_loss_is_the_shifted_one_only_where_asking_costs_1_at_most() 
 
 
 def test_abstaining_costs_what_asking_costs_on_average() -> None:
-    prices = trained_for("lwa-separate", PRICES)
+    prices = trained_for("lwa-separate", PRICES).tensors("lwa-separate")
     for place in (prices.remote_right, prices.remote_wrong):
         assert place[:, 0].tolist() == [c.c_e + c.c_1 * SERVER_ERROR for c in PRICES]
     assert prices.local_right[:, 0].tolist() == [0.0, 0.0]
@@ -433,7 +432,7 @@ def test_abstaining_costs_what_asking_costs_on_average() -> None:
 def scored(name: str, defer: np.ndarray, stated: np.ndarray, costs: Costs) -> np.ndarray:
     """REMOTE by the rule of the paper, for deferral scores ``r_2 - r_1``."""
     scores = np.stack([np.zeros_like(defer), defer], axis=1).astype(np.float32)
-    return learned(name).score(scores, answers(stated), costs) >= 0
+    return score_of(learned(name), scores, answers(stated), costs) >= 0
 
 
 @pytest.mark.parametrize("K", [2, 3, 10])
@@ -481,6 +480,6 @@ def test_every_other_rule_is_local_iff_the_first_score_is_above_the_second(name:
 def test_one_rejector_for_every_price_takes_prices_of_any_number(name: str) -> None:
     samples, scores = samples_of(name), normal(1, len(THREE), 2, seed=20)
     pool = pool_of(samples)
-    one, two = (learned(name).loss(scores, pool, trained_for(name, costs)) for costs in ([CHEAP], PRICES))
+    one, two = (loss_of(learned(name), scores, pool, trained_for(name, costs)) for costs in ([CHEAP], PRICES))
     assert one.shape == (1, len(samples))
     assert torch.equal(one, two)

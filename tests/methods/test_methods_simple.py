@@ -15,8 +15,7 @@ from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
 from l2h.decision import bayes
 from l2h.errors import DataError
-from l2h.methods import Inputs, Knowing, Method, Outcomes, Rule, get
-from l2h.methods.base import Threshold
+from l2h.methods import Inputs, Method, Outcomes, ReferenceRule, Rule, ThresholdRule, get
 
 PRICES = [Costs(e, one) for e, one in ((0.0, 1.0), (0.1, 0.5), (0.1, 1.0), (0.25, 1.25), (1.0, 1.0))]
 CONFIDENCE = ["confidence", "margin", "entropy", "temperature"]
@@ -192,7 +191,7 @@ def test_equal_doubts_are_never_parted() -> None:
 # The threshold of a method's own paper
 
 
-class Scored(Threshold):
+class Scored(ThresholdRule):
     """The inputs are the scores."""
 
     def score(self, inputs: Inputs, costs: Costs) -> FloatArray:
@@ -306,7 +305,7 @@ def test_random_is_drawn_by_the_seed_alone(held: Outcomes, unseen: Outcomes) -> 
 
 
 def decide(rule: Rule, outcomes: Outcomes, costs: Costs) -> npt.NDArray[np.bool_]:
-    if isinstance(rule, Knowing):
+    if isinstance(rule, ReferenceRule):
         return rule.decide_knowing(outcomes, costs).remote
     return rule.decide(outcomes.inputs, costs).remote
 
@@ -326,7 +325,7 @@ def test_no_rule_has_a_lower_risk_than_the_oracle(costs: Costs, held: Outcomes, 
 
 def test_the_oracle_ranks_by_what_is_gained(held: Outcomes, unseen: Outcomes) -> None:
     rule = method("oracle").fit(bench_of(held, PRICES))
-    assert isinstance(rule, Knowing)
+    assert isinstance(rule, ReferenceRule)
     score = rule.decide_knowing(unseen, PRICES[1]).score
     client, server = unseen.client_correct, unseen.server_correct
     assert metrics.frontier_gain(metrics.frontier(score, client, server).area, client, server) == pytest.approx(1.0)
@@ -334,7 +333,7 @@ def test_the_oracle_ranks_by_what_is_gained(held: Outcomes, unseen: Outcomes) ->
 
 def test_the_label_free_ranking_is_that_of_the_frontiers_bound(held: Outcomes, unseen: Outcomes) -> None:
     rule = method("label-free").fit(bench_of(held, PRICES))
-    assert isinstance(rule, Knowing)
+    assert isinstance(rule, ReferenceRule)
     p = np.exp(unseen.server_log_probability.astype(float)).tolist()
     by_hand = [max(row) - row[j] for row, j in zip(p, unseen.client.label.tolist(), strict=True)]
     for costs in PRICES:
@@ -373,7 +372,7 @@ def test_references_refuse_to_decide_on_inputs_alone(name: str, held: Outcomes) 
 @pytest.mark.parametrize("name", [*TRIVIAL, *CONFIDENCE])
 def test_ordinary_rules_know_no_outcomes(name: str, held: Outcomes, unseen: Outcomes) -> None:
     rule = method(name).fit(bench_of(held, PRICES))
-    assert not isinstance(rule, Knowing)
+    assert not isinstance(rule, ReferenceRule)
     assert not hasattr(unseen.inputs, "y")
     assert not hasattr(unseen.inputs, "server_log_probability")
 

@@ -62,8 +62,8 @@ def test_a_verb_before_fit_says_so(verb: str, tmp_path: Path) -> None:
     arguments = {"predict": (X,), "judge": (X,), "save": (tmp_path / "run",)}.get(verb, (X, Y))
     with pytest.raises(NotFittedError, match=r"call fit\(X, y\) first"):
         getattr(make(), verb)(*arguments)
-    with pytest.raises(NotFittedError, match="after fit"):
-        _ = make().num_classes
+    with pytest.raises(NotFittedError, match=r"call fit\(X, y\) first"):
+        _ = make().specs
     assert not (tmp_path / "run").exists()
 
 
@@ -130,8 +130,8 @@ def test_modules_of_the_user_are_trained_as_copies(rejector: Any, recipe: str) -
     system = make(scores, given_server, given_rejector, **more).fit(X, Y, costs=Costs(c_e=0.1))
     for net, state in zip((given_server, given_rejector), before, strict=True):
         assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
-    assert not torch.equal(system.server.state_dict()["net.0.weight"], before[0]["0.weight"])
-    trained = system.rejectors.module(0).net
+    assert not torch.equal(system.fitted.server.state_dict()["net.0.weight"], before[0]["0.weight"])
+    trained = system.fitted.rejectors.module(0).net
     moved = [not torch.equal(before[1][name], tensor) for name, tensor in trained.state_dict().items()]
     assert all(moved)
     # The decision is the module's own output, in evaluation mode.
@@ -148,7 +148,7 @@ def test_a_trained_server_answers_where_it_is_asked() -> None:
     answers = system.predict(X_TEST, Costs(c_e=0))
     remote = answers.source == "remote"
     with torch.no_grad():
-        expected = system.server(torch.from_numpy(X_TEST)).argmax(1).numpy()
+        expected = system.fitted.server(torch.from_numpy(X_TEST)).argmax(1).numpy()
     assert remote.any()
     assert np.array_equal(answers.label[remote], expected[remote])
 
@@ -183,8 +183,8 @@ def test_modules_that_do_not_fit_their_place_are_refused(server: Any, rejector: 
 def test_a_fixed_server_is_asked_once_for_each_training_sample(function: Any) -> None:
     server = Counting(function)
     system = make(scores, server).fit(X, Y)
-    assert system.server is None
-    assert {row["stage"] for row in system.history} == {"rejector"}
+    assert system.fitted.server is None
+    assert {row["stage"] for row in system.fitted.history} == {"rejector"}
     assert server.count == len(X)
     asked = np.concatenate(server.asked)
     assert np.array_equal(np.sort(asked, axis=0), np.sort(X, axis=0))
@@ -216,8 +216,8 @@ def test_a_fixed_onnx_or_torch_server_is_not_trained(tmp_path: Path) -> None:
     path = onnx_file(tmp_path)
     for server, given in ((path, {}), (str(path), {}), (net, {"train_server": False})):
         system = make(scores, server, given=given).fit(X, Y)
-        assert system.server is None
-        assert {row["stage"] for row in system.history} == {"rejector"}
+        assert system.fitted.server is None
+        assert {row["stage"] for row in system.fitted.history} == {"rejector"}
         assert np.array_equal(system.evaluate(X_TEST, Y_TEST).server_label, expected)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
@@ -234,7 +234,7 @@ def test_a_new_price_needs_no_new_training() -> None:
     """The priced decisions at any prices are the formula on q_m and q_e, and nothing of the system changes."""
     system = make().fit(X, Y)
     judged = system.judge(X_TEST)
-    weights = {name: tensor.clone() for name, tensor in system.rejectors.tensors().items()}
+    weights = {name: tensor.clone() for name, tensor in system.fitted.rejectors.state_dict().items()}
     rng = np.random.default_rng(0)
     rates = []
     for _ in range(25):
@@ -245,7 +245,7 @@ def test_a_new_price_needs_no_new_training() -> None:
         assert np.array_equal(remote[clear], margin[clear] >= 0)
         rates.append(remote.mean())
     assert max(rates) - min(rates) > 0.3
-    assert all(torch.equal(weights[name], tensor) for name, tensor in system.rejectors.tensors().items())
+    assert all(torch.equal(weights[name], tensor) for name, tensor in system.fitted.rejectors.state_dict().items())
 
 
 def test_sending_falls_as_the_price_rises() -> None:
@@ -283,7 +283,7 @@ def test_a_rejector_for_a_price_answers_for_that_price_only(loss: str) -> None:
     for i, costs in enumerate(trained):
         judged = system.judge(X_TEST, costs)
         assert judged.probability is None
-        expected = system.rejectors.scores(*_inputs(system), system._context())[i].numpy()
+        expected = system.fitted.rejectors.scores(*_inputs(system), system.fitted.context)[i].numpy()
         assert np.array_equal(judged.scores, expected)
         remote = system.predict(X_TEST, costs).source == "remote"
         assert np.array_equal(remote, ~(expected[:, 0] > expected[:, 1]))
@@ -330,7 +330,7 @@ def test_calibration_cures_heads_that_say_too_much_or_too_little(factor: float) 
     system = make(scores, good_scores, rejector_stage=stage).fit(*samples(800, 11))
     X_fresh, y_fresh = samples(1500, 12)
     with torch.no_grad():
-        for name, tensor in system.rejectors.params.items():
+        for name, tensor in system.fitted.rejectors.params.items():
             if name.startswith(("head", "skip")):
                 tensor.mul_(factor)
     client_right, server_right = labels(X_fresh) == y_fresh, good_labels(X_fresh) == y_fresh
@@ -357,7 +357,7 @@ def test_calibration_keeps_the_order_of_a_head() -> None:
     before = system.judge(X_TEST)
     after = system.calibrate(*samples(400, 13)).judge(X_TEST)
     assert np.array_equal(before.scores, after.scores)
-    assert (system.platt[0, :, 0] > 0).all()
+    assert (system.fitted.calibration.platt[0, :, 0] > 0).all()
     assert np.array_equal(
         np.argsort(before.probability[:, 0], kind="stable"), np.argsort(after.probability[:, 0], kind="stable")
     )
@@ -442,7 +442,7 @@ def test_a_fixed_server_comes_back_and_stays_fixed(kind: str, tmp_path: Path) ->
     else:
         assert_same_system(system, l2h.load(folder))
     again = l2h.load(folder, server=server)
-    assert again.server is None
+    assert again.fitted.server is None
     assert_same_system(system, again)
 
 
@@ -468,9 +468,9 @@ def test_saving_again_leaves_nothing_of_the_system_before(tmp_path: Path) -> Non
     """A system without calibration, saved where one with it was, has none after loading."""
     make(tree(), loss="shifted").fit(X, Y, costs=Costs(c_e=0.1)).save(tmp_path / "run")
     system = make(tree(), recipe="paper", loss="shifted").fit(X, Y, costs=Costs(c_e=0.1))
-    assert system.held_out is None
+    assert system.fitted.calibration is None
     loaded = l2h.load(system.save(tmp_path / "run"))
-    assert loaded.held_out is None
+    assert loaded.fitted.calibration is None
     assert np.allclose(loaded.judge(X_TEST).scores, system.judge(X_TEST).scores, atol=1e-5)
 
 
@@ -499,7 +499,7 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
 def test_rejectors_of_one_price_are_told_apart_by_their_number() -> None:
     specs = [RejectorSpec("shifted", Costs(c_e=0.1), seed) for seed in (0, 1)]
     system = HelpSystem(scores, "mlp", settings=settings(loss="shifted")).fit(X, Y, specs=specs)
-    heads = system.rejectors.tensors()["head.weight"]
+    heads = system.fitted.rejectors.state_dict()["head.weight"]
     assert heads.shape[0] == 2
     assert not torch.equal(heads[0], heads[1])
     with pytest.raises(SettingsError, match="which="):
@@ -508,7 +508,7 @@ def test_rejectors_of_one_price_are_told_apart_by_their_number() -> None:
         system.predict(X_TEST, which=2)
     with pytest.raises(SettingsError, match="not for"):
         system.predict(X_TEST, Costs(c_e=0.3), which=1)
-    expected = system.rejectors.scores(*_inputs(system), system._context()).numpy()
+    expected = system.fitted.rejectors.scores(*_inputs(system), system.fitted.context).numpy()
     for which in (0, 1):
         assert np.array_equal(system.judge(X_TEST, which=which).scores, expected[which])
         report = system.evaluate(X_TEST, Y_TEST, which=which)

@@ -154,13 +154,13 @@ def test_sync_at_every_step_is_algorithm_1_bit_for_bit() -> None:
     """S = 1 is what a rejector gets that asks for nothing, also beside rejectors for which copies are kept."""
     costs = PRICES[1]
     plain, every_step = train([RejectorSpec("paper", costs)]), train([RejectorSpec("paper", costs, sync=1)])
-    for name, tensor in plain.rejectors.tensors().items():
-        assert torch.equal(tensor, every_step.rejectors.tensors()[name]), name
+    for name, tensor in plain.rejectors.state_dict().items():
+        assert torch.equal(tensor, every_step.rejectors.state_dict()[name]), name
     pair = train([RejectorSpec("paper", costs, sync=1), RejectorSpec("paper", costs, sync=1)])
     beside = train([RejectorSpec("paper", costs, sync=1), RejectorSpec("paper", costs, sync=EPOCHS * STEPS)])
-    for name, tensor in beside.rejectors.tensors().items():
-        assert torch.equal(tensor[0], pair.rejectors.tensors()[name][0]), name
-        assert torch.equal(pair.rejectors.tensors()[name][0], pair.rejectors.tensors()[name][1]), name
+    for name, tensor in beside.rejectors.state_dict().items():
+        assert torch.equal(tensor[0], pair.rejectors.state_dict()[name][0]), name
+        assert torch.equal(pair.rejectors.state_dict()[name][0], pair.rejectors.state_dict()[name][1]), name
 
 
 @pytest.mark.parametrize("spans", [[(0, 13)], [(2, 5), (7, 8), (8, 10)], [(0, 1)]], ids=str)

@@ -24,9 +24,9 @@ from l2h.decision import RejectorSpec
 from l2h.errors import ModelError
 from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
+from l2h.training import BatchLoss, RejectorBatch, RejectorStage
 from l2h.training.alternating import AlternatingStage
 from l2h.training.loop import run_stage
-from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorStage
 
 PRICES = (Costs(c_e=0.05, c_1=0.5), Costs(c_e=0.3, c_1=1.25))
 POOL = pool(160, seed=1)

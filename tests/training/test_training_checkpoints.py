@@ -28,10 +28,10 @@ from l2h.errors import CheckpointError, ResumeError, RunError
 from l2h.experiments.runs import RunTarget, read_config
 from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
+from l2h.training import BatchLoss, RejectorBatch, RejectorStage
 from l2h.training.alternating import AlternatingStage
 from l2h.training.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from l2h.training.loop import Context, run_stage
-from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorStage
 from l2h.training.server import ServerStage
 
 OLD = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}

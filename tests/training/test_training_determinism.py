@@ -48,8 +48,8 @@ def fit_images(seed: int) -> HelpSystem:
 
 
 def weights(system: HelpSystem) -> dict[str, torch.Tensor]:
-    server = {f"server/{name}": tensor for name, tensor in system.server.state_dict().items()}
-    return server | {f"rejector/{name}": tensor for name, tensor in system.rejectors.tensors().items()}
+    server = {f"server/{name}": tensor for name, tensor in system.fitted.server.state_dict().items()}
+    return server | {f"rejector/{name}": tensor for name, tensor in system.fitted.rejectors.state_dict().items()}
 
 
 def assert_identical(one: HelpSystem, two: HelpSystem) -> None:

@@ -14,10 +14,10 @@ from l2h.decision import RejectorSpec
 from l2h.models.rejectors import build_rejector, client_view, client_view_size
 from l2h.models.scaling import InputScale
 from l2h.settings import StageSettings
+from l2h.training import BatchLoss, RejectorBatch, RejectorStage, SamplePool
 from l2h.training.capture import RecordedStep
 from l2h.training.grouped import _convolve_windows
 from l2h.training.loop import run_stage
-from l2h.training.rejectors import BatchLoss, Pool, RejectorBatch, RejectorStage
 
 REJECTORS = 3
 SHAPES = {"32 pixels": (3, 32, 32), "8 pixels, padded": (1, 8, 8), "oblong": (2, 9, 14), "vectors": (5,)}
@@ -174,7 +174,7 @@ def test_a_module_taken_out_of_a_batch_of_groups_says_what_it_said_there(kind: s
         assert_close(rejectors(x, view)[i], rejectors.module(i)(x, view), f"rejector {i}")
 
 
-def image_pool(n: int, seed: int) -> Pool:
+def image_pool(n: int, seed: int) -> SamplePool:
     generator = torch.Generator().manual_seed(seed)
     return replace(pool(n, seed), x=(torch.rand(n, 1, 8, 8, generator=generator) * 255).to(torch.uint8))
 

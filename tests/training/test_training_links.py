@@ -174,9 +174,11 @@ def fitted(**how: Any) -> HelpSystem:
 
 def same(one: HelpSystem, two: HelpSystem) -> bool:
     """Rejectors, bit for bit; the servers must be anyway."""
-    server, again = one.server.state_dict(), two.server.state_dict()
+    server, again = one.fitted.server.state_dict(), two.fitted.server.state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in server.items())
-    return all(torch.equal(t, two.rejectors.tensors()[name]) for name, t in one.rejectors.tensors().items())
+    return all(
+        torch.equal(t, two.fitted.rejectors.state_dict()[name]) for name, t in one.fitted.rejectors.state_dict().items()
+    )
 
 
 def test_a_sync_at_every_step_is_the_run_that_pays_per_request_bit_for_bit(tmp_path: Path) -> None:
@@ -186,7 +188,9 @@ def test_a_sync_at_every_step_is_the_run_that_pays_per_request_bit_for_bit(tmp_p
     for sync in (1, "1", f"trace:{trace}"):
         linked = fitted(specs=[RejectorSpec("shifted", COSTS, sync=sync)])
         assert same(paid, linked), sync
-        untimed = [[{k: v for k, v in row.items() if k != "seconds"} for row in s.history] for s in (paid, linked)]
+        untimed = [
+            [{k: v for k, v in row.items() if k != "seconds"} for row in s.fitted.history] for s in (paid, linked)
+        ]
         assert untimed[0] == untimed[1]
     for sync in (2, "epoch", "onoff:3:9"):
         assert not same(paid, fitted(specs=[RejectorSpec("shifted", COSTS, sync=sync)])), f"{sync} makes no difference"
@@ -198,8 +202,11 @@ def test_rejectors_over_several_links_are_those_over_each(tmp_path: Path) -> Non
     together = fitted(specs=[RejectorSpec("shifted", COSTS, sync=sync) for sync in links])
     for i, sync in enumerate(links):
         alone = fitted(specs=[RejectorSpec("shifted", COSTS, sync=sync)])
-        for name, tensor in alone.rejectors.tensors().items():
-            assert torch.allclose(together.rejectors.tensors()[name][i], tensor[0], rtol=1e-4, atol=1e-5), (sync, name)
+        for name, tensor in alone.fitted.rejectors.state_dict().items():
+            assert torch.allclose(together.fitted.rejectors.state_dict()[name][i], tensor[0], rtol=1e-4, atol=1e-5), (
+                sync,
+                name,
+            )
 
 
 @pytest.fixture

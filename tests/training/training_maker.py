@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from l2h.decision import RejectorSpec
 from l2h.models.rejectors import build_rejector, client_view, client_view_size
 from l2h.settings import Settings
-from l2h.training import Context, Pool, RejectorBatch
+from l2h.training import Context, RejectorBatch, SamplePool
 
 CPU = torch.device("cpu")
 CLASSES = 3
@@ -59,14 +59,14 @@ def named_rejector(kind: str, seed: int, view: Tensor) -> nn.Module:
     return net
 
 
-def pool(n: int, seed: int) -> Pool:
+def pool(n: int, seed: int) -> SamplePool:
     """Outcomes of a client and a server that are right more often where the first feature is large."""
     x, y = samples(n, seed)
     log_p = client_log_probability(x)
     rng = np.random.default_rng(seed + 100)
     teacher = torch.softmax(torch.from_numpy(rng.normal(size=(n, CLASSES)).astype(np.float32)), dim=-1)
     server_correct = torch.from_numpy(rng.random(n)) < torch.sigmoid(1 + x[:, 0])
-    return Pool(
+    return SamplePool(
         x=x,
         view=client_view(log_p),
         y=y,

@@ -121,6 +121,13 @@ class Judgement:
         return np.asarray(np.where(on_side, self.expected_costs(costs), np.inf).argmin(axis=1))
 
     @property
+    def stated(self) -> dict[str, FloatArray]:
+        """Return the stated probabilities (n,) by the answerer's name; empty without probabilities."""
+        if self.probability is None:
+            return {}
+        return {answerer.name: self.probability[:, k] for k, answerer in enumerate(self.answerers)}
+
+    @property
     def gain(self) -> FloatArray:
         """Return (n,), what the frontier ranks by: the expected gain in accuracy, or the difference of the scores."""
         local, remote = self._sides(self.scores if self.probability is None else self.probability, np.max)

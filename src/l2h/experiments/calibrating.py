@@ -63,7 +63,7 @@ def calibrate_run(
     X, y = run.calibration_samples(data)
     system.calibrate(X, y)
     costs = system.specs[0].costs or run.costs(c_e, c_1)
-    held_out = system.held_out_judgement(0)
+    held_out = system.require_fitted().held_out_judgement(0)
     thresholds = {
         str(bound): Policy(lambda *_: (0, costs), True, lambda _: held_out, bound).threshold(costs, 0)
         for bound in bounds

@@ -9,7 +9,7 @@ from typing import Any
 
 from l2h.costs import Costs
 from l2h.data import Dataset
-from l2h.decision import RejectorSpec
+from l2h.decision import RejectorSpec, fitting_rejectors
 from l2h.errors import RunError
 from l2h.experiments import runs
 from l2h.experiments.finished import open_run
@@ -91,7 +91,7 @@ def evaluate_system(
     return [
         Evaluation(system.evaluate(X, y, costs, limit=limit, rule=rule, which=which), system.specs[which], limit, rule)
         for costs in prices
-        for which in system.answering(costs)
+        for which in fitting_rejectors(system.specs, costs)
         for limit in bounds
     ]
 
@@ -100,7 +100,7 @@ def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path
     """Evaluate at every price of the plan, and write the metrics of the first price into the run folder."""
     results = evaluate_system(system, dataset, plan.costs)
     runs.write_metrics(folder, results[0].as_dict())
-    return Evaluations(results, dataset, plan.as_dict(), system.specs, system.history)
+    return Evaluations(results, dataset, plan.as_dict(), system.specs, system.require_fitted().history)
 
 
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:

@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h import methods
 from l2h.classifiers import Classifier, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, SettingsError, UnknownNameError
+from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
+from l2h.system.preparing import choose_method
 from l2h.training import Context, train_classifier
-from l2h.training.honest import CROSSFIT_UP_TO
 from l2h.training.links import parse_link
 from l2h.training.loop import derive, seeded
+from l2h.training.targets import CROSSFIT_UP_TO
 
 STAND_INS = ("tree", *NAMES)
 REJECTORS = ("attached", "separate")
@@ -42,7 +45,7 @@ class Plan:
             rest is for the server and the rejector.
         calibration: share of the training samples kept for calibration alone.
         server: a model's name, or the file of a fixed server.
-        rejector: ``attached`` or ``separate``.
+        rejector: ``attached`` or ``separate``; with a method, the one that it uses.
         c_1: inaccuracy costs; the first is the one reported.
         c_e: prices of a request; the first is the one reported.
         sync: links over which copies of the server reach the rejector (recipe ``paper``), one rejector each.
@@ -50,6 +53,8 @@ class Plan:
         server_options: of the named server.
         rejector_options: of the rejector.
         settings: of the training.
+        method: name of the method that trains the rejector; None for the one that loss and rejector spell.
+        method_files: Python files that register methods.
     """
 
     data: str
@@ -67,6 +72,8 @@ class Plan:
     server_options: dict[str, Any] = field(default_factory=dict)
     rejector_options: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
+    method: str | None = None
+    method_files: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         cost_grid(self.c_1, self.c_e)
@@ -82,6 +89,14 @@ class Plan:
             raise UnknownNameError(f"unknown model {self.server!r}; known: {', '.join(NAMES)}, or a file (.onnx)")
         if self.rejector not in REJECTORS:
             raise UnknownNameError(f"unknown rejector {self.rejector!r}; known: {', '.join(REJECTORS)}")
+        choose_method(self.learned, self.rejector, self.settings)
+
+    @property
+    def learned(self) -> Learned | None:
+        """The method by its name; None for the one that loss and rejector spell."""
+        for file in self.method_files:
+            methods.load_file(file)
+        return None if self.method is None else methods.find_learned(self.method)
 
     @property
     def costs(self) -> list[Costs]:
@@ -102,13 +117,13 @@ class Plan:
             raise SettingsError(f"--sync names a link twice: {', '.join(self.sync)}")
         for sync in self.sync:
             parse_link(sync)  # a trace that cannot be read is refused here, before anything is written or trained
-        if settings.loss == "priced":
-            return [RejectorSpec()]
-        return [RejectorSpec(settings.loss, costs, sync=sync) for costs in self.costs for sync in self.sync]
+        specs = choose_method(self.learned, self.rejector, settings)[0].specs(self.costs)
+        return [spec if spec.costs is None else replace(spec, sync=sync) for spec in specs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return asdict(self)
+        values = asdict(self)
+        return {name: value for name, value in values.items() if value or not name.startswith("method")}
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:
@@ -200,6 +215,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
         client=client,
         server=plan.server,
         rejector=plan.rejector,
+        method=plan.learned,
         settings=plan.settings,
         class_names=dataset.class_names,
         dataset=dataset.name,

@@ -8,7 +8,7 @@ from pathlib import Path
 from l2h.data import Dataset
 from l2h.errors import ClientError
 from l2h.experiments.plan import Plan, divide, make_client, make_system
-from l2h.experiments.runs import RunTarget
+from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.system import HelpSystem
 from l2h.training import Progress
 from l2h.training.loop import repeatable
@@ -40,15 +40,14 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
     with repeatable(plan.settings, context.device):
         client = make_client(plan, dataset, parts, context)
     system = make_system(plan, dataset, client)
+    context.history_file = target.folder / HISTORY
     system.fit(
         *parts.train,
         specs=plan.specs,
+        held_out_rows=parts.held_out_rows,
         run=target.folder,
         resume=target.resume,
-        checkpoint_every=target.checkpoint_every,
-        progress=progress,
-        earlier=context.history,
-        held_out_rows=parts.held_out_rows,
+        context=context,
     )
     system.calibrate(*parts.calibration)
     system.save(target.folder)

@@ -19,7 +19,7 @@ from l2h.files import digest
 from l2h.models import NAMES
 from l2h.settings import PAPER_SERVER
 from l2h.system import HelpSystem
-from l2h.system.persistence import save_server
+from l2h.system.saving import save_server
 from l2h.training import Context, Progress, Trained
 from l2h.training.building import server_builder
 from l2h.training.exchange import ExchangeError
@@ -77,7 +77,7 @@ def train_client_side(
         followed = follow(job, context, link, _identity(plan, dataset, *parts.train), folder / runs.ARRIVALS)
     runs.write_json(folder / runs.LINK, followed.status.to_dict())
     _report_link(followed)
-    system.adopt(Trained(followed.server, followed.rejectors, None), context.history)
+    system.adopt(job, Trained(followed.server, followed.rejectors, None), context.history)
     if followed.server is not None:
         system.calibrate(*parts.calibration)
     system.save(folder)

@@ -17,7 +17,7 @@ from l2h.models import InputScale
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from l2h.system import HelpSystem
+    from l2h.fitted import FittedSystem
 
 Array = npt.NDArray[Any]
 BATCHES = (1, 3, 17)
@@ -25,19 +25,17 @@ BATCHES = (1, 3, 17)
 TOLERANCE = 1e-5
 
 
-def probes(system: HelpSystem) -> list[Array]:
+def probes(fitted: FittedSystem) -> list[Array]:
     """Return batches of random samples of several sizes, spread as the training samples were."""
-    assert system.input_shape is not None
-    assert system.rejectors is not None
     rng = np.random.default_rng(0)
-    scale = getattr(system.rejectors.module(0), "input", None)
+    scale = getattr(fitted.rejectors.module(0), "input", None)
     shift, spread = np.zeros(1), np.ones(1)
     if isinstance(scale, InputScale):
         shift, spread = scale.shift.cpu().numpy(), 1 / scale.scale.cpu().numpy()
     out = []
     for n in BATCHES:
-        shape = (n, *system.input_shape)
-        if system.input_dtype == "uint8":
+        shape = (n, *fitted.input_shape)
+        if fitted.input_dtype == "uint8":
             out.append(rng.integers(0, 256, shape).astype(np.uint8))
         else:
             out.append((shift + spread * rng.standard_normal(shape)).astype(np.float32))

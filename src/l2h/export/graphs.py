@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from l2h.classifiers import FLOOR, TorchClassifier
+from l2h.methods import Learned
 from l2h.models import client_view
 
 _LOWEST = float(np.log(FLOOR))
@@ -52,16 +53,27 @@ class ClassifierGraph(nn.Module):
 
 
 class RejectorGraph(nn.Module):
-    """R rejectors as one: scores (n, R, 2) from samples and the client's answers, without the students' scores."""
+    """R rejectors as one graph, (n, R, 2), on samples and the client's answers to them; without students' scores.
 
-    def __init__(self, rejectors: Sequence[nn.Module]) -> None:
+    Args:
+        rejectors: on the CPU.
+        method: turns their outputs into the scores that decide.
+    """
+
+    def __init__(self, rejectors: Sequence[nn.Module], method: Learned) -> None:
         super().__init__()
         self.rejectors = nn.ModuleList(rejectors)
-        self.uses_client = bool(getattr(rejectors[0], "uses_client", False))
+        self.method = method
+        self.reads_client = bool(getattr(rejectors[0], "uses_client", False))
+        self.uses_client = self.reads_client or type(method).final is not Learned.final
 
     def forward(self, x: Tensor, log_probability: Tensor | None = None, embedding: Tensor | None = None) -> Tensor:
-        if not self.uses_client:
-            return torch.stack([rejector(x)[:, :2] for rejector in self.rejectors], dim=1)
-        assert log_probability is not None
-        view = client_view(log_probability, embedding)
-        return torch.stack([rejector(x, view)[:, :2] for rejector in self.rejectors], dim=1)
+        """Return the final scores."""
+        inputs: tuple[Tensor, ...] = (x,)
+        if self.reads_client:
+            assert log_probability is not None
+            inputs = (x, client_view(log_probability, embedding))
+        scores = torch.stack([rejector(*inputs)[:, :2] for rejector in self.rejectors])
+        if log_probability is not None:
+            scores = self.method.final(scores, log_probability).float()
+        return scores.transpose(0, 1)

@@ -23,7 +23,7 @@ from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from l2h.system import HelpSystem
+    from l2h.fitted import FittedSystem
 
 Array = npt.NDArray[Any]
 REJECTOR = "rejector.onnx"
@@ -60,22 +60,22 @@ class BundleModels:
         return fuse(self.client.graph, rejector)
 
 
-def export_models(system: HelpSystem, chosen: list[int]) -> BundleModels:
+def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
     """Convert the models of a system, with the rejectors of these numbers.
 
     Raises:
         ExportError: the rejector or the server cannot be converted, or a model differs from its original.
     """
-    batches = probes(system)
+    batches = probes(fitted)
     log.info("exporting the client")
-    client = export_client(system.client, system.num_classes, system.embedding_size > 0, batches)
+    client = export_client(fitted.client, fitted.num_classes, fitted.embedding_size > 0, batches)
     log.info("exporting the rejector")
-    rejector, uses_client, difference = _export_rejector(system, chosen, batches)
+    rejector, uses_client, difference = _export_rejector(fitted, chosen, batches)
     agreement = {REJECTOR: difference}
     if client.agreement is not None:
         agreement[CLIENT] = client.agreement
     log.info("exporting the server")
-    server, server_part, difference = _export_server(system, batches)
+    server, server_part, difference = _export_server(fitted, batches)
     if server is not None:
         agreement[SERVER] = difference
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
@@ -85,19 +85,18 @@ def export_models(system: HelpSystem, chosen: list[int]) -> BundleModels:
     return BundleModels(client, rejector, uses_client, fused, server, server_part, agreement)
 
 
-def _export_rejector(system: HelpSystem, chosen: list[int], batches: list[Array]) -> tuple[ModelProto, bool, float]:
+def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Array]) -> tuple[ModelProto, bool, float]:
     """Return the rejectors' model, whether it reads the client, and its largest difference from the originals."""
-    assert system.rejectors is not None
     with quiet():
-        original = RejectorGraph([system.rejectors.module(r).cpu() for r in chosen])
+        original = RejectorGraph([fitted.rejectors.module(r).cpu() for r in chosen], fitted.method)
     rng = np.random.default_rng(1)
     names = ["x"]
     if original.uses_client:
-        names += ["log_probability"] + (["embedding"] if system.embedding_size else [])
+        names += ["log_probability"] + (["embedding"] if fitted.embedding_size else [])
 
     def feeds(X: Array) -> dict[str, Array]:
-        scores = torch.from_numpy(3 * rng.standard_normal((len(X), system.num_classes)).astype(np.float32))
-        features = rng.standard_normal((len(X), system.embedding_size)).astype(np.float32)
+        scores = torch.from_numpy(3 * rng.standard_normal((len(X), fitted.num_classes)).astype(np.float32))
+        features = rng.standard_normal((len(X), fitted.embedding_size)).astype(np.float32)
         known = {"x": X, "log_probability": torch.log_softmax(scores, dim=1).numpy(), "embedding": features}
         return {name: known[name] for name in names}
 
@@ -106,23 +105,23 @@ def _export_rejector(system: HelpSystem, chosen: list[int], batches: list[Array]
     return model, original.uses_client, check_module(original, model, REJECTOR, [feeds(X) for X in batches])
 
 
-def _export_server(system: HelpSystem, batches: list[Array]) -> tuple[bytes | None, ServerPart, float]:
+def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | None, ServerPart, float]:
     """Return the server's file, the names of its input and output, and its largest difference from the original."""
     reason = ""
-    if system.fixed_server is not None:
-        exported, reason = export_fixed_server(system.fixed_server, system.num_classes, batches)
+    if fitted.fixed_server is not None:
+        exported, reason = export_fixed_server(fitted.fixed_server, fitted.num_classes, batches)
         if exported is not None:
             part = exported.part
             assert part.input is not None
             assert part.output is not None
             return exported.data, ServerPart(SERVER, part.input, part.output), exported.agreement or 0.0
-    elif system.server is None:
+    elif fitted.server is None:
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:
         warnings.warn(f"the server is not in the bundle: {reason}", L2HWarning, stacklevel=4)
         return None, ServerPart(None, "x", "scores"), 0.0
-    assert system.server is not None
-    original = copy.deepcopy(system.server).cpu()
+    assert fitted.server is not None
+    original = copy.deepcopy(fitted.server).cpu()
     model = to_onnx(original, [torch.from_numpy(batches[1][:2])], ["x"], ["scores"], "the server")
     difference = check_module(original, model, SERVER, [{"x": X} for X in batches])
     return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference

@@ -30,7 +30,7 @@ from l2h.export.models import BundleModels
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from l2h.system import HelpSystem
+    from l2h.fitted import FittedSystem
 
 Array = npt.NDArray[Any]
 #: Kept where a run takes less than this share of the float one's time: less than a twentieth is not worth the rounding.
@@ -67,16 +67,16 @@ class Int8Measurement:
 
 
 def int8_rejector(
-    system: HelpSystem, models: BundleModels, chosen: list[int], costs: Costs, X: Array, y: npt.NDArray[np.int64]
+    fitted: FittedSystem, models: BundleModels, chosen: list[int], costs: Costs, X: Array, y: npt.NDArray[np.int64]
 ) -> tuple[ModelProto, Int8Measurement]:
     """Return the rejector that the device runs, quantised where that was measured to be worth it."""
-    answers = _client_answers(system, models, X)
+    answers = _client_answers(fitted, models, X)
     client_correct = answers.label == y
-    server_correct = _server_labels(system, models, X) == y
-    at = next(i for i, r in enumerate(chosen) if system.specs[r].costs in (None, costs))
+    server_correct = _server_labels(fitted, models, X) == y
+    at = next(i for i, r in enumerate(chosen) if fitted.specs[r].costs in (None, costs))
 
     def loss(scores: Array) -> FloatArray:
-        remote = system._judgement(scores[:, at], chosen[at]).remote(costs)
+        remote = fitted.judgement(scores[:, at], chosen[at]).remote(costs)
         return generalized_loss(client_correct, server_correct, remote, costs)
 
     known = {"x": X, "log_probability": answers.log_probability, "embedding": answers.embedding}
@@ -126,18 +126,18 @@ def quantise(
     return best
 
 
-def _client_answers(system: HelpSystem, models: BundleModels, X: Array) -> ClassifierAnswers:
+def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> ClassifierAnswers:
     """Return the client's answers as the device gets them: by its file where it has one."""
     if models.client.data is None:
-        return system.client.answers(X, system.num_classes)
-    answer = exported_client(make_session(models.client.data, CLIENT, 1), models.client.part, system.num_classes)
+        return fitted.client.answers(X, fitted.num_classes)
+    answer = exported_client(make_session(models.client.data, CLIENT, 1), models.client.part, fitted.num_classes)
     batches = [X[i : i + CHUNK] for i in range(0, len(X), CHUNK)]
     return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
 
 
-def _server_labels(system: HelpSystem, models: BundleModels, X: Array) -> npt.NDArray[np.int64]:
+def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array) -> npt.NDArray[np.int64]:
     if models.server is None:
-        return np.asarray(system._server_log_probability(X).argmax(axis=1))
+        return np.asarray(fitted.server_log_probability(X).argmax(axis=1))
     session, part = make_session(models.server, SERVER, 1), models.server_part
     scores = [session.run([part.output], {part.input: X[i : i + CHUNK]})[0] for i in range(0, len(X), CHUNK)]
     return np.asarray(np.concatenate(scores).argmax(axis=1))

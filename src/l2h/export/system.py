@@ -26,7 +26,7 @@ from l2h.export.models import REJECTOR, export_models
 from l2h.export.quantising import int8_rejector
 
 if TYPE_CHECKING:
-    from l2h.system import HelpSystem
+    from l2h.fitted import FittedSystem
 
 CALIBRATION = "calibration.npz"
 #: Held-out scores kept for bounds on asking.
@@ -34,7 +34,7 @@ HELD_OUT = 2000
 
 
 def export_system(
-    system: HelpSystem,
+    fitted: FittedSystem,
     folder: str | Path,
     *,
     name: str | None = None,
@@ -49,7 +49,7 @@ def export_system(
     appears in one piece.
 
     Args:
-        system: fitted; calibrated, if bounds on asking are to be met on the device.
+        fitted: the system; calibrated, if bounds on asking are to be met on the device.
         folder: must not exist yet, or be empty.
         name: the model's, also on the wire; that of the data set where None.
         costs: the costs it is made for; those of the training where None. With the loss ``priced`` the device may use
@@ -67,21 +67,20 @@ def export_system(
         SettingsError: no rejector has this number or these costs, or no address can hold the name.
         ExportError: something cannot be exported or differs from its original, or the folder is taken.
     """
-    system._fitted()
     folder = Path(folder)
     check_target(folder, force)
-    name = _model_name(system, name)
-    chosen, costs = _choose(system, costs, which)
-    samples = None if int8 is None else system._check(*int8)
+    name = _model_name(fitted, name)
+    chosen, costs = _choose(fitted, costs, which)
+    samples = None if int8 is None else fitted.check(*int8)
     with torch.random.fork_rng(devices=[]):
-        models = export_models(system, chosen)
+        models = export_models(fitted, chosen)
         rejector, measured = models.on_device(models.rejector), None
         if samples is not None:
-            rejector, measured = int8_rejector(system, models, chosen, costs, *samples)
+            rejector, measured = int8_rejector(fitted, models, chosen, costs, *samples)
     files: dict[str, tuple[bytes, str]] = {REJECTOR: (rejector.SerializeToString(), "device")}
     if models.client.data is not None:
         files[CLIENT] = (models.client.data, "device")
-    scores = held_out_scores(system, chosen)
+    scores = held_out_scores(fitted, chosen)
     if scores is not None:
         out = io.BytesIO()
         np.savez(out, scores=scores)
@@ -89,23 +88,23 @@ def export_system(
     if models.server is not None:
         files[SERVER] = (models.server, "server")
     table = {key: FilePart(sha256(data).hexdigest(), len(data), side) for key, (data, side) in sorted(files.items())}
-    platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if system.platt is None else system.platt[chosen]
+    platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if fitted.calibration is None else fitted.calibration.platt[chosen]
     manifest = Manifest(
         name=name,
         version=_version(table, platt),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         l2h=l2h.__version__,
-        input=InputPart(system.input_shape or (), system.input_dtype or ""),
-        classes=tuple(system.class_names or ()),
+        input=InputPart(fitted.input_shape, fitted.input_dtype),
+        classes=fitted.class_names,
         preprocessing="inside",
         client=models.client.part,
         rejector=RejectorPart(
             file=REJECTOR,
-            kind=system.rejector if isinstance(system.rejector, str) else "given",
+            kind=fitted.rejector,
             fused=models.fused,
             int8=measured is not None and measured.kept,
             uses_client=models.uses_client,
-            specs=tuple(system.specs[r] for r in chosen),
+            specs=tuple(fitted.specs[r] for r in chosen),
             platt=tuple(((float(a), float(b)), (float(c), float(d))) for (a, b), (c, d) in platt),
             int8_measured=None if measured is None else asdict(measured),
         ),
@@ -119,21 +118,21 @@ def export_system(
     return manifest
 
 
-def held_out_scores(system: HelpSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
+def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
     """Return the scores of the last calibration, (R, n, 2), of at most :data:`HELD_OUT` samples drawn evenly."""
-    if system.held_out is None:
+    if fitted.calibration is None:
         return None
-    scores = system.held_out.scores[chosen]
+    scores = fitted.calibration.held_out.scores[chosen]
     rows = np.unique(np.linspace(0, scores.shape[1] - 1, min(scores.shape[1], HELD_OUT)).round().astype(int))
     return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
 
 
-def _choose(system: HelpSystem, costs: Costs | None, which: int | None) -> tuple[list[int], Costs]:
+def _choose(fitted: FittedSystem, costs: Costs | None, which: int | None) -> tuple[list[int], Costs]:
     """Return the numbers of the rejectors to export and the costs that the bundle is made for."""
     if which is None and costs is None:
-        costs = system.specs[0].costs
-    number, costs = system._rejector_for(costs, which)
-    return list(range(len(system.specs))) if which is None else [number], costs
+        costs = fitted.specs[0].costs
+    number, costs = fitted.select(costs, which)
+    return list(range(len(fitted.specs))) if which is None else [number], costs
 
 
 def _version(table: dict[str, FilePart], platt: npt.NDArray[Any]) -> str:
@@ -141,9 +140,9 @@ def _version(table: dict[str, FilePart], platt: npt.NDArray[Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _model_name(system: HelpSystem, name: str | None) -> str:
+def _model_name(fitted: FittedSystem, name: str | None) -> str:
     if name is None:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", system.dataset).strip("-._")[:64] or "unnamed"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", fitted.dataset).strip("-._")[:64] or "unnamed"
     if not NAME.fullmatch(name):
         raise SettingsError(
             f"name={name!r} cannot be part of an address: at most 128 letters, digits, '.', '_' and '-', beginning "

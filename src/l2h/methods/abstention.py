@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
+from l2h.costs import Costs
 from l2h.methods.base import Traits
-from l2h.methods.bench import Bench
 from l2h.methods.learned import Learned, Prices, bounded_exp, local_score
-from l2h.training import Pool
+from l2h.training import SamplePool
 
 
 def abstention_loss(r: Tensor, client_correct: Tensor, cost: Tensor) -> Tensor:
-    """``1[m != y] exp(r) + c exp(-r)``: the exponential loss with alpha = beta = 1 for a predictor that is fixed.
+    """Return ``1[m != y] exp(r) + c exp(-r)``: the exponential loss with alpha = beta = 1 for a fixed predictor.
 
     Its minimiser is ``r = ln(c / P(m != y | x)) / 2``, above 0 (LOCAL) iff the client errs less often than abstaining
     costs.
@@ -37,13 +40,11 @@ class SeparateLWA(Learned):
     traits = published_traits = Traits(separate=True, learns_client=True, learns_server=False, asynchronous=None)
     net = "separate"
 
-    def prices(self, bench: Bench) -> Prices:
-        """With the mean cost of asking in both of the server's places."""
-        prices = super().prices(bench)
-        right = float(bench.calibration.server_correct.mean())
-        mean = right * prices.remote_right + (1 - right) * prices.remote_wrong
+    def prices(self, costs: Sequence[Costs], device: torch.device, server_accuracy: float) -> Prices:
+        """Return prices with the mean cost of asking in both of the server's places."""
+        prices = super().prices(costs, device, server_accuracy)
+        mean = server_accuracy * prices.remote_right + (1 - server_accuracy) * prices.remote_wrong
         return Prices(prices.local_right, prices.local_wrong, mean, mean)
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """:func:`abstention_loss`."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return abstention_loss(local_score(scores), pool.client_correct, prices.remote_right - prices.local_right)

@@ -30,8 +30,8 @@ class Traits:
     Attributes:
         separate: the rejector decides from the input alone, before the client runs.
         learns_client: its ranking of inputs depends on what the client does with each of them.
-        learns_server: likewise on which of them the server gets right; how often it does on the whole may set a
-            threshold.
+        learns_server: its ranking depends on which inputs the server gets right; how often it is right on the whole may
+            set a threshold.
         asynchronous: its loss trains the rejector alone, so that server and rejector can be trained in different
             places; False where one loss trains a classifier as well; None where there is no server in it.
     """
@@ -42,7 +42,7 @@ class Traits:
     asynchronous: bool | None
 
     def as_dict(self) -> dict[str, bool | None]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
@@ -67,10 +67,10 @@ class Rule(ABC):
 
     @abstractmethod
     def decide(self, inputs: Inputs, costs: Costs) -> Choice:
-        """Decisions at these prices, which are among those of the bench."""
+        """Decide at these prices, which are among those of the bench."""
 
     def facts(self, inputs: Inputs, y: npt.NDArray[np.int64]) -> dict[str, float]:
-        """Figures beside the decisions: how large, how long trained. None for most."""
+        """Return figures beside the decisions: how large, how long trained. None for most."""
         return {}
 
 
@@ -103,14 +103,10 @@ class Method(ABC):
 
     @abstractmethod
     def fit(self, bench: Bench) -> Rule:
-        """Whatever is to be learned or chosen, from the bench's training and calibration samples."""
+        """Learn or choose whatever the method needs from the bench's training and calibration samples."""
 
     def check(self, num_classes: int) -> None:
-        """Refuse a number of classes that the method is not made for.
-
-        Raises:
-            SettingsError: with what to do.
-        """
+        """Raise ``SettingsError`` for a number of classes that the method is not made for."""
         if self.classes is not None and num_classes != self.classes:
             raise SettingsError(
                 f"method {self.name!r} is for {self.classes} classes, the data have {num_classes}: leave it out, or "
@@ -118,7 +114,7 @@ class Method(ABC):
             )
 
     def card(self) -> dict[str, Any]:
-        """What it says of itself, as plain values."""
+        """Return what the method says of itself, as plain values."""
         return {
             "name": self.name,
             "title": self.title,
@@ -132,7 +128,7 @@ class Method(ABC):
         }
 
 
-class Threshold(Rule):
+class ThresholdRule(Rule):
     """Send where a score is high enough: the threshold is chosen for each price on the calibration samples.
 
     It is the one of the lowest risk there. A method whose paper has a threshold of its own keeps that one unless the
@@ -150,10 +146,10 @@ class Threshold(Rule):
 
     @abstractmethod
     def score(self, inputs: Inputs, costs: Costs) -> FloatArray:
-        """(n,), larger is sent first."""
+        """Return (n,), larger is sent first."""
 
     def threshold(self, costs: Costs) -> float:
-        """REMOTE iff the score is not below it."""
+        """Return the threshold for these prices: REMOTE iff the score is not below it."""
         if costs not in self._thresholds:
             self._thresholds[costs] = self._choose(costs)
         return self._thresholds[costs]
@@ -172,7 +168,6 @@ class Threshold(Rule):
         return best if float(saved.mean()) > error else self.published
 
     def decide(self, inputs: Inputs, costs: Costs) -> Choice:
-        """By the threshold for these prices."""
         score = self.score(inputs, costs)
         own = None if self.published is None else score >= self.published
         return Choice(score >= self.threshold(costs), score, own)

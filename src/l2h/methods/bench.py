@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,15 +12,14 @@ import numpy.typing as npt
 
 from l2h.classifiers import ClassifierAnswers
 from l2h.costs import BoolArray, Costs, FloatArray
-from l2h.system import HelpSystem
-from l2h.training import Context, Job, Pool
-from l2h.training.honest import Pools, Served, make_pools, more_copies, serve
+from l2h.training import Context, Job, SamplePool
 from l2h.training.inference import server_log_probabilities
+from l2h.training.targets import RejectorPools, ServerOutcome, make_pools, more_copies, train_server
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a device knows of n inputs: themselves, and what its client says of them."""
+    """What a device knows of n inputs: the inputs, and what its client answers."""
 
     X: npt.NDArray[Any]
     client: ClassifierAnswers
@@ -31,7 +30,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What client and server say of n samples, and the truth.
+    """What client and server answer to n samples, and the truth.
 
     Attributes:
         X: the samples.
@@ -73,31 +72,31 @@ class Bench:
     """Everything of one seed that methods are fitted on.
 
     Args:
-        system: prepared for ``job``; its settings are those of every learned method.
-        job: of :meth:`l2h.HelpSystem.prepare`.
-        context: shared by all trainings.
+        job: samples, client and server; its rejectors are of no account.
+        context: shared by all trainings; its settings are those of every learned method.
         costs: the prices that rules must answer for.
         calibration: samples (X, y) that belong to nobody else.
-        served: a server that is there already.
+        rejector_options: of every method's net.
+        outcome: a server that is trained already.
 
-    The server is trained here, once, unless it is there already. Every learned method gets the same number of samples
-    and steps: those that learn from the server's softmax also use changed copies of the samples the server was fitted
-    to; the others, which need honest outcomes, get as many more copies of the honest samples instead.
+    The server is trained here, once, unless it is given. Every learned method gets the same number of samples and
+    steps: those that learn from the server's softmax also use changed copies of the samples that the server was fitted
+    to; the others, which need outcomes on unseen samples, get as many more copies of those instead.
     """
 
     def __init__(
         self,
-        system: HelpSystem,
         job: Job,
         context: Context,
         costs: Sequence[Costs],
         calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
-        served: Served | None = None,
+        rejector_options: Mapping[str, Any] | None = None,
+        outcome: ServerOutcome | None = None,
     ) -> None:
-        self.system, self.job, self.context = system, job, context
-        self.costs = tuple(costs)
-        self.served: Served = served or serve(job, context)
-        self.pools: Pools = make_pools(job, context, self.served)
+        self.job, self.context, self.costs = job, context, tuple(costs)
+        self.rejector_options = dict(rejector_options or {})
+        self.outcome: ServerOutcome = outcome or train_server(job, context)
+        self.pools: RejectorPools = make_pools(job, context, self.outcome)
         self.calibration = self.outcomes(*calibration)
 
     @property
@@ -107,27 +106,27 @@ class Bench:
 
     @property
     def seed(self) -> int:
-        """Of everything drawn."""
+        """Seed of everything drawn."""
         return self.context.settings.seed
 
     @cached_property
-    def soft(self) -> Pool:
-        """For methods that learn from the server's softmax."""
+    def soft(self) -> SamplePool:
+        """Samples for methods that learn from the server's softmax."""
         return self.pools.whole
 
     @cached_property
-    def honest(self) -> Pool:
-        """For methods that learn from outcomes: as many samples as :attr:`soft` has."""
-        missing = len(self.soft) - len(self.pools.honest)
-        more = more_copies(self.job, self.context, self.served, missing)
-        return self.pools.honest if more is None else Pool.join([self.pools.honest, more])
+    def unseen(self) -> SamplePool:
+        """Samples for methods that learn from outcomes: as many as :attr:`soft` has."""
+        missing = len(self.soft) - len(self.pools.unseen)
+        more = more_copies(self.job, self.context, self.outcome, missing)
+        return self.pools.unseen if more is None else SamplePool.join([self.pools.unseen, more])
 
     def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:
-        """What client and server make of samples."""
+        """Return what client and server answer to samples."""
         answers = self.job.client.answers(X, self.num_classes)
-        if self.served.server is None:
+        if self.outcome.server is None:
             assert self.job.fixed_server is not None
             log_p = self.job.fixed_server.answers(X, self.num_classes).log_probability
         else:
-            log_p = server_log_probabilities(self.served.server, X, self.context)
+            log_p = server_log_probabilities(self.outcome.server, X, self.context)
         return Outcomes(X, y, answers, log_p)

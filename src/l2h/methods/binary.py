@@ -7,7 +7,7 @@ from torch import Tensor
 
 from l2h.methods.base import Traits
 from l2h.methods.learned import Learned, Prices, bounded_exp, local_score
-from l2h.training import Pool
+from l2h.training import SamplePool
 
 
 def binary_loss(
@@ -18,7 +18,7 @@ def binary_loss(
     alpha: float | Tensor = 1.0,
     beta: float | Tensor = 1.0,
 ) -> Tensor:
-    """``c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r)``; r above 0 is LOCAL.
+    """Return ``c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r)``; r above 0 is LOCAL.
 
     Args:
         r: (R, n).
@@ -26,7 +26,7 @@ def binary_loss(
         client_correct: bool (n,).
         prices: of the rejectors.
         alpha: a parameter of the loss.
-        beta: likewise; (n,) where it depends on the sample.
+        beta: a parameter of the loss; (n,) where it depends on the sample.
     """
     wrong = prices.remote_wrong - prices.remote_right
     return (
@@ -37,7 +37,7 @@ def binary_loss(
 
 
 def calibrating_beta(server_probability: Tensor) -> Tensor:
-    """The beta, sample by sample, with which the loss has the Bayes rule: ``sqrt(p_min / p_max)`` of the posterior.
+    """Return the beta of each sample with which the loss has the Bayes rule: ``sqrt(p_min / p_max)`` of its posterior.
 
     For e at the loss's own minimiser the server's term is ``2 c_1 sqrt(p_min p_max) exp(-beta r / 2)``, whose slope at
     r = 0 is ``-beta c_1 sqrt(p_min p_max)``: with this beta that is ``-c_1 p_min``, what the server's error costs.
@@ -61,8 +61,7 @@ class BinaryL2H(Learned):
     classes = 2
     net = "separate"
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """:func:`binary_loss` with the calibrating beta."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         p = pool.server_probability.clamp(1e-6, 1 - 1e-6)
         log_odds = torch.log(p[:, 1]) - torch.log(p[:, 0])
         sign = 2.0 * pool.y - 1

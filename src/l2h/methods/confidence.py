@@ -1,4 +1,4 @@
-"""Thresholds on the client's own scores: nothing is trained but one number a price."""
+"""Thresholds on the client's own scores: nothing is trained but one number per price."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy.typing as npt
 import torch
 
 from l2h.costs import Costs, FloatArray
-from l2h.methods.base import Method, Threshold, Traits
+from l2h.methods.base import Method, ThresholdRule, Traits
 from l2h.methods.bench import Bench, Inputs
-from l2h.training.honest import fit_temperature
+from l2h.training.targets import fit_temperature
 
 LogProbability = npt.NDArray[np.float32]
 Doubt = Callable[[LogProbability], FloatArray]
 
 
 def largest(log_probability: LogProbability) -> FloatArray:
-    """One less the largest probability."""
+    """Return one less the largest probability."""
     return np.asarray(1 - np.exp(log_probability.astype(np.float64)).max(axis=1))
 
 
 def margin(log_probability: LogProbability) -> FloatArray:
-    """How close the two largest probabilities are: one less their difference."""
+    """Return how close the two largest probabilities are: one less their difference."""
     two = np.sort(np.exp(log_probability.astype(np.float64)), axis=1)[:, -2:]
     return np.asarray(1 - (two[:, 1] - two[:, 0]))
 
 
 def entropy(log_probability: LogProbability) -> FloatArray:
-    """In nats."""
+    """Return the entropy in nats."""
     log_p = log_probability.astype(np.float64)
     p = np.exp(log_p)
     return np.asarray(-np.where(p > 0, p * log_p, 0.0).sum(axis=1))
 
 
-class _Doubtful(Threshold):
+class _Doubtful(ThresholdRule):
     """Send what the client doubts."""
 
     def __init__(self, bench: Bench, doubt: Doubt) -> None:
@@ -65,7 +65,7 @@ class Confidence(Method):
         """What is compared with the threshold."""
         return largest(log_probability)
 
-    def fit(self, bench: Bench) -> Threshold:
+    def fit(self, bench: Bench) -> ThresholdRule:
         """Choose the thresholds when first asked."""
         return _Doubtful(bench, self.doubt)
 
@@ -79,7 +79,6 @@ class Margin(Confidence):
 
     @staticmethod
     def doubt(log_probability: LogProbability) -> FloatArray:
-        """:func:`margin`."""
         return margin(log_probability)
 
 
@@ -92,7 +91,6 @@ class Entropy(Confidence):
 
     @staticmethod
     def doubt(log_probability: LogProbability) -> FloatArray:
-        """:func:`entropy`."""
         return entropy(log_probability)
 
 
@@ -105,7 +103,7 @@ class Temperature(Confidence):
     change = "T and t are fitted on the calibration samples"
     published_traits = None
 
-    def fit(self, bench: Bench) -> Threshold:
+    def fit(self, bench: Bench) -> ThresholdRule:
         """Fit T on the calibration samples."""
         held = bench.calibration
         temperature = fit_temperature(torch.from_numpy(held.client.log_probability), torch.from_numpy(held.y))

@@ -5,23 +5,17 @@ What is left to train is the deferral score. The client's K scores stand where t
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from l2h.classifiers import ClassifierAnswers
-from l2h.costs import Costs, FloatArray
-from l2h.decision import Judgement
 from l2h.methods.base import Traits
 from l2h.methods.learned import Learned, Prices, bounded_exp, client_scores, local_score
-from l2h.metrics import apply_platt
-from l2h.training import Pool
+from l2h.training import SamplePool
 
 
 def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote_cost: Tensor) -> Tensor:
-    """``-sum_i (max_j c_j - c_i) ln softmax(g)_i`` over K classes and deferring, with ``c_i = 1[i != y]``.
+    """Return ``-sum_i (max_j c_j - c_i) ln softmax(g)_i`` over K classes and deferring, with ``c_i = 1[i != y]``.
 
     For costs of at most 1 it is the loss as it is known: ``-ln p_y - (1 - c_defer) ln p_defer``.
 
@@ -40,11 +34,11 @@ def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote
 
 
 def one_vs_all_loss(defer: Tensor, class_scores: Tensor, y: Tensor, server_correct: Tensor) -> Tensor:
-    """``psi(g_y) + sum_{i != y} psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d))``, psi the logistic loss.
+    """Return ``psi(g_y) + sum_{i != y} psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d))``, psi logistic.
 
     Args:
         defer: (R, n), g_d.
-        class_scores: (n, K), one logit a class.
+        class_scores: (n, K), one logit per class.
         y: int (n,).
         server_correct: bool (n,).
     """
@@ -57,7 +51,7 @@ def one_vs_all_loss(defer: Tensor, class_scores: Tensor, y: Tensor, server_corre
 def two_stage_score_loss(
     defer: Tensor, best_class: Tensor, client_correct: Tensor, remote_cost: Tensor, highest: Tensor
 ) -> Tensor:
-    """``(C - 1[m != y]) l(h, 0) + (C - c) l(h, 1)``, l the log-loss over ``(max_i h_i, h_defer)``; C = 1 as published.
+    """Return ``(C - 1[m != y]) l(h, 0) + (C - c) l(h, 1)``, l the log-loss over ``(max_i h_i, h_defer)``.
 
     Args:
         defer: (R, n), the deferral score.
@@ -71,12 +65,12 @@ def two_stage_score_loss(
 
 
 def two_stage_rejector_loss(r: Tensor, client_correct: Tensor, remote_cost: Tensor) -> Tensor:
-    """``1[m != y] phi(-r) + c phi(r)`` with ``phi(t) = exp(-t)``; r above 0 is LOCAL."""
+    """Return ``1[m != y] phi(-r) + c phi(r)`` with ``phi(t) = exp(-t)``; r above 0 is LOCAL."""
     return (~client_correct).float() * bounded_exp(r) + remote_cost * bounded_exp(-r)
 
 
 def one_vs_all_logits(log_probability: Tensor) -> Tensor:
-    """The logits of K binary classifiers that state the client's probabilities."""
+    """Return the logits of K binary classifiers that state the client's probabilities."""
     p = log_probability.exp().clamp(1e-6, 1 - 1e-6)
     return torch.log(p) - torch.log1p(-p)
 
@@ -95,15 +89,13 @@ class SoftmaxL2D(Learned):
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
     net = "attached"
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """:func:`softmax_deferral_loss`."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return softmax_deferral_loss(
             -local_score(scores), client_scores(pool), pool.y, prices.remote(pool.server_correct)
         )
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
-        """``g_d - max_i g_i``."""
-        return np.asarray(_defer(scores) - client.log_probability.max(axis=1), dtype=np.float64)
+    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
+        return beside_best_class(scores, log_probability)
 
 
 class OvAL2D(Learned):
@@ -120,15 +112,15 @@ class OvAL2D(Learned):
     net = "attached"
     any_price = True
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """:func:`one_vs_all_loss`; the prices come in at the decision."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         classes = one_vs_all_logits(client_scores(pool))
         return one_vs_all_loss(-local_score(scores), classes, pool.y, pool.server_correct)
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
-        """The saving that the stated probabilities promise."""
-        right = np.stack([client.confidence, apply_platt(_defer(scores), 1.0, 0.0)], axis=1)
-        return Judgement(right, right).saving(costs)
+    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
+        """Return logits of the client's largest probability, and of the stated one of the server."""
+        best = log_probability.amax(-1).double().exp().clamp(max=1 - 1e-12)
+        client = (torch.log(best) - torch.log1p(-best)).expand(scores.shape[:-1])
+        return torch.stack([client, -local_score(scores).double()], dim=-1)
 
 
 class TwoStageConfidence(Learned):
@@ -144,8 +136,7 @@ class TwoStageConfidence(Learned):
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
     net = "attached"
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """:func:`two_stage_score_loss`."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return two_stage_score_loss(
             -local_score(scores),
             client_scores(pool).amax(-1),
@@ -154,9 +145,8 @@ class TwoStageConfidence(Learned):
             prices.highest,
         )
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
-        """``h_d - max_i h_i``."""
-        return np.asarray(_defer(scores) - client.log_probability.max(axis=1), dtype=np.float64)
+    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
+        return beside_best_class(scores, log_probability)
 
 
 class TwoStageSeparate(Learned):
@@ -173,10 +163,11 @@ class TwoStageSeparate(Learned):
     published_traits = Traits(separate=True, learns_client=False, learns_server=True, asynchronous=True)
     net = "separate"
 
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """:func:`two_stage_rejector_loss`."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return two_stage_rejector_loss(local_score(scores), pool.client_correct, prices.remote(pool.server_correct))
 
 
-def _defer(scores: npt.NDArray[np.float32]) -> FloatArray:
-    return np.asarray(scores[:, 1] - scores[:, 0], dtype=np.float64)
+def beside_best_class(scores: Tensor, log_probability: Tensor) -> Tensor:
+    """Return the client's best log-probability and the deferral score, (..., n, 2), to be compared."""
+    best = log_probability.amax(-1).double().expand(scores.shape[:-1])
+    return torch.stack([best, -local_score(scores).double()], dim=-1)

@@ -1,12 +1,11 @@
 """Methods that train a rejector: same nets, same samples, same steps; they differ in the loss and in the rule.
 
-A rejector gives two numbers a sample. A method that has one score reads it as their difference, so that all methods
+A rejector gives two numbers per sample. A method that has one score reads it as their difference, so that all methods
 with one kind of net have the same number of parameters to train.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,22 +15,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from l2h.classifiers import ClassifierAnswers
-from l2h.costs import Costs, FloatArray
-from l2h.decision import RejectorSpec
+from l2h import metrics
+from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.decision import FREE, Judgement, RejectorSpec
 from l2h.errors import SettingsError
-from l2h.methods.base import Method, Threshold
+from l2h.methods.base import Method, ThresholdRule
 from l2h.methods.bench import Bench, Inputs
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.rejectors import client_log_probability
-from l2h.training import Pool, RejectorBatch, RejectorStage
+from l2h.training import Context, Job, Objective, RejectorBatch, SamplePool, Trained
 from l2h.training.building import rejector_builder
 from l2h.training.inference import rejector_scores
-from l2h.training.job import stage_settings
-from l2h.training.loop import run_stage
-from l2h.training.recipes import make_rejectors
+from l2h.training.recipes import fit_rejectors, train_default
 
-#: The trunk's width where the options name none: that of an attached rejector.
+#: The trunk's width in a comparison where the options name none: that of an attached rejector.
 WIDTH = 4.0
 
 
@@ -56,35 +53,90 @@ class Prices:
 
     @classmethod
     def of(cls, costs: Sequence[Costs], device: torch.device) -> Prices:
-        """On a device."""
+        """Return the prices of R rejectors on a device."""
         four = np.array([[c.c_cc, c.c_ce, c.c_sc, c.c_se] for c in costs])
         four = (four - four[:, :1]) / (four[:, 1:2] - four[:, :1])
         tensor = torch.tensor(four, dtype=torch.float32, device=device)
         return cls(*(tensor[:, k : k + 1] for k in range(4)))
 
-    def local(self, correct: Tensor) -> Tensor:
-        """(R, n), what a local answer costs."""
-        return torch.where(correct, self.local_right, self.local_wrong)
-
     def remote(self, correct: Tensor) -> Tensor:
-        """(R, n), what a remote answer costs."""
+        """Return (R, n), what a remote answer costs."""
         return torch.where(correct, self.remote_right, self.remote_wrong)
 
     @property
     def highest(self) -> Tensor:
-        """(R, 1), the highest of the four."""
+        """Return (R, 1), the highest of the four."""
         return torch.maximum(self.local_wrong, self.remote_wrong)
 
 
+class LearnedRule(ThresholdRule):
+    """Trained rejectors, with a threshold on their score chosen on calibration samples."""
+
+    published = 0.0
+
+    def __init__(self, method: Learned, bench: Bench) -> None:
+        super().__init__(bench)
+        self.method = method
+        self.rejectors, self.specs, self.steps = method.fit_on(bench)
+        self._last: tuple[Inputs, npt.NDArray[np.float32]] | None = None
+
+    def which(self, costs: Costs) -> int:
+        """Return the number of the rejector for these prices.
+
+        Raises:
+            SettingsError: the rule was fitted for others.
+        """
+        if costs not in self.bench.costs:
+            raise SettingsError(
+                f"{self.method.name} was fitted for {', '.join(map(str, self.bench.costs))}, not {costs}"
+            )
+        return 0 if self.method.any_price else self.bench.costs.index(costs)
+
+    def scores(self, inputs: Inputs, which: int) -> npt.NDArray[np.float32]:
+        """Return the outputs (n, 2) of a rejector."""
+        if self._last is None or self._last[0] is not inputs:
+            scores = rejector_scores(self.rejectors, inputs.X, inputs.client, self.bench.context)
+            self._last = (inputs, scores)
+        return np.asarray(self._last[1][which])
+
+    def judgement(self, inputs: Inputs, costs: Costs) -> Judgement:
+        """Return what the rejector for these prices makes of the inputs."""
+        which = self.which(costs)
+        return self.method.judgement(self.specs[which], self.scores(inputs, which), inputs.client.log_probability)
+
+    def score(self, inputs: Inputs, costs: Costs) -> FloatArray:
+        return self.judgement(inputs, costs).saving(costs)
+
+    def facts(self, inputs: Inputs, y: npt.NDArray[np.int64]) -> dict[str, float]:
+        """Return size, work and training of one rejector, and how right its student is where it has one."""
+        rejectors, context, job = self.rejectors, self.bench.context, self.bench.job
+        module = rejectors.module(0)
+        x = torch.from_numpy(inputs.X[:1]).to(context.device)
+        view = torch.zeros(1, client_view_size(job.num_classes, job.embedding_size))
+        args = (x, view.to(context.device)) if getattr(module, "uses_client", False) else (x,)
+        out = {
+            "parameters": float(sum(p[0].numel() for p in rejectors.params.values())),
+            "multiply_adds": float(multiply_adds(module, *args)),
+            "steps": float(self.steps),
+        }
+        if getattr(module, "classes", 0):
+            student = rejector_scores(rejectors, inputs.X, inputs.client, context, student=True)[0]
+            out["student"] = float((student.argmax(axis=1) == y).mean())
+        return out
+
+
 class Learned(Method):
-    """A method with a rejector.
+    """A method with a rejector. It can be compared, and trained, saved, exported and run on a device.
 
     Attributes:
         net: ``separate`` or ``attached``.
         student: the trunk is taught the server's softmax.
-        soft: it learns from the server's softmax and so from samples the server was fitted to as well.
-        any_price: one rejector answers for every price.
-        options: of its net, over those of the bench.
+        soft: it learns from the server's softmax, and so from samples that the server was fitted to as well.
+        any_price: one rejector answers for every price; its two numbers are then logits of the probabilities that the
+            client and that the server is right.
+        calibrated: those logits get a scale and a shift on held-out samples.
+        options: of its net, over those of a comparison.
+        rule: how it decides in a comparison.
     """
 
     family = "learned"
@@ -92,121 +144,148 @@ class Learned(Method):
     student: ClassVar[bool] = False
     soft: ClassVar[bool] = False
     any_price: ClassVar[bool] = False
+    calibrated: ClassVar[bool] = False
     options: ClassVar[dict[str, Any]] = {}
+    rule: ClassVar[type[LearnedRule]] = LearnedRule
 
-    @abstractmethod
-    def loss(self, scores: Tensor, pool: Pool, prices: Prices) -> Tensor:
-        """Of R rejectors on n samples: scores (R, n, 2) to losses (R, n)."""
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
+        """Return the losses (R, n) of R rejectors on n samples, from their scores (R, n, 2)."""
+        raise NotImplementedError(f"{type(self).__name__} has no loss: define it, or objective() as a whole")
 
-    def score(self, scores: npt.NDArray[np.float32], client: ClassifierAnswers, costs: Costs) -> FloatArray:
-        """What the trained rejector's numbers (n, 2) say for sending, (n,); by the paper's rule REMOTE iff >= 0."""
-        return np.asarray(scores[:, 1] - scores[:, 0], dtype=np.float64)
+    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
+        """Return the scores (..., n, 2) that decide: REMOTE iff the second is not below the first.
 
-    def prices(self, bench: Bench) -> Prices:
-        """Those the rejectors of a bench are trained for."""
-        return Prices.of(bench.costs, bench.context.device)
+        Args:
+            scores: (..., n, 2), what the rejector gives.
+            log_probability: (n, K), of the client.
+        """
+        return scores
+
+    def prices(self, costs: Sequence[Costs], device: torch.device, server_accuracy: float) -> Prices:
+        """Return the prices that the loss is given; ``server_accuracy`` is measured on held-out samples."""
+        return Prices.of(costs, device)
+
+    def loss_name(self) -> str:
+        """Return what a :class:`RejectorSpec` calls the loss."""
+        return self.name
+
+    def specs(self, costs: Sequence[Costs] | None) -> tuple[RejectorSpec, ...]:
+        """Return one rejector per price, or one for all.
+
+        Raises:
+            SettingsError: there are no prices to train for.
+        """
+        if self.any_price:
+            return (RejectorSpec(self.loss_name()),)
+        if not costs:
+            raise SettingsError(
+                f"method {self.name!r} trains for a price: fit(X, y, costs=l2h.Costs(...)), or use loss 'priced'"
+            )
+        return tuple(RejectorSpec(self.loss_name(), c) for c in costs)
+
+    def objective(self, specs: Sequence[RejectorSpec], device: torch.device, server_accuracy: float) -> Objective:
+        """Return the loss of the rejectors of these specs on a pool."""
+        prices = self.prices([spec.costs or FREE for spec in specs], device, server_accuracy)
+        return lambda scores, pool: self.loss(scores, pool, prices)
+
+    def learns_softly(self, specs: Sequence[RejectorSpec]) -> bool:
+        """Return whether these rejectors may learn from samples that the server was fitted to."""
+        return self.soft
+
+    def train(self, job: Job, context: Context) -> Trained:
+        """Train the server of a job, then its rejectors.
+
+        Raises:
+            SettingsError: the settings ask for the paper's recipe, which is for the losses of L2H alone.
+        """
+        if context.settings.recipe == "paper":
+            raise SettingsError(
+                f"recipe 'paper' trains a rejector for a price by L2: method {self.name!r} needs recipe 'default'"
+            )
+        return train_default(
+            job,
+            context,
+            lambda right: self.objective(job.specs, context.device, right),
+            self.learns_softly(job.specs),
+            self.final,
+        )
+
+    def judgement(
+        self,
+        spec: RejectorSpec,
+        scores: npt.NDArray[np.floating],
+        log_probability: npt.NDArray[np.float32],
+        platt: npt.ArrayLike | None = None,
+    ) -> Judgement:
+        """Return what a rejector makes of inputs.
+
+        Args:
+            spec: what it was trained for.
+            scores: (n, 2), what it gives.
+            log_probability: (n, K), of the client.
+            platt: (2, 2), scale and shift of each logit.
+        """
+        decided = self.final(torch.from_numpy(scores), torch.from_numpy(log_probability)).numpy()
+        return decided_judgement(spec, decided, platt)
+
+    def fit_platt(
+        self, spec: RejectorSpec, scores: npt.NDArray[np.floating], client: BoolArray, server: BoolArray
+    ) -> list[tuple[float, float]]:
+        """Return scale and shift of each logit, from final scores (n, 2) and who was right on held-out samples."""
+        if not self.calibrated or spec.costs is not None:
+            return [(1.0, 0.0), (1.0, 0.0)]
+        return [metrics.fit_platt(scores[:, head], right) for head, right in enumerate((client, server))]
 
     def fit(self, bench: Bench) -> LearnedRule:
-        """Train one rejector a price, all at once, or one for all prices."""
-        return LearnedRule(self, self.train(bench), bench)
+        """Train one rejector per price, all at once, or one for all prices."""
+        return self.rule(self, bench)
 
-    def train(self, bench: Bench) -> Trained:
-        """The rejectors, each at its best held-out loss."""
-        pool = bench.soft if self.soft else bench.honest
-        specs = [RejectorSpec()] * (1 if self.any_price else len(bench.costs))
+    def fit_on(self, bench: Bench) -> tuple[RejectorBatch, tuple[RejectorSpec, ...], int]:
+        """Return the rejectors, each at its best held-out loss, their specs, and how many steps they were trained."""
         job, context = bench.job, bench.context
-        options = {"width": WIDTH, **bench.system.rejector_options, **self.options}
-        if self.net == "separate":
-            options = {"width": options["width"]}
+        specs = self.specs(bench.costs)
+        options = {"width": WIDTH, **bench.rejector_options, **self.options}
         make = rejector_builder(
             self.net,
             job.X,
             input_shape=tuple(job.X.shape[1:]),
+            input_dtype=str(job.X.dtype),
             num_classes=bench.num_classes,
-            embedding_size=bench.system.embedding_size,
+            embedding_size=job.embedding_size,
             settings=context.settings,
-            options=options,
+            options={"width": options["width"]} if self.net == "separate" else options,
             student=self.student,
         )
-        rejectors = make_rejectors(replace(job, specs=specs, make_rejector=make), context, pool.view)
-        prices = self.prices(bench)
-        stage = RejectorStage(
+        right = float(bench.calibration.server_correct.mean())
+        rejectors, steps = fit_rejectors(
             self.name,
-            rejectors,
-            lambda scores, batch: self.loss(scores, batch, prices),
-            pool,
-            stage_settings(job, context)[1],
+            replace(job, specs=specs, make_rejector=make),
             context,
-            bench.pools.held,
-            draws="rejector",
+            bench.soft if self.learns_softly(specs) else bench.unseen,
+            bench.pools.stopping,
+            self.objective(specs, context.device, right),
         )
-        run_stage(stage, context)
-        stage.keep_best()
-        return Trained(rejectors, stage.epoch * stage.steps)
+        return rejectors, specs, steps
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Rejectors, and for how many steps they were trained."""
-
-    rejectors: RejectorBatch
-    steps: int
-
-
-class LearnedRule(Threshold):
-    """Trained rejectors, with a threshold on their score chosen on calibration samples."""
-
-    published = 0.0
-
-    def __init__(self, method: Learned, trained: Trained, bench: Bench) -> None:
-        super().__init__(bench)
-        self.method, self.trained = method, trained
-        self._last: tuple[Inputs, npt.NDArray[np.float32]] | None = None
-
-    def scores(self, inputs: Inputs, costs: Costs) -> npt.NDArray[np.float32]:
-        """The numbers (n, 2) of the rejector for these prices."""
-        if costs not in self.bench.costs:
-            raise SettingsError(
-                f"{self.method.name} was fitted for {', '.join(map(str, self.bench.costs))}, not {costs}"
-            )
-        if self._last is None or self._last[0] is not inputs:
-            context = self.bench.context
-            self._last = (inputs, rejector_scores(self.trained.rejectors, inputs.X, inputs.client, context))
-        return np.asarray(self._last[1][0 if self.method.any_price else self.bench.costs.index(costs)])
-
-    def score(self, inputs: Inputs, costs: Costs) -> FloatArray:
-        """The method's."""
-        return self.method.score(self.scores(inputs, costs), inputs.client, costs)
-
-    def facts(self, inputs: Inputs, y: npt.NDArray[np.int64]) -> dict[str, float]:
-        """Size, work and training of one rejector, and how right its student is where it has one."""
-        rejectors, context = self.trained.rejectors, self.bench.context
-        module = rejectors.module(0)
-        x = torch.from_numpy(inputs.X[:1]).to(context.device)
-        view = torch.zeros(1, client_view_size(self.bench.num_classes, self.bench.system.embedding_size))
-        args = (x, view.to(context.device)) if getattr(module, "uses_client", False) else (x,)
-        out = {
-            "parameters": float(sum(p[0].numel() for p in rejectors.params.values())),
-            "multiply_adds": float(multiply_adds(module, *args)),
-            "steps": float(self.trained.steps),
-        }
-        if getattr(module, "classes", 0):
-            taught = rejector_scores(rejectors, inputs.X, inputs.client, context, student=True)[0]
-            out["student"] = float((taught.argmax(axis=1) == y).mean())
-        return out
+def decided_judgement(
+    spec: RejectorSpec, scores: npt.NDArray[np.floating], platt: npt.ArrayLike | None = None
+) -> Judgement:
+    """Return the judgement of final scores (n, 2): of logits where the rejector answers for every price."""
+    return Judgement.from_heads(scores, platt) if spec.costs is None else Judgement(scores)
 
 
-def client_scores(pool: Pool) -> Tensor:
-    """The fixed client's log-probabilities (n, K)."""
+def client_scores(pool: SamplePool) -> Tensor:
+    """Return the fixed client's log-probabilities (n, K)."""
     return client_log_probability(pool.view, pool.server_probability.shape[1])
 
 
 def local_score(scores: Tensor) -> Tensor:
-    """The one score ``r`` of methods that have one, above 0 for LOCAL: (R, n, 2) to (R, n)."""
+    """Return the one score ``r`` of methods that have one, above 0 for LOCAL: (..., 2) to (...)."""
     return scores[..., 0] - scores[..., 1]
 
 
 def bounded_exp(x: Tensor) -> Tensor:
-    """exp, straight above 15: nothing overflows and the gradient still points back."""
+    """Return exp(x), straight above 15: nothing overflows and the gradient still points back."""
     top = 15.0
     return torch.where(x > top, float(np.exp(top)) * (1 + x - top), torch.exp(x.clamp(max=top)))

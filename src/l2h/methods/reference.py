@@ -10,22 +10,21 @@ from l2h.costs import Costs
 from l2h.errors import DataError
 from l2h.methods.base import Choice, Method, Rule
 from l2h.methods.bench import Bench, Inputs, Outcomes
-from l2h.training.honest import fit_temperature
+from l2h.training.targets import fit_temperature
 
 
-class Knowing(Rule):
+class ReferenceRule(Rule):
     """A rule that is handed outcomes instead of inputs."""
 
     def decide(self, inputs: Inputs, costs: Costs) -> Choice:
-        """Refused: it needs more than a device knows."""
         raise DataError("a reference decides on outcomes, not on inputs: call decide_knowing(outcomes, costs)")
 
     def decide_knowing(self, outcomes: Outcomes, costs: Costs) -> Choice:
-        """Decisions at these prices."""
+        """Decide at these prices."""
         raise NotImplementedError
 
 
-class _OracleRule(Knowing):
+class _OracleRule(ReferenceRule):
     def decide_knowing(self, outcomes: Outcomes, costs: Costs) -> Choice:
         client, server = outcomes.client_correct, outcomes.server_correct
         return Choice(decision.oracle(client, server, costs), server.astype(float) - client.astype(float))
@@ -37,12 +36,11 @@ class Oracle(Method):
     name, title, family = "oracle", "Oracle", "reference"
     equation = "REMOTE iff l_remote < l_local"
 
-    def fit(self, bench: Bench) -> Knowing:
-        """Nothing to fit."""
+    def fit(self, bench: Bench) -> ReferenceRule:
         return _OracleRule()
 
 
-class _LabelFreeRule(Knowing):
+class _LabelFreeRule(ReferenceRule):
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
 
@@ -64,7 +62,7 @@ class LabelFree(Method):
     equation = "REMOTE iff 1 - p_e(m(x)|x) >= c_e + c_1 (1 - max p_e(.|x)); ranked by max p_e - p_e(m(x))"
     change = "the server's softmax is temperature-scaled on the calibration samples; no bound on rules that also know m"
 
-    def fit(self, bench: Bench) -> Knowing:
+    def fit(self, bench: Bench) -> ReferenceRule:
         """Fit the temperature."""
         held = bench.calibration
         return _LabelFreeRule(fit_temperature(torch.from_numpy(held.server_log_probability), torch.from_numpy(held.y)))

@@ -17,7 +17,6 @@ class _Share(Rule):
         self.shares, self.seed = shares, seed
 
     def decide(self, inputs: Inputs, costs: Costs) -> Choice:
-        """The ranking is constant: any order is as good as another."""
         coin = np.random.default_rng(self.seed).random(len(inputs))
         return Choice(coin < self.shares[costs], np.zeros(len(inputs)))
 
@@ -29,7 +28,6 @@ class AllLocal(Method):
     equation = "LOCAL"
 
     def fit(self, bench: Bench) -> Rule:
-        """Nothing to fit."""
         return _Share(dict.fromkeys(bench.costs, 0.0), bench.seed)
 
 
@@ -40,7 +38,6 @@ class AllRemote(Method):
     equation = "REMOTE"
 
     def fit(self, bench: Bench) -> Rule:
-        """Nothing to fit."""
         return _Share(dict.fromkeys(bench.costs, 1.0), bench.seed)
 
 

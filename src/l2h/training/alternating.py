@@ -23,7 +23,8 @@ from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.links import parse_link
 from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
-from l2h.training.rejectors import RejectorBatch, RejectorStep
+from l2h.training.rejector_stage import RejectorStep
+from l2h.training.rejectors import RejectorBatch
 
 COPY_BATCH = 2048  # samples per call of a copy
 

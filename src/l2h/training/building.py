@@ -44,7 +44,7 @@ def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module
 def server_builder(
     given: str | nn.Module, X: Array, num_classes: int, settings: Settings, options: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
-    """How a fresh server is made: the named model, or a copy of the user's module."""
+    """Return a function that makes a fresh server: the named model, or a copy of the user's module."""
     shape = tuple(X.shape[1:])
 
     def make() -> nn.Module:
@@ -62,18 +62,20 @@ def rejector_builder(
     X: Array | None,
     *,
     input_shape: tuple[int, ...],
+    input_dtype: str,
     num_classes: int,
     embedding_size: int,
     settings: Settings,
     options: Mapping[str, Any],
-    student: bool = True,
+    student: bool,
 ) -> Callable[[], nn.Module]:
-    """How a fresh rejector is made: the named kind, or a copy of the user's module.
+    """Return a function that makes a fresh rejector: the named kind, or a copy of the user's module.
 
     Args:
         given: ``attached``, ``separate`` or a module.
         X: the samples that set the scaling; None where it is to be loaded.
         input_shape: shape of one sample.
+        input_dtype: type of the samples.
         num_classes: K.
         embedding_size: features that the client exposes.
         settings: of the training.
@@ -86,8 +88,7 @@ def rejector_builder(
 
     def make() -> nn.Module:
         if isinstance(given, nn.Module):
-            dtype = np.dtype(np.float32) if X is None else X.dtype
-            return UserRejector(unit_scale(input_shape, dtype), copy.deepcopy(given))
+            return UserRejector(unit_scale(input_shape, input_dtype), copy.deepcopy(given))
         size = client_view_size(num_classes, embedding_size)
         return build_rejector(given, input_shape, size, classes, copy.deepcopy(scale), **options)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from l2h.training.exchange import ReceivedSnapshot, SnapshotError, SnapshotFetcher, pack_answers, unpack_answers
 from l2h.training.loop import Context, Stage, learning_rate, order
-from l2h.training.rejectors import RejectorStep
+from l2h.training.rejector_stage import RejectorStep
 from l2h.training.server import ServerStage, log_probabilities
 
 log = logging.getLogger("l2h.training")

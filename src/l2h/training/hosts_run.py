@@ -23,7 +23,8 @@ from l2h.training.hosts import AnswersCopy, FollowingStage, PublishingStage, Ser
 from l2h.training.job import Job, view_tensor
 from l2h.training.loop import Context, run_stage, seeded
 from l2h.training.recipes import make_rejectors
-from l2h.training.rejectors import RejectorBatch, RejectorStep
+from l2h.training.rejector_stage import RejectorStep
+from l2h.training.rejectors import RejectorBatch
 
 log = logging.getLogger("l2h")
 

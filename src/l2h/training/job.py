@@ -47,6 +47,11 @@ class Job:
     held_out_rows: npt.NDArray[np.int64] | None = None
 
     @property
+    def embedding_size(self) -> int:
+        """Return how many features the client exposes; 0 for none."""
+        return 0 if self.answers.embedding is None else int(self.answers.embedding.shape[1])
+
+    @property
     def num_classes(self) -> int:
         """K."""
         return int(self.answers.log_probability.shape[1])

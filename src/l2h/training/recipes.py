@@ -1,7 +1,8 @@
-"""The two recipes: from samples and a fixed client to a trained server and trained rejectors."""
+"""From samples and a fixed client to a trained server and trained rejectors: our recipe, and the paper's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +13,13 @@ from torch import Tensor, nn
 from l2h.errors import DataError
 from l2h.models.rejectors import AttachedRejector
 from l2h.training.alternating import AlternatingStage
-from l2h.training.honest import make_pools, serve
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, run_stage, seeded
-from l2h.training.rejectors import BatchLoss, RejectorBatch, RejectorStage
+from l2h.training.objective import Objective
+from l2h.training.pools import SamplePool
+from l2h.training.rejector_stage import RejectorStage
+from l2h.training.rejectors import RejectorBatch
+from l2h.training.targets import make_pools, train_server
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class HeldOut:
         server_correct: bool (n,).
     """
 
-    scores: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.floating]
     client_confidence: npt.NDArray[np.float64]
     client_correct: npt.NDArray[np.bool_]
     server_correct: npt.NDArray[np.bool_]
@@ -37,20 +41,21 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a recipe. ``held_out`` is None where the recipe keeps no samples back."""
+    """What a recipe gives.
+
+    Attributes:
+        server: trained; None where it is fixed.
+        rejectors: one per spec.
+        held_out: None where the recipe keeps no samples back.
+    """
 
     server: nn.Module | None
     rejectors: RejectorBatch
     held_out: HeldOut | None
 
 
-def train(job: Job, context: Context) -> Trained:
-    """Train by the recipe of the settings."""
-    return _paper(job, context) if context.settings.recipe == "paper" else _default(job, context)
-
-
-def _paper(job: Job, context: Context) -> Trained:
-    """Algorithm 1, or 2 for the rejectors whose sync interval is above 1."""
+def train_paper(job: Job, context: Context) -> Trained:
+    """Train by Algorithm 1, or by Algorithm 2 the rejectors whose sync interval is above 1."""
     if job.make_server is None:
         raise DataError("recipe 'paper' trains the server: for a fixed one use recipe 'default'")
     device = context.device
@@ -77,34 +82,55 @@ def _paper(job: Job, context: Context) -> Trained:
     return Trained(server, rejectors, None)
 
 
-def _default(job: Job, context: Context) -> Trained:
-    """Server to convergence; rejectors on samples it has not fitted."""
-    served = serve(job, context)
-    pools = make_pools(job, context, served)
-    priced = all(spec.loss == "priced" for spec in job.specs)
-    pool = pools.whole if priced else pools.honest
-    rejectors = make_rejectors(job, context, pool.view)
-    loss = BatchLoss(job.specs, context.device)
-    stage = RejectorStage(
-        "rejector", rejectors, loss.on_pool, pool, stage_settings(job, context)[1], context, pools.held
+def train_default(
+    job: Job,
+    context: Context,
+    objective: Callable[[float], Objective],
+    soft: bool,
+    final: Callable[[Tensor, Tensor], Tensor],
+) -> Trained:
+    """Train the server to convergence, then the rejectors on samples that it has not seen.
+
+    Args:
+        job: what to train.
+        context: shared.
+        objective: gives the rejectors' loss, from how often the server is right on the samples they are stopped by.
+        soft: whether they may also learn from changed copies of what the server was fitted to, by soft targets.
+        final: turns the rejectors' outputs (R, n, 2) and the client's log-probabilities (n, K) into scores (R, n, 2).
+    """
+    outcome = train_server(job, context)
+    pools = make_pools(job, context, outcome)
+    right = float(pools.stopping.server_correct.double().mean())
+    pool = pools.whole if soft else pools.unseen
+    rejectors, _ = fit_rejectors("rejector", job, context, pool, pools.stopping, objective(right))
+    answers, stopping = job.answers.at(pools.stopping_rows), pools.stopping
+    scores = rejectors.scores(stopping.x, stopping.view, context)
+    held_out = HeldOut(
+        scores=final(scores.cpu(), torch.from_numpy(answers.log_probability)).numpy(),
+        client_confidence=answers.confidence,
+        client_correct=stopping.client_correct.cpu().numpy(),
+        server_correct=stopping.server_correct.cpu().numpy(),
     )
+    return Trained(outcome.server, rejectors, held_out)
+
+
+def fit_rejectors(
+    name: str, job: Job, context: Context, pool: SamplePool, stopping: SamplePool, objective: Objective
+) -> tuple[RejectorBatch, int]:
+    """Return the job's rejectors, each at its best loss on ``stopping``, and how many steps they were trained.
+
+    What is drawn does not depend on ``name``, so that methods that are compared see the same samples in the same order.
+    """
+    rejectors = make_rejectors(job, context, pool.view)
+    settings = stage_settings(job, context)[1]
+    stage = RejectorStage(name, rejectors, objective, pool, settings, context, stopping, draws="rejector")
     run_stage(stage, context)
     stage.keep_best()
-    held = pools.held
-    return Trained(
-        served.server,
-        rejectors,
-        HeldOut(
-            scores=rejectors.scores(held.x, held.view, context).cpu().numpy(),
-            client_confidence=job.answers.confidence[pools.held_rows],
-            client_correct=held.client_correct.cpu().numpy(),
-            server_correct=held.server_correct.cpu().numpy(),
-        ),
-    )
+    return rejectors, stage.epoch * stage.steps
 
 
 def make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:
-    """The job's rejectors with their first weights, their view standardised by these samples."""
+    """Return the job's rejectors with their first weights, their view of the client standardised by these samples."""
     modules = []
     for spec in job.specs:
         with seeded(context.device, context.settings.seed, "rejector", spec.seed):

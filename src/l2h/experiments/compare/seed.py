@@ -21,7 +21,7 @@ from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
 from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
 from l2h.files import digest, write_atomically
-from l2h.methods import Bench, Knowing, Method, Outcomes, Rule
+from l2h.methods import Bench, Method, Outcomes, ReferenceRule, Rule
 from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
 
@@ -149,7 +149,7 @@ def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: SamplePart
     client = make_client(plan, dataset, parts, context)
     system = make_system(plan, dataset, client)
     job = system.prepare(*parts.train, specs=[RejectorSpec()], held_out_rows=parts.held_out_rows)
-    return Bench(system, job, context, plan.costs, parts.calibration)
+    return Bench(job, context, plan.costs, parts.calibration, plan.rejector_options)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class _Judged:
 def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> _Judged:
     client, server = test.client_correct, test.server_correct
     choices = [
-        rule.decide_knowing(test, costs) if isinstance(rule, Knowing) else rule.decide(test.inputs, costs)
+        rule.decide_knowing(test, costs) if isinstance(rule, ReferenceRule) else rule.decide(test.inputs, costs)
         for costs in prices
     ]
     frontiers = [metrics.frontier(choice.score, client, server) for choice in choices]

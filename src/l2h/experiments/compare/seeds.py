@@ -161,8 +161,9 @@ def run_seeds(
 def _run(
     folder: Path, comparison: Comparison, seed: int, done: Callable[[str], None], progress: Progress | None = None
 ) -> None:
+    plan = comparison.plan_of(seed)  # made anew, so that a process of its own knows the methods of its files
     result = run_seed(
-        comparison.plan_of(seed),
+        plan,
         comparison.load(seed),
         methods.get(comparison.methods),
         progress=progress,

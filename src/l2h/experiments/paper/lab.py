@@ -36,11 +36,11 @@ from l2h.settings import PAPER_SERVER, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, Silent, pick_device, train_classifier
 from l2h.training.alternating import AlternatingStage
-from l2h.training.honest import Served
 from l2h.training.inference import rejector_scores, server_log_probabilities
 from l2h.training.job import stage_settings, view_tensor
 from l2h.training.loop import derive, repeatable, run_stage, seeded
 from l2h.training.recipes import make_rejectors
+from l2h.training.targets import ServerOutcome
 
 log = logging.getLogger("l2h")
 CALIBRATION, HONEST = 0.1, 0.2
@@ -364,14 +364,14 @@ class Lab:
         X, y = data.X_train[train], data.y_train[train]
         held = (data.X_train[calibration], data.y_train[calibration])
         out: dict[int | None, Pass] = {}
-        served: Served | None = None
+        outcome: ServerOutcome | None = None
         with repeatable(settings, context.device):
             for team in (None, MISSING) if data.num_classes > MISSING else (None,):
                 plain = replace(context, settings=replace(settings, augment="none", precision="fp32"))
                 system = self._system(self.client(plain, team), "attached", settings, self.scale.rejector_options)
                 job = system.prepare(X, y, specs=PRICED, held_out_rows=self.honest())
-                bench = Bench(system, job, context, (MAIN,), held, served)
-                served = bench.served
+                bench = Bench(job, context, (MAIN,), held, self.scale.rejector_options, outcome)
+                outcome = bench.outcome
                 rule = PricedAttached().fit(bench)
                 test = priced_side(bench, rule, data.X_test, data.y_test)
                 facts = rule.facts(bench.outcomes(data.X_test[:1], data.y_test[:1]).inputs, data.y_test[:1])
@@ -417,7 +417,9 @@ def priced_side(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> Side:
     """What a bench's client and server and a priced rule make of samples."""
     assert isinstance(rule, PricedRule)
     found = bench.outcomes(X, y)
-    heads = np.stack(rule.heads(found.inputs), axis=-1)[None].astype(np.float32)
+    probability = rule.judgement(found.inputs, bench.costs[0]).probability
+    assert probability is not None
+    heads = probability[None].astype(np.float32)
     return Side(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
 
 

@@ -43,14 +43,13 @@ from l2h.models import ViT, build_scaled, load_pretrained, pretrained_options
 from l2h.models.rejectors import SeparateRejector
 from l2h.settings import PAPER_REJECTOR, Settings
 from l2h.system import HelpSystem
-from l2h.training import Context, Job, Progress, RejectorStage, Silent, pick_device, train_classifier
+from l2h.training import BatchLoss, Context, Job, Progress, RejectorStage, Silent, pick_device, train_classifier
 from l2h.training.building import input_scale
 from l2h.training.checkpoint import load_checkpoint, save_checkpoint
-from l2h.training.honest import Served, outcomes, teacher_of
 from l2h.training.inference import rejector_scores, server_log_probabilities
 from l2h.training.loop import derive, repeatable, run_stage, seeded
 from l2h.training.recipes import make_rejectors
-from l2h.training.rejectors import BatchLoss
+from l2h.training.targets import ServerOutcome, make_pool, make_teacher
 
 log = logging.getLogger("l2h")
 #: Shares of the training set: to fit client and server to, for the rejector to learn from honestly, to calibrate on.
@@ -258,11 +257,11 @@ class Hall:
         settings = replace(self.settings, seed=seed, augment="none", precision="tf32")
         context = Context(settings, self.device, progress=self.progress)
         with repeatable(settings, self.device):
-            job = self._system(seed, context, specs)[1]
+            job = self._job(seed, context, specs)
             shape = self.dataset.input_shape
             job = replace(job, make_rejector=lambda: SeparateRejector(shape, scale=input_scale(job.X, settings)))
-            teacher = teacher_of(job, context, self.fit, self.server())
-            pool = outcomes(job, context, teacher, self.fit, distill=0.0)
+            teacher = make_teacher(job, context, self.fit, self.server())
+            pool = make_pool(job, context, teacher, self.fit, distill=0.0)
             rejectors = make_rejectors(job, context, pool.view)
             stage = RejectorStage(
                 "rejector",
@@ -285,10 +284,11 @@ class Hall:
         settings = replace(self.settings, seed=seed)
         context = Context(settings, self.device, progress=self.progress)
         with repeatable(settings, self.device):
-            system, job = self._system(seed, context, [RejectorSpec()])
-            served = Served(self.server(), [teacher_of(job, context, self.honest, self.server())], self.fit)
+            job = self._job(seed, context, [RejectorSpec()])
+            outcome = ServerOutcome(self.server(), [make_teacher(job, context, self.honest, self.server())], self.fit)
             X, y = self.dataset.X_train, self.dataset.y_train
-            bench = Bench(system, job, context, prices, (X[self.calibration], y[self.calibration]), served)
+            held = (X[self.calibration], y[self.calibration])
+            bench = Bench(job, context, prices, held, self.study.scale.rejector_options, outcome)
             rule = PricedAttached().fit(bench)
 
         def side(X: Any, y: Labels) -> Side:
@@ -300,7 +300,7 @@ class Hall:
     def _facts(self) -> dict[str, Any]:
         return {"hardware": hardware(self.study.device), "server_seconds": self._seconds}
 
-    def _system(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> tuple[HelpSystem, Job]:
+    def _job(self, seed: int, context: Context, specs: Sequence[RejectorSpec]) -> Job:
         X, y = self.dataset.X_train, self.dataset.y_train
         plain = replace(context, settings=replace(context.settings, augment="none", precision="fp32"))
         client = train_client(self.dataset, self.fit, seed, self.study.scale, plain)
@@ -314,7 +314,7 @@ class Hall:
             server_options=self.options,
             rejector_options=self.study.scale.rejector_options,
         )
-        return system, system.prepare(X, y, specs=specs, held_out_rows=self.honest)
+        return system.prepare(X, y, specs=specs, held_out_rows=self.honest)
 
     def _sides(self, side: Any) -> tuple[Side, Side]:
         data = self.dataset

@@ -1,0 +1,183 @@
+"""A fitted system: everything that training and calibration found out, in one frozen object with public fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from l2h.classifiers import Classifier, ClassifierAnswers
+from l2h.costs import Costs
+from l2h.data.validate import check_arrays, check_inputs
+from l2h.decision import Judgement, RejectorSpec, select_rejector
+from l2h.errors import DataError, NotFittedError
+from l2h.methods.learned import Learned, decided_judgement
+from l2h.models import client_view_size, multiply_adds
+from l2h.settings import Settings
+from l2h.training import Context, HeldOut, RejectorBatch
+from l2h.training.inference import rejector_scores, server_log_probabilities
+
+Array = npt.NDArray[Any]
+#: Prices in use where neither the caller nor the training names any.
+DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What calibration measured on samples that nothing was trained on.
+
+    Attributes:
+        held_out: outcomes on those samples.
+        platt: (R, 2, 2), scale and shift of each rejector's two logits; (1, 0) where there is nothing to calibrate.
+    """
+
+    held_out: HeldOut
+    platt: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FittedSystem:
+    """A client, a server and rejectors that belong together. Saving, exporting and reporting read its fields.
+
+    Attributes:
+        client: the fixed classifier.
+        server: the trained server; None where it is fixed, or was trained elsewhere.
+        fixed_server: a server that was not trained.
+        rejectors: one per spec.
+        specs: what each rejector was trained for.
+        method: how they were trained, and what their outputs mean.
+        rejector: ``attached``, ``separate``, or ``given`` for a module of the user's.
+        rejector_options: of a named rejector.
+        settings: of the training.
+        device: where the networks live.
+        input_shape: shape of one input.
+        input_dtype: type of the inputs.
+        class_names: one per class.
+        embedding_size: how many features of the client the rejectors read.
+        dataset: a name for reports.
+        calibration: None before there is one.
+        history: one row per epoch of the training.
+    """
+
+    client: Classifier
+    server: nn.Module | None
+    fixed_server: Classifier | None
+    rejectors: RejectorBatch
+    specs: tuple[RejectorSpec, ...]
+    method: Learned
+    rejector: str
+    rejector_options: Mapping[str, Any]
+    settings: Settings
+    device: torch.device
+    input_shape: tuple[int, ...]
+    input_dtype: str
+    class_names: tuple[str, ...]
+    embedding_size: int
+    dataset: str
+    calibration: Calibration | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return len(self.class_names)
+
+    @property
+    def context(self) -> Context:
+        """Return what running the networks needs."""
+        return Context(self.settings, self.device)
+
+    def calibrated(self, held_out: HeldOut) -> FittedSystem:
+        """Return the system with the calibration that follows from these outcomes."""
+        platt = [
+            self.method.fit_platt(spec, held_out.scores[r], held_out.client_correct, held_out.server_correct)
+            for r, spec in enumerate(self.specs)
+        ]
+        return replace(self, calibration=Calibration(held_out, np.array(platt)))
+
+    def measure(self, X: Array, y: npt.NDArray[np.int64]) -> HeldOut:
+        """Return what client, server and rejectors make of samples."""
+        answers = self.client.answers(X, self.num_classes)
+        return HeldOut(
+            scores=self.scores(X, answers),
+            client_confidence=answers.confidence,
+            client_correct=answers.label == y,
+            server_correct=self.server_log_probability(X).argmax(axis=1) == y,
+        )
+
+    def select(self, costs: Costs | None, which: int | None = None) -> tuple[int, Costs]:
+        """Return the number of the rejector that answers for these prices, and the prices in use.
+
+        Raises:
+            SettingsError: none fits, or several.
+        """
+        return select_rejector(self.specs, costs, DEFAULT_COSTS, which)
+
+    def scores(self, X: Array, answers: ClassifierAnswers) -> npt.NDArray[np.floating]:
+        """Return (R, n, 2), the final scores of every rejector."""
+        raw = torch.from_numpy(rejector_scores(self.rejectors, X, answers, self.context))
+        return self.method.final(raw, torch.from_numpy(answers.log_probability)).numpy()
+
+    def judge(self, X: Array, answers: ClassifierAnswers, which: int) -> Judgement:
+        """Return what a rejector makes of inputs, given the client's answers."""
+        return self.judgement(self.scores(X, answers)[which], which)
+
+    def judgement(self, scores: npt.NDArray[np.floating], which: int) -> Judgement:
+        """Return the judgement of a rejector's final scores (n, 2)."""
+        platt = None if self.calibration is None else self.calibration.platt[which]
+        return decided_judgement(self.specs[which], scores, platt)
+
+    def held_out_judgement(self, which: int) -> Judgement:
+        """Return what a rejector makes of the samples of the last calibration.
+
+        Raises:
+            NotFittedError: there was none.
+        """
+        if self.calibration is None:
+            raise NotFittedError("a bound on asking is met on calibration samples: call calibrate(X_cal, y_cal) first")
+        return self.judgement(self.calibration.held_out.scores[which], which)
+
+    def server_log_probability(self, X: Array) -> npt.NDArray[np.float32]:
+        """Return (n, K), the server's log-probabilities."""
+        if self.fixed_server is not None:
+            return self.fixed_server.answers(X, self.num_classes).log_probability
+        assert self.server is not None
+        return server_log_probabilities(self.server, X, self.context)
+
+    def multiply_adds(self) -> dict[str, int | None]:
+        """Return multiply-adds of one input through ``rejector`` and ``server``; None for a server that is opaque.
+
+        What the device pays for the decision beside what it would pay for the server; the client's own are not counted.
+        """
+        x = torch.zeros(1, *self.input_shape, dtype=getattr(torch, self.input_dtype), device=self.device)
+        view = torch.zeros(1, client_view_size(self.num_classes, self.embedding_size), device=self.device)
+        module = self.rejectors.module(0)
+        inputs = (x, view) if getattr(module, "uses_client", False) else (x,)
+        return {
+            "rejector": multiply_adds(module, *inputs),
+            "server": None if self.server is None else multiply_adds(self.server, x),
+        }
+
+    def check_inputs(self, X: npt.ArrayLike) -> Array:
+        """Return inputs as an array.
+
+        Raises:
+            DataError: another shape or type than the system was fitted to, or values that cannot be used.
+        """
+        X = check_inputs(X)
+        if tuple(X.shape[1:]) != self.input_shape:
+            raise DataError(f"inputs have shape {tuple(X.shape[1:])}, the system was fitted to {self.input_shape}")
+        if str(X.dtype) != self.input_dtype:
+            raise DataError(
+                f"inputs are {X.dtype}, the system was fitted to {self.input_dtype}: their scales would differ"
+            )
+        return X
+
+    def check(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Return inputs and labels as arrays; raises as :meth:`check_inputs`."""
+        return check_arrays(self.check_inputs(X), y, num_classes=self.num_classes, allow_one_class=True)

@@ -1,0 +1,353 @@
+"""``HelpSystem``: the verbs of the workflow in their order: fit, calibrate, predict, evaluate, save, export."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from l2h import decision, metrics
+from l2h.answers import Answers
+from l2h.classifiers import Classifier, as_client
+from l2h.costs import Costs
+from l2h.decision import Judgement, Policy, RejectorSpec
+from l2h.errors import ClientError, L2HWarning, NotFittedError
+from l2h.fitted import FittedSystem
+from l2h.limits import Limiter, RateLimit
+from l2h.methods import Learned
+from l2h.metrics import Report
+from l2h.settings import Settings
+from l2h.system.folder import note_training
+from l2h.system.preparing import choose_method, describe, prepare_job
+from l2h.training import Context, Job, Progress, Silent, Trained, pick_device
+from l2h.training.building import take_server
+from l2h.training.checkpoint import Checkpoints
+from l2h.training.loop import repeatable
+
+if TYPE_CHECKING:
+    from l2h.bundle import Manifest
+
+log = logging.getLogger("l2h")
+
+
+class HelpSystem:
+    """A fixed client, a server and a rejector between them.
+
+    Args:
+        client: the classifier that cannot change: whatever :func:`l2h.as_client` takes.
+        server: a model's name (``lenet5``, ``alexnet``, ``vit``, ``mlp``) or a torch module, which are trained; or
+            anything else that :func:`l2h.as_client` takes, such as a callable over somebody's API, which is not.
+        rejector: ``attached``, ``separate``, or a torch module of two outputs per sample (called with the inputs, and
+            with the client's view as well where it has an attribute ``uses_client = True``). Where None, what the
+            method uses; ``attached`` without a method.
+        method: name of a method that learns (:func:`l2h.methods.known`), or one of your own; where None, the one that
+            ``settings.loss`` and ``rejector`` spell, by default ``priced-attached``.
+        settings: of the training.
+        class_names: one per class; numbers where None.
+        dataset: a name for reports.
+        server_options: of the named server, such as ``{"width": 4}``.
+        rejector_options: of the named rejector, such as ``{"width": 2}``.
+        train_server: False keeps a torch module as it is.
+
+    Attributes:
+        fitted: what :meth:`fit` and :meth:`calibrate` found out; None before.
+
+    Example:
+        >>> import l2h
+        >>> from sklearn.datasets import make_classification
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> X, y = make_classification(600, n_informative=6, n_classes=3, random_state=0)
+        >>> old = DecisionTreeClassifier(max_depth=2).fit(X[:100], y[:100])
+        >>> stage = l2h.StageSettings(epochs=3)
+        >>> quick = l2h.Settings(server=stage, rejector=stage, folds=2, threads=1)
+        >>> system = HelpSystem(client=old, server="mlp", settings=quick).fit(X[100:400], y[100:400])
+        >>> answers = system.calibrate(X[400:500], y[400:500]).predict(X[500:], costs=Costs(c_e=0.1))
+        >>> sorted(set(answers.source.tolist())) in (["local"], ["remote"], ["local", "remote"])
+        True
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        server: Any,
+        rejector: str | nn.Module | None = None,
+        *,
+        method: str | Learned | None = None,
+        settings: Settings | None = None,
+        class_names: Sequence[str] | None = None,
+        dataset: str = "unnamed",
+        server_options: Mapping[str, Any] | None = None,
+        rejector_options: Mapping[str, Any] | None = None,
+        train_server: bool | None = None,
+    ) -> None:
+        self.client: Classifier = as_client(client)
+        self.settings = settings or Settings()
+        self.method, self.rejector = choose_method(method, rejector, self.settings)
+        self.dataset = dataset
+        self.given_class_names = None if class_names is None else tuple(class_names)
+        self.server_options = dict(server_options or {})
+        self.rejector_options = dict(rejector_options or {})
+        self.device = pick_device(self.settings.device)
+        #: What is trained into a server, or the server that is taken as it is: one of the two is None.
+        self.trainable_server, self.fixed_server = take_server(server, train_server)
+        self.fitted: FittedSystem | None = None
+        self._limiters: dict[RateLimit, Limiter] = {}
+
+    @property
+    def specs(self) -> tuple[RejectorSpec, ...]:
+        """What each rejector was trained for."""
+        return self.require_fitted().specs
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """One name per class: those given, or numbers once the system is fitted."""
+        return self.given_class_names if self.fitted is None else self.fitted.class_names
+
+    def require_fitted(self) -> FittedSystem:
+        """Return what was fitted.
+
+        Raises:
+            NotFittedError: nothing was.
+        """
+        if self.fitted is None:
+            raise NotFittedError("this system is not fitted yet: call fit(X, y) first, or l2h.load(folder)")
+        return self.fitted
+
+    def fit(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        costs: Costs | Sequence[Costs] | None = None,
+        *,
+        specs: Sequence[RejectorSpec] | None = None,
+        held_out_rows: npt.NDArray[np.int64] | None = None,
+        run: Path | str | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+        context: Context | None = None,
+    ) -> HelpSystem:
+        """Train the server, then the rejector.
+
+        Args:
+            X: (n, ...), uint8 images (n, C, H, W) or floats.
+            y: integer labels from 0.
+            costs: the prices to train for, one rejector each; not needed by a method that answers for every price.
+            specs: the rejectors one by one, instead of ``costs``: they may differ in loss, costs, seed and, under
+                recipe ``paper``, in the link over which copies of the server reach them.
+            held_out_rows: rows of X that the client was not trained on, where that is known. They are held out from
+                the server too, so that the rejector learns from samples new to both.
+            run: a folder for checkpoints and ``history.csv``.
+            resume: go on from the checkpoints there.
+            progress: who is told how it goes.
+            context: all of that in one object, for callers that train more than this system in one run.
+
+        Returns:
+            The system itself.
+
+        Raises:
+            DataError: samples or labels that cannot be used.
+            ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
+        """
+        before = self.client.fingerprint()
+        job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
+        folder = None if run is None else Path(run)
+        if context is None:
+            context = Context(
+                self.settings,
+                self.device,
+                Checkpoints(None if folder is None else folder / "checkpoints", resume),
+                progress or Silent(),
+                history_file=None if folder is None else folder / "history.csv",
+            )
+        if folder is not None:
+            note_training(folder, describe(self, job), resume=resume)
+        with repeatable(self.settings, self.device):
+            trained = self.method.train(job, context)
+        if self.client.fingerprint() != before:
+            raise ClientError("the client's weights changed during training: something else is training it")
+        return self.adopt(job, trained, context.history)
+
+    def prepare(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        costs: Costs | Sequence[Costs] | None = None,
+        *,
+        specs: Sequence[RejectorSpec] | None = None,
+        held_out_rows: npt.NDArray[np.int64] | None = None,
+    ) -> Job:
+        """Check samples and client, take its answers, and return what is to be trained: the first part of fit."""
+        if specs is None:
+            specs = self.method.specs([costs] if isinstance(costs, Costs) else costs)
+        return prepare_job(self, X, y, tuple(specs), held_out_rows)
+
+    def adopt(self, job: Job, trained: Trained, history: list[dict[str, Any]]) -> HelpSystem:
+        """Take over what was trained for a job of :meth:`prepare`: the last part of fit."""
+        fitted = FittedSystem(
+            client=self.client,
+            server=trained.server,
+            fixed_server=self.fixed_server,
+            rejectors=trained.rejectors,
+            specs=tuple(job.specs),
+            method=self.method,
+            rejector=self.rejector if isinstance(self.rejector, str) else "given",
+            rejector_options=self.rejector_options,
+            settings=self.settings,
+            device=self.device,
+            input_shape=tuple(job.X.shape[1:]),
+            input_dtype=str(job.X.dtype),
+            class_names=self.given_class_names or tuple(str(k) for k in range(job.num_classes)),
+            embedding_size=job.embedding_size,
+            dataset=self.dataset,
+            history=history,
+        )
+        self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
+        return self
+
+    def calibrate(self, X: npt.ArrayLike, y: npt.ArrayLike) -> HelpSystem:
+        """Recalibrate on samples that nothing was trained on.
+
+        Scale and shift of each priced head's logit, and the held-out outcomes that the confidence baseline takes its
+        threshold from. :meth:`fit` does this already on samples it kept back; fresh ones are better, since they have
+        met the final server.
+        """
+        fitted = self.require_fitted()
+        self.fitted = fitted.calibrated(fitted.measure(*fitted.check(X, y)))
+        return self
+
+    def predict(
+        self,
+        X: npt.ArrayLike,
+        costs: Costs | None = None,
+        *,
+        limit: RateLimit | str | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+        which: int | None = None,
+    ) -> Answers:
+        """Answer every input, asking the server where it pays, or as often as a limit allows.
+
+        Args:
+            X: as in :meth:`fit`.
+            costs: the prices; those of the training, or c_e = 0.1 and c_1 = 1, where None. Under a limit and without
+                prices asking is free, and the limit is used up.
+            limit: a bound on asking, as an object or as text (``"20%"``). A share is met by a calibrated rule; a share
+                of a window, or a number in a time, by a :class:`l2h.Limiter` that the system keeps from call to call.
+            rule: for a share: ``threshold`` (the default: what gains most), ``guaranteed`` (the default of a limit with
+                a confidence), or ``stochastic`` (the paper's).
+            seed: of what a rule draws.
+            which: number of the rejector in ``specs``, where the prices do not tell.
+        """
+        fitted = self.require_fitted()
+        X = fitted.check_inputs(X)
+        answers = fitted.client.answers(X, fitted.num_classes)
+        policy = self._policy(fitted, limit, rule, self._limiters)
+        terms = policy.terms(costs, which)
+        if policy.limiter is not None:  # one per limit: its cap is over all requests
+            self._limiters[policy.limiter.limit] = policy.limiter
+        proposal = policy.propose(fitted.judge(X, answers, terms.which), terms, seed)
+        remote = policy.permit(proposal, len(X))
+        server_label = np.zeros(len(X), dtype=np.int64)
+        if remote.any():
+            server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
+        return Answers.of(answers.label, server_label, remote, terms.costs, proposal.wanted)
+
+    def evaluate(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        costs: Costs | None = None,
+        *,
+        limit: RateLimit | str | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+        which: int | None = None,
+    ) -> Report:
+        """Measure the system on a test set, beside every trivial baseline; the arguments are those of :meth:`predict`.
+
+        The confidence baseline takes its threshold from the samples of the last calibration; where there was none
+        (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
+        """
+        fitted = self.require_fitted()
+        X, y = fitted.check(X, y)
+        answers = fitted.client.answers(X, fitted.num_classes)
+        # A limiter of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
+        policy = self._policy(fitted, limit, rule, {})
+        terms = policy.terms(costs, which)
+        judgement = fitted.judge(X, answers, terms.which)
+        remote = policy.permit(policy.propose(judgement, terms, seed), len(X))
+        confidence_remote = None
+        if fitted.calibration is None:
+            text = "no held-out samples: call calibrate(X, y) to compare with the confidence baseline"
+            warnings.warn(text, L2HWarning, stacklevel=2)
+        else:
+            held = fitted.calibration.held_out
+            threshold = decision.confidence_threshold(
+                held.client_confidence, held.client_correct, held.server_correct, terms.costs
+            )
+            confidence_remote = decision.confidence(answers.confidence, threshold)
+        return metrics.evaluate(
+            y=y,
+            client_label=answers.label,
+            client_confidence=answers.confidence,
+            server_probability=np.exp(fitted.server_log_probability(X)),
+            remote=remote,
+            score=judgement.gain,
+            head_probability=judgement.stated,
+            costs=terms.costs,
+            confidence_remote=confidence_remote,
+            class_names=fitted.class_names,
+            dataset=self.dataset,
+            seed=self.settings.seed,
+        )
+
+    def judge(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
+        """Return what the rejector makes of every input, without asking anyone."""
+        fitted = self.require_fitted()
+        X = fitted.check_inputs(X)
+        which, _ = fitted.select(costs, which)
+        return fitted.judge(X, fitted.client.answers(X, fitted.num_classes), which)
+
+    def calibrated_rate(self, costs: Costs | None = None, *, which: int | None = None) -> float:
+        """Return the reject rate ``q1`` at these prices on the samples of the last calibration (Algorithm 3)."""
+        fitted = self.require_fitted()
+        which, costs = fitted.select(costs, which)
+        return float(fitted.held_out_judgement(which).remote(costs).mean())
+
+    def save(self, folder: str | Path) -> Path:
+        """Write config and weights into a run folder; :func:`l2h.load` reads them back. Nothing is pickled."""
+        from l2h.system.saving import save_system
+
+        return save_system(self.require_fitted(), Path(folder))
+
+    def export(
+        self,
+        folder: str | Path,
+        *,
+        name: str | None = None,
+        costs: Costs | None = None,
+        which: int | None = None,
+        int8: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        force: bool = False,
+    ) -> Manifest:
+        """Write a bundle for devices and servers that need no torch; see :func:`l2h.export.export_system`."""
+        from l2h.export import export_system
+
+        return export_system(self.require_fitted(), folder, name=name, costs=costs, which=which, int8=int8, force=force)
+
+    def _policy(
+        self,
+        fitted: FittedSystem,
+        limit: RateLimit | str | None,
+        rule: str | None,
+        limiters: Mapping[RateLimit, Limiter],
+    ) -> Policy:
+        limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
+        kept = None if limit is None else limiters.get(limit, limit)
+        return Policy(fitted.select, fitted.specs[0].costs is None, fitted.held_out_judgement, kept, rule)

@@ -1,0 +1,214 @@
+"""The stages that train rejectors: beside a server that still learns, or on outcomes that are known."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from l2h.decision import RejectorSpec
+from l2h.errors import ModelError, SettingsError
+from l2h.losses import weighted_log_loss
+from l2h.models.rejectors import AttachedRejector, SeparateRejector
+from l2h.settings import StageSettings
+from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
+from l2h.training.loop import Context, SingleModelStage, make_optimizer, seeded, set_learning_rate
+from l2h.training.objective import BatchLoss, Objective
+from l2h.training.pools import SamplePool
+from l2h.training.rejectors import RejectorBatch
+
+log = logging.getLogger("l2h.training")
+
+
+class RejectorStep:
+    """One step of the rejectors by their L2, given who is right on a batch: the second half of Algorithms 1 and 2.
+
+    Args:
+        rejectors: trained in place.
+        specs: one per rejector; none may be priced.
+        settings: optimizer, schedule and reduction.
+        context: shared.
+
+    Raises:
+        SettingsError: a priced spec, whose heads need a finished server.
+    """
+
+    def __init__(
+        self, rejectors: RejectorBatch, specs: Sequence[RejectorSpec], settings: StageSettings, context: Context
+    ) -> None:
+        if any(spec.loss == "priced" for spec in specs):
+            raise SettingsError("the paper's recipe trains a rejector for a price: 'priced' needs recipe 'default'")
+        self.rejectors, self.specs, self.settings, self.context = rejectors, tuple(specs), settings, context
+        self.draws = not isinstance(rejectors.template, SeparateRejector | AttachedRejector)
+        self.loss = BatchLoss(specs, context.device)
+        self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
+        self.lost: set[int] = set()
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next updates."""
+        set_learning_rate(self.optimizer, rate)
+
+    def update(self, x: Tensor, view: Tensor, client_correct: Tensor, server_correct: Tensor, *keys: Any) -> Tensor:
+        """Gives each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
+        # What a rejector draws, such as for dropout, must not move anyone else's draws; ours draw nothing.
+        own = (
+            seeded(self.context.device, self.context.settings.seed, "rejector", *keys) if self.draws else nullcontext()
+        )
+        with own, self.context.autocast():
+            scores = self.rejectors(x, view, train=True)[..., :2]
+        # The targets are those of the priced heads, of which there are none.
+        target = client_correct.float()
+        losses = self.loss(scores.float(), client_correct, server_correct, target, target)
+        each = losses.sum(1) if self.settings.reduction == "sum" else losses.mean(1)
+        self.optimizer.zero_grad(set_to_none=True)
+        each.sum().backward()
+        self.optimizer.step()
+        return losses.detach().sum(1)
+
+    def row(self, total: Tensor, samples: int, epoch: int) -> dict[str, float]:
+        """The columns of the history: the mean over rejectors and, where there are several, each one's loss."""
+        losses = (total / samples).tolist()
+        for i, (value, spec) in enumerate(zip(losses, self.specs, strict=True)):
+            if not math.isfinite(value) and i not in self.lost:
+                self.lost.add(i)
+                log.warning(
+                    "rejector %d (%s, %s) is no longer finite in epoch %d: its loss has no lower bound where "
+                    "c_e + c_1 > 1; 'shifted' and 'swapped' have one",
+                    i,
+                    spec.loss,
+                    spec.costs,
+                    epoch + 1,
+                )
+        row = {"rejector_loss": sum(losses) / len(losses)}
+        if len(losses) > 1:
+            row |= {f"rejector_loss_{i}": value for i, value in enumerate(losses)}
+        return row
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and optimizer."""
+        return {
+            **{f"rejectors/{name}": tensor for name, tensor in self.rejectors.state_dict().items()},
+            **{f"rejectors-{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()},
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what :meth:`tensors` gave."""
+        self.rejectors.load_state_dict(under("rejectors/", tensors))
+        restore_optimizer(self.optimizer, under("rejectors-", tensors))
+
+
+class RejectorStage(SingleModelStage):
+    """Trains rejectors on a pool; each keeps its weights of the best held-out loss.
+
+    Args:
+        name: of the stage.
+        rejectors: trained in place.
+        loss: of scores (R, n, 2) on samples of a pool, (R, n).
+        pool: to train on.
+        settings: of the stage.
+        context: shared.
+        held_out: to stop early on; None neither stops early nor keeps the best.
+        draws: the stage whose draws it repeats; None draws its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rejectors: RejectorBatch,
+        loss: Objective,
+        pool: SamplePool,
+        settings: StageSettings,
+        context: Context,
+        held_out: SamplePool | None = None,
+        draws: str | None = None,
+    ) -> None:
+        super().__init__(name, rejectors, list(rejectors.params.values()), len(pool), settings, context, draws)
+        self.rejectors, self.loss, self.pool, self.held_out = rejectors, loss, pool, held_out
+        self.best_loss = torch.full((rejectors.size,), float("inf"), device=context.device)
+        self.best_epoch = torch.zeros(rejectors.size, dtype=torch.long, device=context.device)
+        self.best = {name: tensor.detach().clone() for name, tensor in rejectors.state_dict().items()}
+
+    def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
+        total = self.train_pass(epoch, tick, torch.zeros(self.rejectors.size, device=self.context.device))
+        held_out = self._held_out_loss()
+        if held_out is not None and self.settings.patience is not None:
+            self._remember(held_out)
+        return {
+            "train_loss": float(total.mean()) / self.samples,
+            "held_out_loss": None if held_out is None else float(held_out.mean()),
+        }
+
+    def train_batch(self, chosen: Tensor) -> Tensor:
+        losses = self._losses(self.pool.at(chosen), train=True)
+        each = losses.mean(1) if self.settings.reduction == "mean" else losses.sum(1)
+        self.optimizer.zero_grad(set_to_none=True)
+        each.sum().backward()
+        self.optimizer.step()
+        return losses.detach().sum(1)
+
+    def _losses(self, pool: SamplePool, train: bool) -> Tensor:
+        with self.context.autocast():
+            out = self.rejectors(pool.x, pool.view, train=train)
+        losses = self.loss(out[..., :2].float(), pool)
+        if train and out.shape[-1] > 2:
+            losses = losses + weighted_log_loss(out[..., 2:].float(), pool.teacher)
+        return losses
+
+    def _held_out_loss(self) -> Tensor | None:
+        if self.held_out is None:
+            return None
+        with torch.no_grad():
+            parts = [
+                self._losses(self.held_out.at(part), train=False)
+                for part in torch.arange(len(self.held_out), device=self.context.device).split(2048)
+            ]
+        return torch.cat(parts, dim=1).mean(1)
+
+    def _remember(self, held_out: Tensor) -> None:
+        """Keep each rejector's best; one whose patience ran out keeps what it has, as it would alone."""
+        waiting = self.epoch - self.best_epoch <= (self.settings.patience or 0)
+        better = waiting & (held_out < self.best_loss)
+        self.best_loss = torch.where(better, held_out, self.best_loss)
+        self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
+        for name, tensor in self.rejectors.state_dict().items():
+            mask = better.reshape(-1, *(1,) * (tensor.ndim - 1))
+            self.best[name] = torch.where(mask, tensor.detach(), self.best[name])
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no rejector's held-out loss has fallen for ``patience`` epochs."""
+        patience = self.settings.patience
+        if patience is None or self.held_out is None or self.epoch == 0:
+            return False
+        return bool((self.epoch - self.best_epoch >= patience).all())
+
+    def tensors(self) -> dict[str, Tensor]:
+        more = {"best_loss": self.best_loss, "best_epoch": self.best_epoch, "epoch": torch.tensor(self.epoch)}
+        return {**super().tensors(), **more}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        super().restore(tensors)
+        self.best_loss = tensors["best_loss"].to(self.context.device)
+        self.best_epoch = tensors["best_epoch"].to(self.context.device)
+        self.epoch = int(tensors["epoch"])
+
+    def keep_best(self) -> None:
+        """Put each rejector's best weights in place.
+
+        Raises:
+            ModelError: a rejector never had a finite held-out loss, so that its best weights are untrained ones.
+        """
+        if self.settings.patience is None or self.held_out is None:
+            return
+        lost = (~torch.isfinite(self.best_loss)).nonzero().flatten().tolist()
+        if lost:
+            raise ModelError(
+                f"{self.name} {', '.join(map(str, lost))}: the held-out loss was never finite: lower lr (it is "
+                f"{self.settings.lr:g})"
+            )
+        super().keep_best()
