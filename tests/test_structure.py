@@ -76,7 +76,7 @@ EXTERNAL = {
     "__main__": set(),
 }
 #: The two modules that know SQLite: the permits of a device, the charges of a server.
-STORES = {"limits/sqlite.py", "serving/accounts/ledger.py"}
+STORES = {"limits/sqlite.py", "serving/accounts/sqlite.py"}
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
 UNPICKLERS = {("data/cifar.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12
@@ -85,8 +85,8 @@ KNOWN_IMPORTS: set[tuple[str, str]] = set()
 KNOWN_PRIVATE: set[tuple[str, str]] = {
     ("export/system.py", "parts._check_fused"),
 }
-KNOWN_CLASSES = {"Job", "Side", "Threshold", "Trained"}
-KNOWN_SQLITE = {"serving/accounts/charging.py", "serving/process/worker.py"}
+KNOWN_CLASSES = {"PendingRequest", "Side"}
+KNOWN_SQLITE: set[str] = set()
 
 
 @cache

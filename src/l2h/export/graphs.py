@@ -65,7 +65,8 @@ class RejectorGraph(nn.Module):
         self.rejectors = nn.ModuleList(rejectors)
         self.method = method
         self.reads_client = bool(getattr(rejectors[0], "uses_client", False))
-        self.uses_client = self.reads_client or type(method).final is not Learned.final
+        self.has_final = type(method).final is not Learned.final
+        self.uses_client = self.reads_client or self.has_final
 
     def forward(self, x: Tensor, log_probability: Tensor | None = None, embedding: Tensor | None = None) -> Tensor:
         """Return the final scores."""
@@ -73,7 +74,8 @@ class RejectorGraph(nn.Module):
         if self.reads_client:
             assert log_probability is not None
             inputs = (x, client_view(log_probability, embedding))
-        scores = torch.stack([rejector(*inputs)[:, :2] for rejector in self.rejectors])
-        if log_probability is not None:
-            scores = self.method.final(scores, log_probability).float()
-        return scores.transpose(0, 1)
+        scores = [rejector(*inputs)[:, :2] for rejector in self.rejectors]
+        if self.has_final:
+            assert log_probability is not None
+            scores = [self.method.final(each, log_probability).float() for each in scores]
+        return torch.stack(scores, dim=1)
