@@ -19,7 +19,9 @@ import l2h
 from l2h.experiments import runs
 from l2h.files import write_atomically
 from l2h.metrics import spread
-from l2h.report.common.figure import CLIENT, INK, SYSTEM, blank, legend_below, percent_axis, png, titled
+from l2h.report.common.axes import percent_axis, titled
+from l2h.report.common.colours import CLIENT, INK, SYSTEM
+from l2h.report.common.figure import blank, legend_below, png
 
 BOUNDS = [round(0.05 * k, 2) for k in range(21)]
 LOOKS = {"threshold": (SYSTEM, "-"), "stochastic": (CLIENT, "--"), "random": (INK, ":")}

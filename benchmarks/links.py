@@ -21,7 +21,9 @@ import l2h
 from l2h.files import write_atomically
 from l2h.losses import rejector_loss
 from l2h.metrics import spread
-from l2h.report.common.figure import CLIENT, INK, SERVER, SYSTEM, blank, legend_below, png, titled
+from l2h.report.common.axes import titled
+from l2h.report.common.colours import CLIENT, INK, SERVER, SYSTEM
+from l2h.report.common.figure import blank, legend_below, png
 
 COLOURS = (INK, CLIENT, SERVER, SYSTEM)
 

@@ -67,8 +67,7 @@ def paper(options: PaperOptions) -> None:
     from l2h.cli.output import print_json
     from l2h.experiments.paper import EXPERIMENTS
     from l2h.experiments.repeating import experiment_values, gather_results, make_study
-    from l2h.report import write_experiment, write_overview
-    from l2h.report.paper.drawings import write_drawings
+    from l2h.report import write_drawings, write_experiment, write_overview
 
     experiments, study = make_study(
         options.name,

@@ -20,11 +20,21 @@ CHUNK = 64  # draws at once: their weights on all samples must fit into memory
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean difference with its interval."""
+    """A mean difference ``a - b`` with its interval from ``low`` to ``high``."""
 
     difference: float
     low: float
     high: float
+
+    @property
+    def below(self) -> bool:
+        """The whole interval is below 0: ``a`` is clearly lower."""
+        return self.high < 0
+
+    @property
+    def above(self) -> bool:
+        """The whole interval is above 0: ``a`` is clearly higher."""
+        return self.low > 0
 
     def as_dict(self) -> dict[str, float]:
         """Plain values for JSON."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import csv
-import io
 import json
 import re
 import warnings
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comparison_maker import DEFAULT, KINDS, make_comparison
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
+from report_reader import EVIL, Page, rendered
 
 from l2h.report import (
     comparison_headline,
@@ -30,7 +27,6 @@ from l2h.report import (
     write_comparison,
 )
 
-EVIL = "<script>alert(1)</script>"
 REFERENCES = [name for name, (family, _, _) in KINDS.items() if family == "reference"]
 MANY = (*KINDS, "_underscore", "$dollar$", "a method with a very long name indeed", "[bold]markup")
 
@@ -47,54 +43,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "the default and trivial ones": {"names": ("all-local", "all-remote", "random", DEFAULT)},
     "twenty-five methods": {"names": MANY},
 }
-
-
-class Page(HTMLParser):
-    """Tags with their attributes, and the rows of each table; a bold cell ends in ``*``."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.source = path.read_text(encoding="utf-8")
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.tables: list[list[list[str]]] = []
-        self.text = ""
-        self.feed(self.source)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in {"meta", "link", "img"}:
-            self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-        if tag == "strong" and self.open[-1] == "td":
-            self.tables[-1][-1][-1] += "*"
-
-    def handle_data(self, data: str) -> None:
-        if "style" in self.open:
-            return
-        self.text += data
-        if {"td", "th"} & set(self.open):
-            self.tables[-1][-1][-1] += data
-
-    def table(self, *head: str) -> list[list[str]]:
-        """The rows of the first table whose heading begins so."""
-        return next(table[1:] for table in self.tables if table[0][: len(head)] == list(head))
-
-
-def rendered(table: Table, width: int = 120) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table)
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
 
 
 def best() -> dict[str, Any]:
@@ -343,15 +291,9 @@ def test_properties_follow_the_traits_and_star_what_the_paper_says_otherwise(mad
 
 
 def test_page_refers_to_nothing_outside(page: Page) -> None:
-    links = [
-        value
-        for _, attributes in page.tags
-        for name, value in attributes.items()
-        if name in ("src", "href", "srcset", "action", "poster", "data", "background", "style")
-    ]
     # The icon and three plots.
-    assert len(links) == 4
-    assert all(value is not None and value.startswith("data:") for value in links)
+    assert len(page.links) == 4
+    assert all(link.startswith("data:") for link in page.links)
     assert "script" not in {tag for tag, _ in page.tags}
     style = re.search(r"<style>(.*?)</style>", page.source, re.S)
     assert style is not None

@@ -1,1 +1,1 @@
-"""What every page and plot shares: figures and the shell of a page."""
+"""What every report shares: numbers in words, tables, figures, and the shell of a page."""

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from l2h.report.common.figure import CONFIDENCE, INK, MUTED, SERVER, SYSTEM, Figure, Line2D, legend_below, plain
+from matplotlib.figure import Figure
+
+from l2h.report.common.colours import CONFIDENCE, INK, MUTED, SERVER, SYSTEM
+from l2h.report.common.figure import legend_below, legend_line, plain
 from l2h.report.comparison.model import MethodRow, groups
 
 NAME = 22  # letters of a method's name that are drawn
-# One colour a group, told apart within it by dash and marker, so that nothing hangs on a shade.
+# One colour per group; its methods are told apart by dash and marker, so that nothing hangs on a shade.
 _COLOURS = {"ours": SYSTEM, "learned": SERVER, "confidence": CONFIDENCE, "trivial": MUTED, "reference": INK}
 _HEADINGS = {
     "ours": "ours",
@@ -33,7 +36,7 @@ _MARKERS = "os^DvPX<p>h*dH8"
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn, the same in every plot."""
+    """The line and the marker of a method, the same in every plot."""
 
     colour: str
     dash: Any
@@ -43,13 +46,13 @@ class Look:
     order: float
 
     def line(self, **more: Any) -> dict[str, Any]:
-        """Keywords of ``Axes.plot``."""
+        """Return keywords of ``Axes.plot``."""
         look = {"color": self.colour, "linestyle": self.dash, "linewidth": self.width, "marker": self.marker}
         return look | {"markersize": self.size, "zorder": self.order, "markeredgewidth": 0.9} | more
 
 
 def method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
-    """A look for each method: the default bold, colours by group, references thin and dotted."""
+    """Return a look for each method: the default bold, colours by group, references thin and dotted."""
     looks = {}
     for group, members in groups(rows).items():
         # By name, so that a method keeps its look when its risk changes; the default has the plain line and circle.
@@ -68,48 +71,43 @@ def method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
 
 
 def marker_places(look: Look) -> tuple[int, int]:
-    """First marker and step on a frontier of 201 points: those of two methods seldom fall on one place."""
+    """Return the first marker and the step on a frontier of 201 points, so that those of two methods seldom meet."""
     return 5 + 3 * (_MARKERS.index(look.marker) % 8), 32
 
 
 def legend_height(rows: Sequence[MethodRow]) -> float:
-    """Inches that the legend takes."""
-    return 0.5 + 0.21 * max(sum(1 + len(members) for _, members in column) for column in _columns(rows))
+    """Return the height of the legend in inches."""
+    return 0.5 + 0.21 * _longest(_columns(rows))
 
 
 def group_legend(figure: Figure, rows: Sequence[MethodRow], looks: dict[str, Look]) -> None:
-    """All methods under the axes, a column for each group."""
+    """Draw the legend of all methods under the axes, a column for each group."""
     columns = _columns(rows)
-    longest = max(sum(1 + len(members) for _, members in column) for column in columns)
-    nothing = Line2D([], [], linestyle="none")
-    handles: list[Any] = []
-    labels: list[str] = []
-    bold: list[int] = []
+    longest = _longest(columns)
+    entries: list[tuple[Any, str, bool]] = []  # line, label, whether it is bold
     for column in columns:
-        start = len(labels)
+        start = len(entries)
         for group, members in column:
-            bold.append(len(labels))
-            handles.append(nothing)
-            labels.append(_HEADINGS[group])
+            entries.append((legend_line(), _HEADINGS[group], True))
             for row in members:
-                if row.default:
-                    bold.append(len(labels))
-                handles.append(Line2D([], [], **looks[row.name].line()))
                 name = plain(row.name, NAME)
                 # Matplotlib leaves out a label that begins with an underscore.
-                labels.append(f" {name}" if name.startswith("_") else name)
-        padding = longest - (len(labels) - start)
-        handles += [nothing] * padding
-        labels += [""] * padding
-    legend_below(figure, handles, labels, columns=len(columns))
-    (legend,) = figure.legends
-    for i in bold:
-        legend.get_texts()[i].set_fontweight("bold")
+                label = f" {name}" if name.startswith("_") else name
+                entries.append((legend_line(**looks[row.name].line()), label, row.default))
+        entries += [(legend_line(), "", False)] * (longest - (len(entries) - start))
+    lines, labels, bold = zip(*entries, strict=True)
+    legend_below(figure, lines, labels, columns=len(columns))
+    for text, heavy in zip(figure.legends[0].get_texts(), bold, strict=True):
+        text.set_fontweight("bold" if heavy else "normal")
+
+
+def _longest(columns: list[list[tuple[str, list[MethodRow]]]]) -> int:
+    return max(sum(1 + len(members) for _, members in column) for column in columns)
 
 
 def _columns(rows: Sequence[MethodRow]) -> list[list[tuple[str, list[MethodRow]]]]:
     """The groups in columns of the legend: the small ones that everybody knows share one."""
-    found = groups(rows)
+    members = groups(rows)
     shared = [["ours"], ["learned"], ["confidence"], ["trivial", "reference"]]
-    columns = [[(name, found[name]) for name in column if name in found] for column in shared]
+    columns = [[(name, members[name]) for name in column if name in members] for column in shared]
     return [column for column in columns if column]

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
-from typing import Any
 
 from l2h.experiments.runs import write_json
 from l2h.files import write_atomically
 from l2h.report.common.figure import png
-from l2h.report.common.web import data_uri, flat, write_html
-from l2h.report.comparison.model import (
-    NONE,
-    PROPERTIES,
-    Comparison,
-    default_differences,
-    method_rows,
-    price_tables,
-    property_rows,
-)
+from l2h.report.common.page import data_uri, flat, write_html
+from l2h.report.common.table import csv_bytes
+from l2h.report.comparison.model import ComparisonView, Values, property_rows
 from l2h.report.comparison.plots import plot_frontiers, plot_pairs, plot_risk_grid
+from l2h.report.comparison.tables import comparison_table, grid_tables, origin_table, property_table, size_table
 from l2h.report.comparison.words import comparison_headline, interval_note, standing
 
+_KEYS = ("method", "family", "c_1", "c_e")
 _FIGURES = ("risk", "reject_rate", "accuracy", "gain", "risk_as_published")
+_INTERVAL = ("difference", "low", "high")
 
 
-def write_comparison(comparison: Comparison, folder: str | Path) -> Path:
+def write_comparison(comparison: Values, folder: str | Path) -> Path:
     """Write ``comparison.json``, ``comparison.csv``, ``plots/*.png`` and ``report.html``.
 
     Args:
@@ -36,7 +29,7 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> Path:
     Returns:
         The page. Each file is replaced in one step: a reader never sees half of one.
     """
-    folder = Path(folder)
+    folder, methods = Path(folder), comparison["methods"]
     write_json(folder / "comparison.json", comparison)
     write_atomically(folder / "comparison.csv", _csv(comparison))
     figures = {
@@ -47,55 +40,35 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> Path:
     plots = {name: png(figure) for name, figure in figures.items()}
     for name, content in plots.items():
         write_atomically(folder / "plots" / f"{name}.png", content)
-    properties, notes = property_rows(comparison["methods"])
-    rows = method_rows(comparison)
     return write_html(
         folder / "report.html",
         "comparison.html.j2",
+        title=f"{comparison['dataset']}: {len(methods)} ways to decide when to ask",
         comparison=comparison,
         headline=comparison_headline(comparison),
         standing=standing(comparison),
         interval_note=interval_note(comparison),
-        rows=rows,
-        ours=next((row for row in rows if row.default), None),
-        risks=price_tables(comparison),
-        published=price_tables(comparison, "risk_as_published"),
-        property_names=list(PROPERTIES.values()),
-        properties=properties,
-        property_notes=notes,
+        ours=ComparisonView(comparison).default,
+        overall=comparison_table(comparison),
+        risks=grid_tables(comparison),
+        published=grid_tables(comparison, "risk_as_published"),
+        properties=property_table(methods),
+        property_notes=property_rows(methods)[1],
+        origins=origin_table(methods),
+        sizes=size_table(methods),
         plots={name: data_uri(content) for name, content in plots.items()},
+        skipped=[f"{entry['method']}: {entry['why']}" for entry in comparison["skipped"]],
         settings=list(flat(comparison["settings"])),
-        count=_count,
     )
 
 
-def _csv(comparison: Comparison) -> bytes:
-    """A row for each method and price; an empty field where there is no number."""
+def _csv(comparison: Values) -> bytes:
+    """One row per method and price."""
     family = {method["name"]: method["family"] for method in comparison["methods"]}
-    against = default_differences(comparison)
-    statistics = [f"{name}_{part}" for name in _FIGURES for part in ("mean", "sem")]
-    columns = ["method", "family", "c_1", "c_e", *statistics, "difference", "low", "high"]
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    for cell in comparison["cells"]:
-        row = {"method": cell["method"], "family": family[cell["method"]], "c_1": cell["c_1"], "c_e": cell["c_e"]}
-        for name in _FIGURES:
-            spread = cell[name] or {"mean": None, "sem": None}
-            row |= {f"{name}_mean": spread["mean"], f"{name}_sem": spread["sem"]}
-        versus = against.get((cell["method"], (cell["c_1"], cell["c_e"])))
-        if versus is not None:
-            row |= {"difference": versus.difference, "low": versus.low, "high": versus.high}
-        writer.writerow(row)
-    # As in the page, a lone surrogate in a name becomes a question mark.
-    return buffer.getvalue().encode("utf-8", errors="replace")
-
-
-def _count(value: Any) -> str:
-    """A count, or the mean and standard error of one, with thousands marked; ``–`` where there is none."""
-    if value is None:
-        return NONE
-    if not isinstance(value, dict):
-        return f"{value:,}"
-    mean = f"{value['mean']:,.0f}"
-    return mean if not value["sem"] else f"{mean} ± {value['sem']:,.0f}"
+    view, rows = ComparisonView(comparison), []
+    for key, cell in view.cells.items():
+        versus = view.against[key].as_dict() if key in view.against else dict.fromkeys(_INTERVAL)
+        values = {**cell, "family": family[key[0]], **versus}
+        rows.append([values[name] for name in (*_KEYS, *_FIGURES, *_INTERVAL)])
+    measured = [False] * len(_KEYS) + [True] * len(_FIGURES) + [False] * len(_INTERVAL)
+    return csv_bytes((*_KEYS, *_FIGURES, *_INTERVAL), rows, measured)

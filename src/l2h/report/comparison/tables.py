@@ -1,102 +1,121 @@
-"""Tables of a comparison of methods for a terminal of 120 columns."""
+"""The tables of a comparison of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from l2h.errors import MissingExtraError
-from l2h.report.comparison.model import (
-    PROPERTIES,
-    Comparison,
-    MethodRow,
-    method_rows,
-    price_tables,
-    property_rows,
-)
+from l2h.report.common.table import Cell, Column, Row, TextTable, headings, texts
+from l2h.report.common.text import MISSING, NONE, SAME, counted, number, one_line, percent, plus_minus, signed
+from l2h.report.comparison.model import PROPERTIES, ComparisonView, MethodRow, Values, property_rows
 from l2h.report.comparison.words import interval_note
-from l2h.report.run.summary import one_line, percent, plus_minus
-from l2h.report.run.tables import plain_table
 
-try:
-    from rich.table import Table
-    from rich.text import Text
-except ModuleNotFoundError as missing:
-    raise MissingExtraError(f"tables need {missing.name}: pip install 'l2h[report]'") from missing
-
-_WIDTH = 120
-_NAME = 22  # letters of a method's name that are shown
-_BEST = " (best)"
+_NAME = 22  # letters of a method's name that are shown in the terminal
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Every method's means over the grid, the lowest risk first, the references last, the best marked."""
-    caption = (
+def comparison_table(comparison: Values) -> TextTable:
+    """Return every method's means over the grid, the lowest risk first, the references last, the best marked."""
+    note = (
         f"vs default: risk less that of {one_line(comparison['default'])}; w/t/l: prices at which the default clearly "
         f"wins, is not separated, clearly loses; {interval_note(comparison)}"
     )
     prices, seeds = len(comparison["costs"]), len(comparison["seeds"])
-    size = f"{prices} price{'s' * (prices > 1)}, {seeds} seed{'s' * (seeds > 1)}"
-    table = plain_table(f"{one_line(comparison['dataset'])}: means over {size}", caption)
-    table.add_column("method", no_wrap=True)
-    for name in ("risk ± s.e." if seeds > 1 else "risk", "sent", "gain", "vs default", "w/t/l"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in method_rows(comparison):
-        table.add_row(
-            _name(row, row.best),
-            plus_minus(row.risk),
-            percent(row.sent),
-            "n/a" if row.gain is None else f"{row.gain['mean']:.3f}",
-            "default" if row.default else "n/a" if row.versus is None else str(row.versus),
-            "" if row.record is None else "/".join(map(str, row.record)),
-            style=_style(row),
+    columns = [
+        *headings("method", "risk ± s.e." if seeds > 1 else "risk", "sent"),
+        Column("frontier gain", "gain"),
+        Column("risk less the default's", "vs default"),
+        Column("wins / ties / losses", "w/t/l"),
+    ]
+    rows = []
+    for row in ComparisonView(comparison).rows:
+        record = [str(count) for count in row.record or ()]
+        rows.append(
+            texts(
+                _name(row.name, " (best)" if row.best else ""),
+                plus_minus(row.risk),
+                percent(row.sent),
+                Cell(plus_minus(row.gain, ".3f"), number(row.gain["mean"] if row.gain else None, ".3f")),
+                Cell("the default", "default") if row.default else _versus(row),
+                Cell(" / ".join(record), "/".join(record)),
+                kind="best" if row.best else _kind(row),
+            )
         )
-    return table
+    size = f"{counted(prices, 'price')}, {counted(seeds, 'seed')}"
+    return TextTable(f"{one_line(comparison['dataset'])}: means over {size}", columns, rows, note)
 
 
-def grid_tables(comparison: Comparison) -> list[Table]:
-    """Risk at every price: a table for each c_1, or several where its prices need more than 120 columns."""
-    seeds = len(comparison["seeds"])
-    figure = len("0.0000 ± 0.0000") if seeds > 1 else len("0.0000")
-    longest = max(len(one_line(method["name"], _NAME)) for method in comparison["methods"])
-    # A column takes three more than its text, the star of the lowest one, and the edge one.
-    columns = (_WIDTH - 1 - (longest + 3)) // (1 + figure + 3)
-    tables = []
-    for grid in price_tables(comparison):
-        parts = -(-len(grid.c_e) // columns)
-        each = -(-len(grid.c_e) // parts)
-        for start in range(0, len(grid.c_e), each):
-            shown = slice(start, start + each)
-            table = plain_table(f"risk at c_1={grid.c_1:g}", "* the lowest but for the references")
-            table.add_column("method", no_wrap=True)
-            for c_e in grid.c_e[shown]:
-                table.add_column(f"c_e={c_e:g}", justify="right", no_wrap=True)
-            for row, values in grid.rows:
-                texts = [
-                    Text(("*" if best else "") + plus_minus(value), style="bold green" if best else "")
-                    for value, best in values[shown]
-                ]
-                table.add_row(_name(row), *texts, style="dim" if row.beyond else "")
-            tables.append(table)
+def grid_tables(comparison: Values, figure: str = "risk") -> list[TextTable]:
+    """Return a table for each ``c_1``, the lowest but the references bold.
+
+    Methods for which the figure is nowhere known are left out.
+    """
+    view, tables = ComparisonView(comparison), []
+    for c_1, c_es in view.prices.items():
+        shown: list[tuple[MethodRow, list[Any]]] = []
+        for row in view.rows:
+            values = [view.cells.get((row.name, (c_1, c_e)), {}).get(figure) for c_e in c_es]
+            shown += [(row, values)] if any(values) else []
+        lowest = [
+            min((values[i]["mean"] for row, values in shown if values[i] and not row.beyond), default=-1.0)
+            for i in range(len(c_es))
+        ]
+        rows = []
+        for row, values in shown:
+            cells = [
+                Cell(plus_minus(value), bold=bool(value) and not row.beyond and value["mean"] <= least + SAME)
+                for value, least in zip(values, lowest, strict=True)
+            ]
+            rows.append(Row([_name(row.name), *cells], _kind(row)))
+        columns = [*headings("method"), *(Column(f"c_e = {c_e:g}", f"c_e={c_e:g}") for c_e in c_es)]
+        if rows:
+            tables.append(TextTable(f"Risk at c_1 = {c_1:g}", columns, rows, marks="the lowest but for the references"))
     return tables
 
 
-def property_table(methods: Sequence[Mapping[str, Any]]) -> Table:
-    """The four properties of the paper's table; a star where that table says otherwise, told below."""
+def property_table(methods: Sequence[Values]) -> TextTable:
+    """Return the four properties of the paper's table; a star where that table says otherwise, told below."""
     rows, notes = property_rows(methods)
-    table = plain_table("properties of the methods", "\n".join(f"* {note}" for note in notes))
-    table.add_column("method", no_wrap=True)
-    for name in PROPERTIES.values():
-        table.add_column(name, justify="center", no_wrap=True)
-    for method, answers in rows:
-        table.add_row(Text(one_line(method, _NAME)), *answers)
-    return table
+    columns = [*headings("method"), *(Column(name, justify="center") for name in PROPERTIES.values())]
+    cells = [texts(_name(method), *answers) for method, answers in rows]
+    return TextTable("properties of the methods", columns, cells, "\n".join(f"* {note}" for note in notes))
 
 
-def _name(row: MethodRow, best: bool = False) -> Text:
-    # Text, not str: a name must not be read as markup.
-    return Text(one_line(row.name, _NAME) + (_BEST if best else ""))
+def origin_table(methods: Sequence[Values]) -> TextTable:
+    """Return where each method comes from."""
+    rows = []
+    for method in methods:
+        equation = Cell(method["equation"] or NONE, code=bool(method["equation"]))
+        origin = method["reference"] or NONE, equation, method["change"] or NONE
+        rows.append(texts(method["name"], method["title"], *origin))
+    columns = headings("method", "name", "reference", "rule or loss", "what had to change for a fixed client")
+    return TextTable("", columns, rows)
 
 
-def _style(row: MethodRow) -> str:
-    return "bold green" if row.best else "dim" if row.beyond else "bold" if row.default else ""
+def size_table(methods: Sequence[Values]) -> TextTable:
+    """Return what each method decides with: its parameters, its computation and its training."""
+    keys = ("parameters", "multiply_adds", "steps")
+    rows = [texts(method["name"], *(_count(method[key]) for key in keys)) for method in methods]
+    return TextTable("", headings("method", "parameters", "multiply-adds an input", "training steps"), rows)
+
+
+def _name(name: str, suffix: str = "") -> Cell:
+    return Cell(name + suffix, one_line(name, _NAME) + suffix)
+
+
+def _kind(row: MethodRow) -> str:
+    return "beyond" if row.beyond else "default" if row.default else ""
+
+
+def _versus(row: MethodRow) -> str:
+    if row.versus is None:
+        return MISSING
+    return f"{signed(row.versus.difference)} [{signed(row.versus.low)}, {signed(row.versus.high)}]"
+
+
+def _count(value: Any) -> str:
+    """A count, or the mean and standard error of one, with thousands marked; ``–`` where there is none."""
+    if value is None:
+        return NONE
+    if not isinstance(value, dict):
+        return f"{value:,}"
+    return plus_minus({"mean": value["mean"], "sem": value["sem"] or None}, ",.0f")

@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from l2h.report.comparison.model import (
-    SAME,
-    Comparison,
-    MethodRow,
-    Price,
-    Versus,
-    cells_by_price,
-    default_differences,
-    method_rows,
-)
-from l2h.report.run.summary import number, plus_minus, signed
+from l2h.metrics import Interval
+from l2h.report.common.text import SAME, counted, number, plus_minus, signed
+from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values
 
 _TRIVIAL = ("all-local", "all-remote")
 _LISTED = 4  # lost prices named one by one in a sentence
 
 
-def comparison_headline(comparison: Comparison) -> list[str]:
-    """What the numbers say of the default method, in sentences; the losses as plainly as the wins.
+def comparison_headline(comparison: Values) -> list[str]:
+    """Return what the numbers say of the default method, in sentences; the losses as plainly as the wins.
 
     "Clearly" means that the paired bootstrap interval excludes 0.
     """
-    rows = method_rows(comparison)
-    usable = [row for row in rows if not row.beyond]
-    ours = next((row for row in rows if row.default), None)
+    view = ComparisonView(comparison)
+    usable, ours = [row for row in view.rows if not row.beyond], view.default
     if ours is None:
-        best = usable[0] if usable else rows[0]
+        best = (usable or view.rows)[0]
         return [
             f"{_scope(comparison)} {best.name} has the lowest mean risk of {len(usable)} methods, "
             f"{plus_minus(best.risk)}. {comparison['default']}, the default, was not among them."
         ]
-    confidence = [row.name for row in usable if row.group == "confidence" and not row.default]
-    trivial = [row.name for row in usable if row.name in _TRIVIAL and not row.default]
+    others = [row for row in usable if not row.default]
     sentences = [_rank(comparison, ours, usable), _field(comparison, ours, usable)]
-    if confidence:
+    if confidence := [row.name for row in others if row.group == "confidence"]:
         label = f"the lowest of the {len(confidence)} confidence methods" if len(confidence) > 1 else confidence[0]
-        sentences.append(_by_price(comparison, label, confidence))
-    if trivial:
-        sentences.append(
-            _by_price(comparison, "the better of all-local and all-remote" if len(trivial) > 1 else trivial[0], trivial)
-        )
-    sentences.append(_losses(comparison, [row.name for row in usable if not row.default]))
-    beyond = ", ".join(f"{row.name} {number(row.risk['mean'])}" for row in rows if row.beyond)
+        sentences.append(_by_price(view, label, confidence))
+    if trivial := [row.name for row in others if row.name in _TRIVIAL]:
+        label = "the better of all-local and all-remote" if len(trivial) > 1 else trivial[0]
+        sentences.append(_by_price(view, label, trivial))
+    sentences.append(_losses(view, [row.name for row in others]))
+    beyond = ", ".join(f"{row.name} {number(row.risk['mean'])}" for row in view.rows if row.beyond)
     if beyond:
         sentences.append(f"For scale, the mean risk of rules that know what no device knows: {beyond}.")
     return [sentence for sentence in sentences if sentence]
 
 
-def standing(comparison: Comparison) -> str:
-    """``good``: no method has a lower mean risk than the default; ``bad``: one clearly has; else ``unsure``."""
-    rows = [row for row in method_rows(comparison) if not row.beyond]
+def standing(comparison: Values) -> str:
+    """Return "good" if no method has a lower mean risk than the default, "bad" if one clearly has, else "unsure"."""
+    rows = [row for row in ComparisonView(comparison).rows if not row.beyond]
     if any(row.default and row.best for row in rows):
         return "good"
     return "bad" if any(row.versus and row.versus.below for row in rows) else "unsure"
 
 
-def interval_note(comparison: Comparison) -> str:
+def interval_note(comparison: Values) -> str:
     """How the intervals were made."""
     bootstrap, seeds = comparison["bootstrap"], len(comparison["seeds"])
     sets = "one test set for all seeds" if bootstrap["test_set"] == "shared" else "a test set of its own for each seed"
@@ -70,15 +57,15 @@ def interval_note(comparison: Comparison) -> str:
     )
 
 
-def _scope(comparison: Comparison) -> str:
+def _scope(comparison: Values) -> str:
     costs, seeds = comparison["costs"], len(comparison["seeds"])
     where = f"Over {len(costs)} prices" if len(costs) > 1 else f"At {_at((costs[0]['c_1'], costs[0]['c_e']))}"
     return f"{where}, {seeds} seeds," if seeds > 1 else f"{where}, one seed,"
 
 
-def _rank(comparison: Comparison, ours: MethodRow, usable: list[MethodRow]) -> str:
-    family = ours.method["family"]
-    peers = [row for row in usable if row.method["family"] == family]
+def _rank(comparison: Values, ours: MethodRow, usable: list[MethodRow]) -> str:
+    family = ours.family
+    peers = [row for row in usable if row.family == family]
     risk = ours.risk["mean"]
     opening = f"{_scope(comparison)} the mean risk of {ours.name} is {plus_minus(ours.risk)}"
     others = [row for row in peers if not row.default]
@@ -102,7 +89,7 @@ def _rank(comparison: Comparison, ours: MethodRow, usable: list[MethodRow]) -> s
     )
 
 
-def _field(comparison: Comparison, ours: MethodRow, usable: list[MethodRow]) -> str:
+def _field(comparison: Values, ours: MethodRow, usable: list[MethodRow]) -> str:
     others = [row for row in usable if row.versus is not None]
     if not others:
         return ""
@@ -111,31 +98,30 @@ def _field(comparison: Comparison, ours: MethodRow, usable: list[MethodRow]) -> 
     level = f"{comparison['bootstrap']['confidence']:.0%}"
     higher = len(others) - len(lower) - len(open_)
     text = (
-        f"It is clearly below {higher or 'none'} of the {len(others)} other method{'s' * (len(others) > 1)} that a "
+        f"It is clearly below {higher or 'none'} of the {counted(len(others), 'other method')} that a "
         f"device can run (the {level} interval of the difference excludes 0)"
     )
     if open_:
-        text += f", not separated from {len(open_)} ({_names(open_)})"
+        text += f", not separated from {len(open_)} ({', '.join(row.name for row in open_)})"
     if lower:
-        text += f" and clearly above {len(lower)} ({_names(lower)})"
+        text += f" and clearly above {len(lower)} ({', '.join(row.name for row in lower)})"
     best = usable[0]
-    if not ours.best and best.method["family"] != ours.method["family"]:
+    if not ours.best and best.family != ours.family:
         behind = number(ours.risk["mean"] - best.risk["mean"])
-        text += f"; the lowest of all is {best.name} ({best.method['family']}), {behind} below it"
+        text += f"; the lowest of all is {best.name} ({best.family}), {behind} below it"
     return text + "."
 
 
-def _by_price(comparison: Comparison, label: str, rivals: list[str]) -> str:
+def _by_price(view: ComparisonView, label: str, rivals: list[str]) -> str:
     """At which prices the default is below the lowest of these, and by how much it is above at the others."""
-    cells, against = cells_by_price(comparison), default_differences(comparison)
-    prices = [(costs["c_1"], costs["c_e"]) for costs in comparison["costs"]]
+    prices = [(costs["c_1"], costs["c_e"]) for costs in view.values["costs"]]
     below, clear, equal = 0, 0, 0
     lost: list[tuple[float, str]] = []
     for price in prices:
-        risk = {name: cells[name, price]["risk"]["mean"] for name in (*rivals, comparison["default"])}
+        risk = {name: view.cells[name, price]["risk"]["mean"] for name in (*rivals, view.values["default"])}
         rival = min(rivals, key=risk.__getitem__)
-        difference = risk[comparison["default"]] - risk[rival]
-        versus = against.get((rival, price))
+        difference = risk[view.values["default"]] - risk[rival]
+        versus = view.against.get((rival, price))
         if difference < -SAME:
             below += 1
             clear += bool(versus and versus.above)
@@ -161,9 +147,9 @@ def _by_price(comparison: Comparison, label: str, rivals: list[str]) -> str:
     return f"{text}."
 
 
-def _losses(comparison: Comparison, rivals: list[str]) -> str:
+def _losses(view: ComparisonView, rivals: list[str]) -> str:
     """Every clear loss at a single price."""
-    against = {key: v for key, v in default_differences(comparison).items() if key[0] in rivals}
+    against = {key: v for key, v in view.against.items() if key[0] in rivals}
     if not against:
         return ""
     lost = sorted((v.difference, name, price) for (name, price), v in against.items() if v.below)
@@ -175,15 +161,11 @@ def _losses(comparison: Comparison, rivals: list[str]) -> str:
 
 
 def _share(clear: int, of: int) -> str:
-    return (
-        "clearly"
-        if clear == of
-        else f"clearly at {clear}"
-        if clear
-        else "not clearly"
-        if of == 1
-        else "clearly at none"
-    )
+    if clear == of:
+        return "clearly"
+    if clear:
+        return f"clearly at {clear}"
+    return "not clearly" if of == 1 else "clearly at none"
 
 
 def _listed(texts: list[str]) -> str:
@@ -191,11 +173,7 @@ def _listed(texts: list[str]) -> str:
     return "; ".join(texts[:_LISTED] + more)
 
 
-def _names(rows: Sequence[MethodRow]) -> str:
-    return ", ".join(row.name for row in rows)
-
-
-def _clear(versus: Versus | None) -> str:
+def _clear(versus: Interval | None) -> str:
     if versus is None:
         return "no interval"
     interval = f"interval of the difference [{signed(versus.low)}, {signed(versus.high)}]"

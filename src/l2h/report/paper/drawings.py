@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from l2h.files import write_atomically
 from l2h.report.common.figure import png
-from l2h.report.paper.plots import plot_bounds, plot_losses, plot_per_class, plot_risk_curves, plot_tradeoff
-from l2h.report.run.plots import plot_samples
+from l2h.report.paper.curves import plot_risk_curves, plot_tradeoff
+from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses
+from l2h.report.run.gallery import plot_samples
 
 if TYPE_CHECKING:
     from l2h.experiments.paper import Drawing
@@ -19,7 +20,7 @@ _PLOTS: dict[str, Callable[..., Any]] = {
     "risk": plot_risk_curves,
     "losses": plot_losses,
     "bounds": plot_bounds,
-    "per_class": plot_per_class,
+    "per_class": plot_class_rates,
     "samples": plot_samples,
 }
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.figure import Figure
 
 from l2h.errors import DataError
 from l2h.metrics import Report
-from l2h.report.common.figure import CLIENT, INK, MUTED, SERVER, Figure, canvas, plain
-from l2h.report.run.summary import KEPT, SENT, percent
+from l2h.report.common.colours import CLIENT, INK, MUTED, SERVER
+from l2h.report.common.figure import canvas, plain
+from l2h.report.common.text import percent
+from l2h.report.run.tables import KEPT, SENT
 
 Images = npt.NDArray[np.uint8]
 

@@ -7,23 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from l2h.report.common.figure import (
-    CLIENT,
-    CONFIDENCE,
-    FAINT,
-    INK,
-    LABEL_FREE,
-    SERVER,
-    SYSTEM,
-    Axes,
-    Figure,
-    blank,
-    legend_below,
-    plain,
-    titled,
-)
+from l2h.report.common.axes import grid_lines, titled
+from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, SERVER, SYSTEM
+from l2h.report.common.figure import blank, legend_below, plain
 
 _PANELS = 6
 _LOOKS = (
@@ -54,15 +44,12 @@ def plot_history(rows: Rows) -> Figure | None:
     panels = group_stages(list(stages))
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
-    figure, axes = blank(6.6, 2.6 * lines + 0.6, lines, columns)
+    figure, axes = blank(6.6, 2.6 * lines + 0.6, lines, columns, used=len(panels))
     shown: dict[str, Any] = {}
-    for ax, (name, members) in zip(axes, panels.items(), strict=False):
+    for ax, (name, members) in zip(axes, panels.items(), strict=True):
         _panel(ax, [stages[stage] for stage in members], shown)
         count = f" ({len(members)} curves)" if len(members) > 1 else ""
         titled(ax, f"{plain(name, 28)}{count}", "epoch", "mean loss")
-        ax.title.set_fontsize(10.5)
-    for ax in axes[len(panels) :]:
-        ax.set_axis_off()
     legend_below(figure, list(shown.values()), list(shown))
     return figure
 
@@ -106,7 +93,7 @@ def _panel(ax: Axes, curves: list[list[Mapping[str, Any]]], shown: dict[str, Any
                 x, y, **look, markersize=size, linewidth=1.7 if alone else 1.0, alpha=1.0 if alone else 0.65
             )
             shown.setdefault(name, line)
-    ax.grid(axis="y", color=FAINT, linewidth=0.5)
+    grid_lines(ax, "y")
     ax.locator_params(axis="x", nbins=6, integer=True)
 
 

@@ -9,25 +9,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from l2h.errors import MissingExtraError
 from l2h.metrics import Report
 from l2h.report.common.figure import png
-from l2h.report.common.web import data_uri, flat, write_html
+from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.run.gallery import Images, Sample, choose
 from l2h.report.run.plots import draw
-from l2h.report.run.summary import (
-    contrastive_rows,
-    headline,
-    outcomes,
-    risk_rows,
-    verdict,
-)
-
-try:
-    from PIL import Image
-except ModuleNotFoundError as missing:
-    raise MissingExtraError(f"the page needs {missing.name}: pip install 'l2h[report]'") from missing
+from l2h.report.run.tables import class_table, contrastive_table, risk_table
+from l2h.report.run.verdict import headline, verdict
 
 _THUMBNAIL = 160  # pixels, the longer side of an image in the gallery
 
@@ -67,32 +57,14 @@ def write_page(
         report=report,
         headline=headline(report),
         verdict=verdict(report),
-        risks=risk_rows(report),
-        contrastive=contrastive_rows(report),
-        classes=_classes(report),
+        risks=risk_table(report),
+        contrastive=contrastive_table(report),
+        classes=class_table(report),
         plots={name: data_uri(png(figure)) for name, figure in figures.items()},
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
         settings=list(flat(settings or {})),
         next_steps=list(next_steps),
     )
-
-
-def _classes(report: Report) -> list[dict[str, Any]]:
-    client, server = outcomes(report)
-    rows = []
-    for k, (name, rate) in enumerate(zip(report.class_names, report.per_class, strict=True)):
-        here = report.y == k
-        some = bool(here.any())
-        rows.append(
-            {
-                "name": name,
-                "samples": int(here.sum()),
-                "rate": float(rate) if some else None,
-                "client": float(client[here].mean()) if some else None,
-                "server": float(server[here].mean()) if some else None,
-            }
-        )
-    return rows
 
 
 def _card(sample: Sample) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Plots of a report. Each function gives a matplotlib ``Figure`` that pyplot does not know of."""
+"""Plots of a report. Each function returns a matplotlib ``Figure`` that pyplot does not know of."""
 
 from __future__ import annotations
 
@@ -8,121 +8,71 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from l2h.files import write_atomically
 from l2h.metrics import Report
-from l2h.report.common.figure import (
-    CLIENT,
-    CONFIDENCE,
-    FAINT,
-    INK,
-    LABEL_FREE,
-    MUTED,
-    SERVER,
-    SYSTEM,
-    Axes,
-    Figure,
-    blank,
-    legend_below,
-    percent_axis,
-    plain,
-    png,
-    titled,
-)
+from l2h.report.common.axes import grid_lines, percent_axis, remark, titled, value_at_right
+from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
+from l2h.report.common.figure import blank, legend_below, plain, png
+from l2h.report.common.text import number, percent
 from l2h.report.run.gallery import plot_samples
 from l2h.report.run.history import plot_history
-from l2h.report.run.summary import contrastive_rows, number, percent, risk_rows
-
-__all__ = [
-    "draw",
-    "plot_contrastive",
-    "plot_frontier",
-    "plot_history",
-    "plot_per_class",
-    "plot_reliability",
-    "plot_risk",
-    "plot_samples",
-    "save_plots",
-]
+from l2h.report.run.tables import risk_rows, sides
 
 _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("oracle", "oracle", {"color": INK, "linestyle": (0, (1, 1.2)), "linewidth": 1.4}),
     ("label_free", "label-free bound", {"color": LABEL_FREE, "linestyle": (0, (5, 1.5)), "linewidth": 1.6}),
-    (
-        "confidence",
-        "confidence",
-        {"color": CONFIDENCE, "linestyle": (0, (6, 1.5, 1.5, 1.5)), "linewidth": 1.6},
-    ),
+    ("confidence", "confidence", {"color": CONFIDENCE, "linestyle": (0, (6, 1.5, 1.5, 1.5)), "linewidth": 1.6}),
     ("random", "random", {"color": MUTED, "linewidth": 1.0}),
     ("system", "this system", {"color": SYSTEM, "linewidth": 2.4}),
 )
+# This system first, where the eye looks first.
+_LEGEND = ("system", "point", "client", "server", "confidence", "random", "label_free", "oracle")
 _FEW = 20  # samples in a bin below which its point says little
 _COLUMN = 34  # classes in one column of the plot per class
 _MANY = 4 * _COLUMN  # more classes than this and only both ends are shown
 
 
 def plot_frontier(report: Report) -> Figure:
-    """Joint accuracy against reject rate for every ranking, with the gains and the operating point."""
+    """Draw joint accuracy against reject rate for every ranking, with the gains and the operating point."""
     figure, (ax,) = blank(6.6, 5.4)
-    handles: list[Any] = []
-    labels: list[str] = []
+    entries: dict[str, tuple[Any, str]] = {}
     for key, name, look in _CURVES:
-        curve, gain = report.frontiers[key], report.gains[key]
+        curve = report.frontiers[key]
         (line,) = ax.plot(curve.rate, curve.accuracy, **look)
-        handles.append(line)
-        labels.append(f"{name}, gain {'n/a' if gain is None else f'{gain + 0.0:.3f}'}")
-    marks = (
-        ("client alone", 0.0, report.accuracy["client"], "o", CLIENT),
-        ("server alone", 1.0, report.accuracy["server"], "s", SERVER),
-    )
-    for name, x, height, marker, colour in marks:
-        handles += ax.plot([x], [height], marker, color=colour, markersize=7, clip_on=False, zorder=4)
-        labels.append(f"{name}, {percent(height)} right")
+        entries[key] = line, f"{name}, gain {number(report.gains[key], '.3f')}"
+    for who, x, marker, colour in (("client", 0.0, "o", CLIENT), ("server", 1.0, "s", SERVER)):
+        height = report.accuracy[who]
+        (line,) = ax.plot([x], [height], marker, color=colour, markersize=7, clip_on=False, zorder=4)
+        entries[who] = line, f"{who} alone, {percent(height)} right"
     rate, accuracy = report.reject_rate, report.accuracy["system"]
-    handles += ax.plot(
-        [rate],
-        [accuracy],
-        "D",
-        color=SYSTEM,
-        markersize=9,
-        markeredgecolor=INK,
-        clip_on=False,
-        zorder=5,
-        linestyle="none",
-    )
-    labels.append(f"operating point, {percent(accuracy)} right, {percent(rate)} sent")
-    # This system first, where the eye looks first.
-    order = [4, 7, 5, 6, 2, 3, 1, 0]
+    look = {"color": SYSTEM, "markersize": 9, "markeredgecolor": INK, "linestyle": "none"}
+    (line,) = ax.plot([rate], [accuracy], "D", **look, clip_on=False, zorder=5)
+    entries["point"] = line, f"operating point, {percent(accuracy)} right, {percent(rate)} sent"
     ax.set_xlim(-0.015, 1.015)
-    ax.grid(color=FAINT, linewidth=0.5)
-    ax.set_axisbelow(True)
-    percent_axis(ax.xaxis)
-    percent_axis(ax.yaxis)
+    grid_lines(ax)
+    percent_axis(ax.xaxis, ax.yaxis)
     titled(ax, "Accuracy bought by asking", "reject rate (share of inputs sent)", "accuracy of the two together")
-    legend_below(figure, [handles[i] for i in order], [labels[i] for i in order])
+    handles, labels = zip(*(entries[key] for key in _LEGEND), strict=True)
+    legend_below(figure, handles, labels)
     return figure
 
 
 def plot_contrastive(report: Report) -> Figure:
-    """Accuracy of client and server on the inputs kept, sent, and all; ``n/a`` for an empty side."""
+    """Draw the accuracy of client and server on the inputs kept, sent, and all; ``n/a`` for an empty side."""
     figure, (ax,) = blank(6.6, 4.2)
-    rows = contrastive_rows(report)
-    places = np.arange(len(rows))
-    for offset, name, colour in ((-0.2, "client", CLIENT), (0.2, "server", SERVER)):
-        values: list[float | None] = [getattr(row, name) for row in rows]
-        ax.bar(places + offset, [v or 0.0 for v in values], width=0.38, color=colour, label=name)
+    shown = sides(report)
+    places = np.arange(len(shown))
+    for offset, who, colour in ((-0.2, "client", CLIENT), (0.2, "server", SERVER)):
+        values: list[float | None] = [getattr(side, who) for side in shown.values()]
+        ax.bar(places + offset, [v or 0.0 for v in values], width=0.38, color=colour, label=who)
         for x, value in zip(places + offset, values, strict=True):
-            ax.annotate(
-                percent(value),
-                (float(x), value or 0.0),
-                (0, 3),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=10,
-                color=INK if value is not None else MUTED,
-            )
-    ax.set_xticks(places, [f"{row.name}\n{percent(row.share)} of the inputs" for row in rows])
+            look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": MUTED if value is None else INK}
+            place = (float(x), value or 0.0)
+            ax.annotate(percent(value), place, (0, 3), textcoords="offset points", fontsize=10, **look)
+    ax.set_xticks(places, [f"{name}\n{percent(side.ratio)} of the inputs" for name, side in shown.items()])
     ax.tick_params(axis="x", length=0)
     ax.set_ylim(0, 1.08)
     ax.set_yticks(np.linspace(0, 1, 6))
@@ -133,7 +83,7 @@ def plot_contrastive(report: Report) -> Figure:
 
 
 def plot_risk(report: Report) -> Figure:
-    """The risk of the system and of every rule it must beat; less is better."""
+    """Draw the risk of the system and of every rule it must beat; less is better."""
     rows = [row for row in risk_rows(report) if row.risk is not None]
     figure, (ax,) = blank(6.6, 0.44 * len(rows) + 1.2)
     colours = {"system": SYSTEM, "oracle": FAINT}
@@ -143,16 +93,9 @@ def plot_risk(report: Report) -> Figure:
     ax.axvline(report.risk.system, color=SYSTEM, linewidth=1, linestyle=(0, (4, 3)))
     for i, (row, risk) in enumerate(zip(rows, risks, strict=True)):
         # The value stands on white, so that the line of the system's risk does not run through it.
-        ax.text(
-            float(risk) + 0.012 * top,
-            i,
-            number(row.risk),
-            va="center",
-            fontsize=10,
-            color=INK,
-            fontweight="bold" if row.key == "system" else "normal",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.2},
-        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
+        look: dict[str, Any] = {"fontsize": 10, "color": INK, "fontweight": "bold" if row.key == "system" else "normal"}
+        ax.text(float(risk) + 0.012 * top, i, number(row.risk), va="center", bbox=box, **look)
     ax.set_yticks(np.arange(len(rows)), [row.name for row in rows])
     ax.get_yticklabels()[0].set_fontweight("bold")
     ax.invert_yaxis()
@@ -163,7 +106,7 @@ def plot_risk(report: Report) -> Figure:
 
 
 def plot_per_class(report: Report) -> Figure:
-    """Reject rate of each class, the most sent first; past 136 classes, both ends of that order."""
+    """Draw the reject rate of each class, the most sent first; past 136 classes, both ends of that order."""
     rates = report.per_class
     order = sorted(range(len(rates)), key=lambda k: -np.nan_to_num(rates[k], nan=-1.0))
     if len(order) > _MANY:
@@ -181,14 +124,14 @@ def plot_per_class(report: Report) -> Figure:
     figure, axes = blank(width, max(2.2, row_height * longest + 1.4), 1, len(blocks))
     for ax, block, note in zip(axes, blocks, notes, strict=True):
         _class_bars(ax, report, block, longest, size)
-        ax.set_title(note, loc="left", fontsize=9.5, color=MUTED)
+        remark(ax, note, loc="left", fontsize=9.5, pad=None)
     figure.suptitle("Reject rate per class", x=0.01, ha="left", fontsize=11.5, fontweight="bold", color=INK)
     legend_below(figure, [axes[0].lines[0]], [f"overall, {percent(report.reject_rate)}"])
     return figure
 
 
 def plot_reliability(report: Report) -> Figure | None:
-    """Stated against observed probability of being right; ``None`` for a rejector without heads."""
+    """Draw stated against observed probability of being right; ``None`` for a rejector without heads."""
     if not report.heads:
         return None
     figure, (ax, counts) = blank(6.6, 6.0, 2, 1, sharex=True, height_ratios=(3.2, 1))
@@ -201,10 +144,9 @@ def plot_reliability(report: Report) -> Figure | None:
         few = curve.count < _FEW
         ax.plot(curve.stated[few], curve.observed[few], marker, color=colour, markerfacecolor="white")
         counts.bar(curve.stated + shift, curve.count, width=0.018, color=colour)
-    percent_axis(ax.xaxis)
-    percent_axis(ax.yaxis)
+    percent_axis(ax.xaxis, ax.yaxis)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.04))
-    ax.grid(color=FAINT, linewidth=0.5)
+    grid_lines(ax)
     titled(ax, "Do the heads' probabilities hold?", "", "observed share right")
     ax.text(0.02, 0.98, f"hollow: fewer than {_FEW} samples", va="top", fontsize=9, color=MUTED)
     titled(counts, "", "stated probability of being right", "samples")
@@ -219,7 +161,7 @@ def draw(
     images: npt.NDArray[np.uint8] | None = None,
     seed: int = 0,
 ) -> dict[str, Figure]:
-    """Every plot that there is something to draw for, by name."""
+    """Return every plot that there is something to draw for, by name."""
     figures = {
         "frontier": plot_frontier(report),
         "contrastive": plot_contrastive(report),
@@ -259,19 +201,9 @@ def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: flo
     rates = [float(report.per_class[k]) for k in block]
     ax.barh(np.arange(len(block)), np.nan_to_num(rates), height=0.72, color=SYSTEM)
     ax.axvline(report.reject_rate, color=INK, linewidth=1.1, linestyle=(0, (4, 2.5)), clip_on=False)
-    # The values stand in a column of their own, where neither a bar nor the line can run through them.
     for i, rate in enumerate(rates):
-        ax.annotate(
-            "n/a" if np.isnan(rate) else f"{100 * rate:.0f}%",
-            (1.0, i),
-            (30, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            fontsize=size,
-            color=MUTED if np.isnan(rate) else INK,
-            annotation_clip=False,
-        )
+        text, colour = ("n/a", MUTED) if np.isnan(rate) else (f"{100 * rate:.0f}%", INK)
+        value_at_right(ax, i, text, 30, fontsize=size, color=colour)
     ax.set_yticks(np.arange(len(block)), [plain(report.class_names[k]) for k in block])
     ax.tick_params(axis="y", length=0, labelsize=size)
     ax.tick_params(axis="x", labelsize=size)

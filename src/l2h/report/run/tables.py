@@ -1,107 +1,121 @@
-"""Tables for the terminal."""
+"""The tables of a report: rows for the plots, texts for the terminal and the page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from l2h.errors import MissingExtraError
-from l2h.metrics import Report
-from l2h.report.run.summary import contrastive_rows, number, percent, plus_minus, risk_rows, signed, verdict
+from l2h.decision import oracle
+from l2h.metrics import Report, Side
+from l2h.report.common.table import Column, TextTable, headings, texts
+from l2h.report.common.text import SAME, counted, number, percent, plus_minus, signed
+from l2h.report.run.verdict import outcomes, verdict
 
-try:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-except ModuleNotFoundError as missing:
-    raise MissingExtraError(f"tables need {missing.name}: pip install 'l2h[report]'") from missing
-
-_SPREAD_ROWS = (
-    ("client accuracy, %", ("accuracy", "client"), 100),
-    ("server accuracy, %", ("accuracy", "server"), 100),
-    ("system accuracy, %", ("accuracy", "system"), 100),
-    ("reject rate, %", ("reject_rate",), 100),
-    ("risk: this system", ("risk", "system"), 1),
-    ("risk: never ask", ("risk", "all_local"), 1),
-    ("risk: always ask", ("risk", "all_remote"), 1),
-    ("risk: ask at random, same rate", ("risk", "random"), 1),
-    ("risk: confidence threshold", ("risk", "confidence"), 1),
-    ("risk: oracle", ("risk", "oracle"), 1),
-    ("frontier gain: this system", ("frontier", "gain"), 1),
-    ("frontier gain: confidence", ("frontier", "confidence_gain"), 1),
-    ("frontier gain: label-free bound", ("frontier", "label_free_gain"), 1),
-)
+KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
+_RULES = {
+    "system": "this system",
+    "all_local": "never ask",
+    "all_remote": "always ask",
+    "random": "ask at random, same rate",
+    "confidence": "confidence threshold",
+    "oracle": "oracle",
+}
+_GAINS = {"gain": "this system", "confidence_gain": "confidence", "label_free_gain": "label-free bound"}
+_WHO = [Column("client", kind="client"), Column("server", kind="server")]
 
 
-def contrastive_table(report: Report) -> Table:
-    """Both classifiers on the inputs kept, sent, and all, in percent; ``n/a`` for an empty side."""
-    joint = percent(report.contrastive.joint)
-    table = plain_table(f"{report.dataset}: who is right where", f"joint accuracy {joint}")
-    table.add_column("inputs", no_wrap=True)
-    for name in ("share", "client", "server", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in contrastive_rows(report):
-        values = (
-            percent(row.share),
-            percent(row.client),
-            percent(row.server),
-            signed(row.difference, points=True),
-        )
-        table.add_row(row.name, *values)
-    return table
+@dataclass(frozen=True)
+class RiskRow:
+    """One rule and what it costs.
+
+    Attributes:
+        key: its name in ``metrics.json``.
+        name: its name for people.
+        risk: generalized 0-1 risk; ``None`` where it was not measured.
+        rate: share of the inputs that it sends; ``None`` where it is not known.
+        best: whether no rule but the oracle has a lower risk.
+    """
+
+    key: str
+    name: str
+    risk: float | None
+    rate: float | None
+    best: bool
 
 
-def risk_table(report: Report) -> Table:
-    """The system's risk beside its baselines, the best but the oracle marked, and the verdict below."""
-    result = verdict(report)
-    colour = "green" if result.pays and result.clear else "yellow" if result.pays else "red"
-    table = plain_table(f"{report.dataset}: risk at {report.costs}", result.text, style=f"bold {colour}")
-    table.add_column("rule", no_wrap=True)
-    for name in ("risk", "vs system", "reject rate"):
-        table.add_column(name, justify="right", no_wrap=True)
+def risk_rows(report: Report) -> list[RiskRow]:
+    """Return the system and every baseline, in the order in which they are shown."""
+    risks, asked = report.risk.as_dict(), report.confidence_remote
+    rates = {
+        "system": report.reject_rate,
+        "all_local": 0.0,
+        "all_remote": 1.0,
+        "random": report.reject_rate,
+        "confidence": None if asked is None else float(asked.mean()),
+        "oracle": float(oracle(*outcomes(report), report.costs).mean()),
+    }
+    lowest = min(risk for key, risk in risks.items() if risk is not None and key != "oracle")
+    best = {key for key, risk in risks.items() if risk is not None and key != "oracle" and risk <= lowest + SAME}
+    return [RiskRow(key, name, risks[key], rates[key], key in best) for key, name in _RULES.items()]
+
+
+def risk_table(report: Report) -> TextTable:
+    """Return the system's risk beside its baselines, the best but the oracle marked, and the verdict below."""
+    rows = []
     for row in risk_rows(report):
-        versus = "" if row.key == "system" else signed(row.versus)
-        name = f"{row.name} (best)" if row.best else row.name
-        style = "bold green" if row.best else "dim" if row.key == "oracle" else ""
-        table.add_row(name, number(row.risk), versus, percent(row.rate), style=style)
-    return table
+        versus = None if row.risk is None else row.risk - report.risk.system
+        name, kind = (f"{row.name} (best)", "best") if row.best else (row.name, "beyond" * (row.key == "oracle"))
+        rows.append(texts(name, number(row.risk), signed(versus) * (row.key != "system"), percent(row.rate), kind=kind))
+    result = verdict(report)
+    colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
+    title, columns = f"{report.dataset}: risk at {report.costs}", headings("rule", "risk", "vs system", "reject rate")
+    return TextTable(title, columns, rows, result.text, style=f"bold {colour}")
 
 
-def spread_table(merged: Mapping[str, Any], n: int) -> Table:
-    """Mean and standard error over seeds.
+def sides(report: Report) -> dict[str, Side]:
+    """Return what both classifiers do on the inputs kept, sent, and all, by name."""
+    everything = Side(1.0, report.accuracy["client"], report.accuracy["server"])
+    return {KEPT: report.contrastive.local, SENT: report.contrastive.remote, ALL: everything}
+
+
+def contrastive_table(report: Report) -> TextTable:
+    """Return both classifiers on the inputs kept, sent, and all, in percent; ``n/a`` for an empty side."""
+    rows = []
+    for name, side in sides(report).items():
+        shares = (percent(share) for share in (side.ratio, side.client, side.server))
+        rows.append(texts(name, *shares, signed(side.difference, points=True)))
+    columns = [*headings("inputs", "share"), *_WHO, Column("difference")]
+    note = f"joint accuracy {percent(report.contrastive.joint)}"
+    return TextTable(f"{report.dataset}: who is right where", columns, rows, note)
+
+
+def class_table(report: Report) -> TextTable:
+    """Return the reject rate and the accuracies of each class; ``n/a`` for a class that does not occur."""
+    rows = []
+    for k, (name, rate) in enumerate(zip(report.class_names, report.per_class, strict=True)):
+        here = report.y == k
+        right = [float(of[here].mean()) if here.any() else None for of in outcomes(report)]
+        rows.append(texts(name, str(here.sum()), percent(rate), *map(percent, right)))
+    return TextTable("", [*headings("class", "samples", "reject rate"), *_WHO], rows)
+
+
+def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
+    """Return mean and standard error over seeds.
 
     Args:
         merged: what :func:`l2h.metrics.spread_of_reports` gives.
         n: how many seeds there are.
     """
-    many = n > 1
-    caption = f"mean ± standard error over {n} seeds" if many else "one seed: no spread"
-    table = plain_table(f"{n} seed{'s' if many else ''}{_prices(merged)}", caption)
-    table.add_column("figure", no_wrap=True)
-    table.add_column("mean ± s.e." if many else "value", justify="right", no_wrap=True)
-    for name, value in _spread_rows(merged):
-        table.add_row(name, value)
-    return table
-
-
-def plain_table(title: str, caption: str, style: str = "italic") -> Table:
-    """An empty table; title and caption are plain text, flush left."""
-    # Text, not str: a data set's name must not be read as markup.
-    return Table(
-        title=Text(title, style="bold"),
-        caption=Text(caption, style=style),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
-
-
-def _spread_rows(merged: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, path, factor in _SPREAD_ROWS:
-        here: Any = merged
-        for key in path:
-            here = here.get(key) if isinstance(here, Mapping) else None
-        yield name, plus_minus(here, 2 if factor == 100 else 4, factor)
+    accuracy, risk, frontier = (merged.get(key) or {} for key in ("accuracy", "risk", "frontier"))
+    shares = {f"{who} accuracy": accuracy.get(who) for who in ("client", "server", "system")}
+    shares["reject rate"] = merged.get("reject_rate")
+    rows = [texts(f"{name}, %", plus_minus(value, ".2f", factor=100)) for name, value in shares.items()]
+    rows += [texts(f"risk: {name}", plus_minus(risk.get(key))) for key, name in _RULES.items()]
+    rows += [texts(f"frontier gain: {name}", plus_minus(frontier.get(key))) for key, name in _GAINS.items()]
+    note = f"mean ± standard error over {n} seeds" if n > 1 else "one seed: no spread"
+    columns = headings("figure", "mean ± s.e." if n > 1 else "value")
+    return TextTable(counted(n, "seed") + _prices(merged), columns, rows, note)
 
 
 def _prices(merged: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the pages share: the templates, pictures within the page, and writing it."""
+"""Pages of one file: no script, nothing from outside, readable with no network."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from l2h.errors import MissingExtraError
-from l2h.files import write_atomically
-from l2h.report.run.summary import number, percent, plus_minus, signed
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
-try:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup, escape
-except ModuleNotFoundError as missing:
-    raise MissingExtraError(f"the page needs {missing.name}: pip install 'l2h[report]'") from missing
+from l2h.files import write_atomically
+from l2h.report.common.text import counted, number, percent, signed
 
 
 def write_html(path: Path, template: str, **values: Any) -> Path:
@@ -33,7 +29,7 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
         "percent": percent,
         "number": number,
         "signed": signed,
-        "plus_minus": plus_minus,
+        "counted": counted,
         "code_spans": _code_spans,
     }
     html = environment.get_template(template).render(**values)
@@ -42,18 +38,20 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
 
 
 def data_uri(content: bytes) -> str:
-    """A PNG file as an address that holds all of it."""
+    """Return a PNG file as an address that holds all of it."""
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Nested settings as lines of a dotted name and a value."""
+    """Yield nested settings as pairs of a dotted name and a value."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
-            plain = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-            yield f"{prefix}{key}", plain
+            yield (
+                f"{prefix}{key}",
+                value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False),
+            )
 
 
 def _code_spans(text: str) -> Markup:

@@ -1,0 +1,77 @@
+"""What stands on axes: titles, grids, ticks, remarks, and curves with their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from l2h.report.common.colours import FAINT, INK, MUTED
+
+Floats = npt.NDArray[np.float64]
+
+
+def titled(ax: Axes, title: str, x: str = "", y: str = "", *, pad: float = 9) -> None:
+    """Write the title, flush left, and the labels of the axes."""
+    ax.set_title(title, loc="left", fontsize=11.5, fontweight="bold", color=INK, pad=pad)
+    ax.set_xlabel(x, fontsize=10, color=INK)
+    ax.set_ylabel(y, fontsize=10, color=INK)
+
+
+def remark(ax: Axes, text: str, **options: Any) -> None:
+    """Write a remark in grey above the axes, flush right on the line of the title; ``options`` of ``set_title``."""
+    look: dict[str, Any] = {"loc": "right", "fontsize": 8.5, "color": MUTED, "pad": 9}
+    ax.set_title(text, **look | options)
+
+
+def grid_lines(ax: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
+    """Draw a faint grid under all else."""
+    ax.grid(axis=axis, color=FAINT, linewidth=0.5)
+    ax.set_axisbelow(True)
+
+
+def percent_axis(*axes: Any) -> None:
+    """Show fractions as percentages on each of these axes."""
+    for axis in axes:
+        axis.set_major_formatter(PercentFormatter(xmax=1, decimals=None))
+
+
+def price_ticks(ax: Axes, c_es: Collection[float]) -> None:
+    """Put a tick at each ``c_e`` where they are few."""
+    if len(c_es) <= 6:
+        ax.set_xticks(list(c_es), [f"{c_e:g}" for c_e in c_es])
+
+
+def value_at_right(ax: Axes, place: float, text: str, room: float, **look: Any) -> None:
+    """Write the value of a horizontal bar right of an axis that ends at 1, where nothing can run through it."""
+    options: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "center", "annotation_clip": False}
+    ax.annotate(text, (1.0, place), (room, 0), **options, **look)
+
+
+def floats(values: Any) -> Floats:
+    """Return an array (n,) of floats; what is missing or infinite is NaN."""
+    out = np.atleast_1d(np.array(values, dtype=np.float64))
+    return np.where(np.isfinite(out), out, np.nan)
+
+
+def mean_and_sem(value: Mapping[str, Any]) -> tuple[Floats, Floats | None]:
+    """Return the means and the standard errors of ``{"mean": [...], "sem": [...] | None}``."""
+    sem = value.get("sem")
+    return floats(value["mean"]), None if sem is None else floats(sem)
+
+
+def banded_line(ax: Axes, x: Floats, y: Floats, sem: Floats | None, look: Mapping[str, Any]) -> None:
+    """Draw a line with a band of one standard error; bars where a point has no neighbour to draw a band to."""
+    ax.plot(x, y, **look)
+    if sem is None:
+        return
+    sem = np.nan_to_num(sem)
+    ax.fill_between(x, y - sem, y + sem, color=look["color"], alpha=0.14, linewidth=0, zorder=1)
+    known = np.r_[False, np.isfinite(y), False]
+    alone = known[1:-1] & ~known[:-2] & ~known[2:]
+    if alone.any():
+        ax.errorbar(x[alone], y[alone], sem[alone], fmt="none", ecolor=look["color"], elinewidth=1.0, capsize=2)

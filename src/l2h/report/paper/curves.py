@@ -1,0 +1,233 @@
+"""Curves over the price: accuracy, reject rate and risk of several recipes. Each function returns a ``Figure``.
+
+Numbers over seeds are ``{"mean": [...], "sem": [...] | None}``. A value that is missing or not finite, of a rejector
+that diverged, leaves a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from l2h.errors import DataError
+from l2h.report.common.axes import (
+    Floats,
+    banded_line,
+    floats,
+    grid_lines,
+    mean_and_sem,
+    percent_axis,
+    price_ticks,
+    remark,
+    titled,
+)
+from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
+from l2h.report.common.figure import blank, legend_below, legend_line, plain
+from l2h.report.common.text import percent
+from l2h.report.paper.plots import DASHES, LABEL, Curve, require_some
+
+_STYLES = {"paper": (SERVER, "s", 5.4), "bounded": (CLIENT, "^", 5.0), "ours": (SYSTEM, "o", 3.8)}
+# For curves whose style is none of these. Smaller markers are drawn above the larger ones.
+_OTHERS = ((CONFIDENCE, "D", 4.2), (LABEL_FREE, "v", 5.0), (INK, "P", 4.6), (MUTED, "X", 4.6))
+_SAME = 0.01  # points of a curve nearer than this in share sent and accuracy are drawn as one
+
+Look = tuple[str, str, float]  # colour, marker and its size
+
+
+def plot_tradeoff(
+    curves: Sequence[Curve],
+    *,
+    client: float | Mapping[str, float] | None = None,
+    server: float | Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw accuracy against the reject rate, and below it the reject rate against c_e; a column for each data set.
+
+    Args:
+        curves: mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
+            "paper", "bounded" and "ours", which chooses the colour. The line tells c_1. Where a curve stays on one
+            place for several c_e, its marker grows with their number.
+        client: accuracy of the client alone, or one by the data set's name.
+        server: accuracy of the server alone, or one by the data set's name.
+
+    Raises:
+        DataError: there are no curves.
+    """
+    require_some(curves)
+    datasets = list(dict.fromkeys(str(curve["dataset"]) for curve in curves))
+    c_1s = sorted({float(curve["c_1"]) for curve in curves})
+    looks, n = _looks(curves), len(datasets)
+    figure, axes = blank(max(6.8, 4.7 * n + 0.4), 8.2, 2, n)
+    for k, dataset in enumerate(datasets):
+        top, bottom, several = axes[k], axes[n + k], False
+        mine = [curve for curve in curves if str(curve["dataset"]) == dataset]
+        for who, where, value in (("client", "right", client), ("server", "left", server)):
+            alone = value.get(dataset) if isinstance(value, Mapping) else value
+            if alone is not None:
+                _level(top, f"{who} alone {percent(alone)}", float(alone), where)
+        for curve in mine:
+            look = _line(looks[str(curve["label"])], c_1s.index(float(curve["c_1"])))
+            (rate, rate_sem), (accuracy, accuracy_sem) = mean_and_sem(curve["rate"]), mean_and_sem(curve["accuracy"])
+            several |= _path(top, rate, accuracy, rate_sem, accuracy_sem, look)
+            banded_line(bottom, floats(curve["c_e"]), rate, rate_sem, look)
+        for ax in (top, bottom):
+            grid_lines(ax)
+        percent_axis(top.xaxis, top.yaxis, bottom.yaxis)
+        top.set_xlim(-0.04, 1.04)
+        bottom.set_ylim(-0.04, 1.04)
+        top.margins(y=0.09)
+        price_ticks(bottom, _c_es(mine))
+        y = "" if k else "accuracy of the two together"
+        titled(top, plain(dataset), "reject rate (share of inputs sent)", y)
+        if several:
+            remark(top, "larger: several c_e on one place")
+        titled(bottom, "", "c_e, price of a request", "" if k else "reject rate")
+    handles = [legend_line(**_line((INK, "o", 3.8), i)) for i in range(len(c_1s))]
+    _legend(figure, looks, handles, [f"c_1 = {c_1:g}" for c_1 in c_1s])
+    return figure
+
+
+def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str, Any]]) -> Figure:
+    """Draw risk against c_e beside never and always asking, a panel for each c_1.
+
+    Args:
+        curves: of one data set, as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy.
+        trivial: for each c_1 a mapping with ``all_local`` and ``all_remote``, each a number or one for each c_e; the
+            c_e are those of the first curve with that c_1, or its own ``c_e``.
+
+    Raises:
+        DataError: there are no curves, they are of several data sets, or ``trivial`` has not their c_1.
+    """
+    require_some(curves)
+    datasets = sorted({str(curve.get("dataset", "")) for curve in curves})
+    if len(datasets) > 1:
+        raise DataError(f"risk curves of {', '.join(datasets)} in one plot: draw one for each data set")
+    c_1s = sorted({float(curve["c_1"]) for curve in curves})
+    rules = {float(c_1): rule for c_1, rule in trivial.items()}
+    if absent := [c_1 for c_1 in c_1s if c_1 not in rules]:
+        raise DataError(f"no trivial risks for c_1 = {absent[0]:g}: give all_local and all_remote for it")
+    looks = _looks(curves)
+    columns = min(len(c_1s), 3)
+    rows = -(-len(c_1s) // columns)
+    size = max(6.8, 4.3 * columns + 0.5), (3.7 if rows > 1 else 4.2) * rows + 0.7
+    figure, axes = blank(*size, rows, columns, used=len(c_1s), sharey=True)
+    rivals = {}
+    for k, (ax, c_1) in enumerate(zip(axes, c_1s, strict=True)):
+        mine = [curve for curve in curves if float(curve["c_1"]) == c_1]
+        rivals[ax] = _trivial(ax, floats(rules[c_1].get("c_e", mine[0]["c_e"])), rules[c_1])
+        for curve in mine:
+            banded_line(ax, floats(curve["c_e"]), *mean_and_sem(curve["risk"]), _line(looks[str(curve["label"])], 0))
+        grid_lines(ax)
+        price_ticks(ax, _c_es(mine))
+        below = k + columns >= len(c_1s)
+        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "" if k % columns else "risk: less is better")
+    # The axes share their height, which is known only now.
+    for ax, rival in rivals.items():
+        _shade(ax, *rival)
+    remark(axes[columns - 1], "grey: no better than a trivial rule")
+    _legend(figure, looks, *axes[0].get_legend_handles_labels())
+    return figure
+
+
+def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
+    """A look for each recipe; two of one style get two colours."""
+    looks: dict[str, Look] = {}
+    for curve in curves:
+        label = str(curve["label"])
+        if label in looks:
+            continue
+        look = _STYLES.get(str(curve.get("style")))
+        free = [other for other in (*_OTHERS, *_STYLES.values()) if other not in looks.values()]
+        looks[label] = look if look is not None and look not in looks.values() else (free or list(_OTHERS))[0]
+    return looks
+
+
+def _line(look: Look, c_1: int) -> dict[str, Any]:
+    """Keywords of ``Axes.plot``; for every c_1 but the first larger markers, hollow, so that they hide nothing."""
+    colour, marker, size = look
+    face, size = (colour, 0.85 * size) if c_1 == 0 else ("none", 1.4 * size)
+    options = {"color": colour, "linestyle": DASHES[c_1 % len(DASHES)], "linewidth": 1.4, "marker": marker}
+    return options | {"markersize": size, "markerfacecolor": face, "markeredgewidth": 1.0, "zorder": 4 - size / 10}
+
+
+def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | None, look: Mapping[str, Any]) -> bool:
+    """Points joined in the order of c_e, with the standard errors of both; those on one place as a larger marker.
+
+    Returns:
+        Whether there is such a place.
+    """
+    ax.plot(x, y, **dict(look) | {"marker": "", "linewidth": 1.0, "alpha": 0.7})
+    x_error, y_error = (None if sem is None else np.nan_to_num(sem) for sem in (x_sem, y_sem))
+    ax.errorbar(x, y, y_error, x_error, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.4)
+    places = _places(x, y)
+    for place, count in places:
+        size = look["markersize"] * min(3.0, np.sqrt(0.8 + 0.4 * (count - 1)))
+        # The larger the marker, the lower it lies, and one of several points is seen through: none hides another.
+        face = (look["color"], 0.3) if count > 1 and look["markerfacecolor"] != "none" else look["markerfacecolor"]
+        options = {"linestyle": "none", "markersize": size, "markerfacecolor": face, "zorder": 4 - size / 30}
+        ax.plot(*place, **dict(look) | options)
+    return any(count > 1 for _, count in places)
+
+
+def _places(x: Floats, y: Floats) -> list[tuple[tuple[float, float], int]]:
+    """Where the points of a curve lie, and how many on each place."""
+    places: list[list[float]] = []
+    for a, b in zip(x, y, strict=True):
+        if not np.isfinite(a + b):
+            continue
+        for place in places:
+            if abs(place[0] - a) < _SAME and abs(place[1] - b) < _SAME:
+                place[2] += 1
+                break
+        else:
+            places.append([float(a), float(b), 1])
+    return [((a, b), int(count)) for a, b, count in places]
+
+
+def _level(ax: Axes, text: str, value: float, side: str) -> None:
+    ax.axhline(value, color=MUTED, linewidth=1.0, linestyle=(0, (1.2, 1.6)), zorder=1)
+    x = 1.03 if side == "right" else -0.03
+    ax.annotate(text, (x, value), (0, 3), textcoords="offset points", ha=side, fontsize=9, color=MUTED)
+
+
+def _c_es(curves: Sequence[Curve]) -> list[float]:
+    return sorted({float(c_e) for curve in curves for c_e in floats(curve["c_e"])})
+
+
+def _trivial(ax: Axes, c_e: Floats, rule: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
+    """Draw never and always asking; c_e and the risks of both."""
+    never, always = (np.broadcast_to(floats(rule[name]), c_e.shape) for name in ("all_local", "all_remote"))
+    marker = "" if len(c_e) > 1 else "_"
+    for values, label, dash in ((never, "never ask", DASHES[2]), (always, "always ask", DASHES[1])):
+        look = {"color": INK, "linewidth": 1.3, "linestyle": dash, "marker": marker, "markersize": 18}
+        ax.plot(c_e, values, **look, label=label, zorder=2)
+    return c_e, never, always
+
+
+def _shade(ax: Axes, c_e: Floats, never: Floats, always: Floats) -> None:
+    """Shade all that costs no less than the better of never and always asking."""
+    low, high = ax.get_ylim()
+    # The two may cross between prices; a single price has no width to shade.
+    fine = np.linspace(c_e[0], c_e[-1], 400) if len(c_e) > 1 else c_e[0] + np.array([-0.01, 0.01])
+    best = np.minimum(np.interp(fine, c_e, never), np.interp(fine, c_e, always))
+    ax.fill_between(fine, best, high, color=FAINT, alpha=0.32, linewidth=0, zorder=0)
+    ax.set_ylim(low, high)
+
+
+def _legend(figure: Figure, looks: Mapping[str, Look], handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """The recipes, and in a second line what else is to be told."""
+    recipes = [(legend_line(**_line(look, 0)), plain(label, LABEL)) for label, look in looks.items()]
+    others = list(zip(handles, labels, strict=True))
+    columns = max(len(recipes), len(others))
+    if columns > 3:
+        entries, columns = [*recipes, *others], 3
+    else:
+        # A legend is filled column by column.
+        gap = [(legend_line(), "")]
+        upper, lower = (line + gap * (columns - len(line)) for line in (recipes, others))
+        entries = [entry for pair in zip(upper, lower, strict=True) for entry in pair]
+    lines, names = zip(*entries, strict=True)
+    legend_below(figure, lines, names, columns=columns)
