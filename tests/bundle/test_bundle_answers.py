@@ -8,18 +8,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from bundle_maker import (
-    CLASSES,
-    KINDS,
-    PRICES,
-    TABLE_TEST,
-    TRAINED_FOR,
-    assert_answers_as,
-    client_of,
-    digits,
-    inputs_of,
-    scores,
-)
+from bundle_maker import KINDS, PRICES, TABLE_TEST, TRAINED_FOR, assert_answers_as, client_of, digits, inputs_of
+from clouds import CLASSES, scores
 
 import l2h
 from l2h import Costs, HelpSystem, RateLimit

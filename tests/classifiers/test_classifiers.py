@@ -9,11 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.multiclass import OneVsOneClassifier
-from sklearn.svm import LinearSVC
-from system_maker import (
+from clouds import (
     CLASSES,
     X_TEST,
     Y_TEST,
@@ -30,6 +26,10 @@ from system_maker import (
     torch_script,
     tree,
 )
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.multiclass import OneVsOneClassifier
+from sklearn.svm import LinearSVC
 
 from l2h import Costs, StochasticClient, as_client
 from l2h.errors import ClientError

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edge_maker import CLASSES, FEATURES, make_system, scores_of
+from clouds import CLASSES, FEATURES
+from edge_maker import make_system, scores_of
 from fault_proxy import FaultProxy
 from rough_server import RoughServer
 

@@ -8,25 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from clouds import CLASSES, FEATURES, samples
 from torch import nn
 
 from l2h import Costs, HelpSystem, Settings, StageSettings
 from l2h.bundle import DeviceBundle, ServerBundle
 
-CLASSES, FEATURES = 3, 4
 QUICK = StageSettings(epochs=4, batch=64)
 #: Prices at which every input is worth asking, and at which none is.
 ALL = Costs(c_e=0.0, c_1=0.0)
 NONE = Costs(c_e=5.0)
 KEY = "s3cret-key-of-the-tests"
-
-
-def samples(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Overlapping clouds around the same centres for every seed."""
-    centres = np.random.default_rng(0).normal(size=(CLASSES, FEATURES)) * 1.5
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, CLASSES, n)
-    return (centres[y] + rng.normal(size=(n, FEATURES))).astype(np.float32), y
 
 
 X, Y = samples(600, 1)

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from edge_maker import ALL, FEATURES, KEY, NONE, X_TEST, SlowDevice, make_system, samples
+from clouds import FEATURES, samples
+from edge_maker import ALL, KEY, NONE, X_TEST, SlowDevice, make_system
 from scripts import HEAVY, python
 from waiting import free_port, until
 

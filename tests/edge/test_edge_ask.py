@@ -8,7 +8,8 @@ import os
 import commands
 import numpy as np
 import pytest
-from edge_maker import CLASSES, FEATURES, KEY, X_TEST
+from clouds import CLASSES, FEATURES
+from edge_maker import KEY, X_TEST
 from scripts import python
 from waiting import free_port
 

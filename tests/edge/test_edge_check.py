@@ -7,7 +7,8 @@ import copy
 from dataclasses import replace
 
 import pytest
-from edge_maker import ALL, CLASSES, FEATURES, KEY, X_TEST
+from clouds import CLASSES, FEATURES
+from edge_maker import ALL, KEY, X_TEST
 from fault_proxy import Fault
 from waiting import free_port
 

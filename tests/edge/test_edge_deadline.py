@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from edge_maker import ALL, CLASSES, FEATURES, X_TEST, SlowDevice, scores_of
+from clouds import CLASSES, FEATURES
+from edge_maker import ALL, X_TEST, SlowDevice, scores_of
 from fault_proxy import Fault
 from rough_server import RoughServer
 from waiting import free_port

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from bundle_maker import on_table, scores
+from bundle_maker import on_table
+from clouds import scores
 
 from l2h.bundle import BundleError, Manifest, verify
 from l2h.export.folder import put_in_place

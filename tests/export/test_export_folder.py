@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundle_maker import copied, scores
+from bundle_maker import copied
+from clouds import scores
 from commands import environment, files_of
 
 import l2h

@@ -11,22 +11,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from bundle_maker import (
-    CLASSES,
-    FEATURES,
-    SPECS,
-    TABLE,
-    TABLE_TEST,
-    TRAINED_FOR,
-    Net,
-    assert_answers_as,
-    on_table,
-    onnx_file,
-    scores,
-    settings,
-    table,
-    tree,
-)
+from bundle_maker import SPECS, TABLE, TABLE_TEST, TRAINED_FOR, assert_answers_as, on_table, onnx_file, settings, tree
+from clouds import CLASSES, FEATURES, NetWithFeatures, samples, scores
 from torch import Tensor, nn
 
 import l2h
@@ -54,7 +40,7 @@ class Labels(nn.Module):
         return (x @ torch.from_numpy(WEIGHTS)).argmax(dim=1)
 
 
-class Softmax(Net):
+class Softmax(NetWithFeatures):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).softmax(dim=1)
 
@@ -67,19 +53,21 @@ class Margin(nn.Module):
 
 
 def scripted() -> Any:
-    return torch.jit.script(Net().eval())
+    return torch.jit.script(NetWithFeatures().eval())
 
 
 def program() -> Any:
     batch = torch.export.Dim("batch", min=1, max=1_000_000)
-    return torch.export.export(Net().eval(), (torch.from_numpy(TABLE[0][:5]),), dynamic_shapes=({0: batch},))
+    return torch.export.export(
+        NetWithFeatures().eval(), (torch.from_numpy(TABLE[0][:5]),), dynamic_shapes=({0: batch},)
+    )
 
 
 def sparse() -> Any:
     """A tree that has never seen class 1."""
     from sklearn.tree import DecisionTreeClassifier
 
-    X, y = table(60, 5)
+    X, y = samples(60, 5)
     return DecisionTreeClassifier(max_depth=2, random_state=0).fit(X[y != 1], y[y != 1])
 
 
@@ -87,7 +75,7 @@ def lines() -> Any:
     """Without probabilities: its decision function is read as logits."""
     from sklearn.linear_model import RidgeClassifier
 
-    return RidgeClassifier().fit(*table(60, 5))
+    return RidgeClassifier().fit(*samples(60, 5))
 
 
 def dictionaries() -> Any:
@@ -102,7 +90,7 @@ def dictionaries() -> Any:
 CLIENTS: dict[str, Callable[[], Any]] = {
     "TorchScript": scripted,
     "exported program": program,
-    "a layer's features": lambda: l2h.as_client(Net(), feature_layer="body.2"),
+    "a layer's features": lambda: l2h.as_client(NetWithFeatures(), feature_layer="body.2"),
     "labels": Labels,
     "probabilities": Softmax,
     "margin": Margin,
@@ -304,7 +292,7 @@ def test_without_calibration_there_are_no_held_out_scores(tmp_path: Path) -> Non
 
 
 def test_at_most_two_thousand_held_out_scores_are_kept_drawn_evenly() -> None:
-    system = on_table(scores, "separate").calibrate(*table(5000, 9))
+    system = on_table(scores, "separate").calibrate(*samples(5000, 9))
     kept, everything = held_out_scores(system.fitted, [0]), system.fitted.calibration.held_out.scores
     assert kept.shape == (1, 2000, 2)
     assert {tuple(row) for row in kept[0]} <= {tuple(row) for row in everything[0]}

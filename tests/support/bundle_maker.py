@@ -10,57 +10,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from clouds import NetWithFeatures, samples, scores
+from torch import nn
 
 import l2h
 from l2h import Costs, HelpSystem, Settings, StageSettings
 from l2h.bundle import DeviceBundle, ServerBundle
 from l2h.decision import RejectorSpec
 
-CLASSES, FEATURES = 3, 4
 PRICES = [Costs(c_e=c_e, c_1=c_1) for c_1 in (1.0, 1.25) for c_e in (0.0, 0.05, 0.1, 0.3)]
 TRAINED_FOR = [Costs(c_e=0.05), Costs(c_e=0.2, c_1=1.5)]
 SPECS = [RejectorSpec("shifted", costs) for costs in TRAINED_FOR]
 
 
-def table(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Overlapping clouds around the same centres for every seed."""
-    centres = np.random.default_rng(0).normal(size=(CLASSES, FEATURES)) * 1.5
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, CLASSES, n)
-    return (centres[y] + rng.normal(size=(n, FEATURES))).astype(np.float32), y
-
-
-TABLE, TABLE_CAL, TABLE_TEST = table(240, 1), table(300, 2), table(400, 3)
-WEIGHTS = np.random.default_rng(3).normal(size=(FEATURES, CLASSES)).astype(np.float32)
-
-
-def scores(X: np.ndarray) -> np.ndarray:
-    """A weak client that is only a function."""
-    return X @ WEIGHTS
-
-
-class Net(nn.Module):
-    """A client with features, running statistics and dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(11)
-        self.body = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5))
-        self.last = nn.Linear(8, CLASSES)
-        self.body(torch.from_numpy(TABLE[0]))
-
-    def embed(self, x: Tensor) -> Tensor:
-        return self.body(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.embed(x))
+TABLE, TABLE_CAL, TABLE_TEST = samples(240, 1), samples(300, 2), samples(400, 3)
 
 
 def tree() -> Any:
     from sklearn.tree import DecisionTreeClassifier
 
-    return DecisionTreeClassifier(max_depth=3, random_state=0).fit(*table(20, 5))
+    return DecisionTreeClassifier(max_depth=3, random_state=0).fit(*samples(20, 5))
 
 
 def onnx_file(folder: Path) -> Path:
@@ -68,7 +37,7 @@ def onnx_file(folder: Path) -> Path:
     from skl2onnx import to_onnx
     from sklearn.linear_model import LogisticRegression
 
-    X, y = table(14, 6)
+    X, y = samples(14, 6)
     model = to_onnx(LogisticRegression().fit(X, y), X[:1], options={"zipmap": False}, target_opset=18)
     path = folder / "legacy.onnx"
     path.write_bytes(model.SerializeToString())
@@ -125,11 +94,11 @@ def on_digits() -> HelpSystem:
 
 KINDS: dict[str, Callable[[Path], HelpSystem]] = {
     "fused": lambda _: on_digits(),
-    "separate": lambda _: on_table(Net(), "separate"),
+    "separate": lambda _: on_table(NetWithFeatures(), "separate"),
     "sklearn": lambda _: on_table(tree()),
     "onnx": lambda folder: on_table(str(onnx_file(folder))),
     "callable": lambda _: on_table(scores),
-    "several": lambda _: on_table(Net(), loss="shifted", specs=SPECS),
+    "several": lambda _: on_table(NetWithFeatures(), loss="shifted", specs=SPECS),
 }
 
 

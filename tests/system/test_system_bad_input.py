@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from system_maker import CLASSES, FEATURES, X_TEST, Y_TEST, X, Y, labels, make, scores, settings
+from clouds import CLASSES, FEATURES, X_TEST, Y_TEST, X, Y, labels, make, scores, settings
 from torch import nn
 
 from l2h import Costs, HelpSystem, Settings, StageSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from system_maker import X_TEST, Counting, X, Y, make, samples, scores
+from clouds import X_TEST, Counting, X, Y, make, samples, scores
 
 from l2h import Costs, HelpSystem, RateLimit, Settings, StageSettings
 from l2h.errors import NotFittedError, SettingsError

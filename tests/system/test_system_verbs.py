@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from system_maker import (
+from clouds import (
     CLASSES,
     FEATURES,
     X_TEST,
@@ -31,6 +30,7 @@ from system_maker import (
     torch_script,
     tree,
 )
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import l2h

@@ -1,4 +1,4 @@
-"""Small samples, clients of every kind, and quick systems for the tests of ``HelpSystem``."""
+"""Three overlapping clouds, clients of every kind that classify them weakly, and quick systems around them."""
 
 from __future__ import annotations
 
