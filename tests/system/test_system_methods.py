@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clouds import CLASSES, QUICK, X_TEST, Net, X, Y
 from commands import assert_told, call, environment
-from system_maker import CLASSES, QUICK, X_TEST, Net, X, Y
 
 import l2h
 from l2h import Costs, EdgeClient, HelpSystem, Settings, methods
