@@ -2,22 +2,18 @@
 
     python benchmarks/serving.py --out results/serving --mlserver .venv-mlserver/bin/python
 
-A LeNet-5 on 32x32 images behind both servers, 64 connections, one image a request; ours with a key, ledger, metrics and
-batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. At last
-a local answer of the edge client beside the one call of its LeNet and rejector in one graph. All come in turn, several
-rounds of each, and the median round counts. The load is made by wrk where it is installed
-(`apt install wrk`), else by l2h.serving.bench.load. Writes serving.csv and prints the ratios.
+A LeNet-5 on 32x32 images behind both servers, 64 connections, one image per request; ours with a key, ledger, metrics
+and batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. At
+last a local answer of the edge client beside the one call of its LeNet and rejector in one graph. All come in turn,
+several rounds of each, and the median round counts. The load is that of `l2h bench serve`. Writes serving.csv and prints
+the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
-import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -36,9 +32,8 @@ from l2h.bundle import DeviceBundle, ServerBundle
 from l2h.edge.timing import measure as time_edge
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
-from l2h.protocol import Tensor, encode_request
-from l2h.serving.bench.load import measure
-from l2h.serving.bench.server import raw_throughput, running
+from l2h.serving.bench.load import measure_load
+from l2h.serving.bench.server import raw_throughput, running_server
 from l2h.serving.process.config import processors
 
 SHAPE, CLASSES = (3, 32, 32), 10
@@ -100,19 +95,27 @@ def round_of(
         )
         print(rows[-1], flush=True)
 
+    def load(address: str, model: str, X: np.ndarray[Any, Any], tensors: str, key: str | None) -> float:
+        """Requests per second; every one must be answered with 200."""
+        options = {"connections": arguments.connections, "seconds": arguments.seconds}
+        result = measure_load(address, model, X, binary=tensors == "binary", key=key, **options)
+        if set(result.statuses) != {200}:
+            raise SystemExit(f"{address} did not answer every request with 200: {result.statuses}")
+        return result.per_second
+
     X = np.random.default_rng(1).integers(0, 256, (1, *SHAPE), dtype=np.uint8)
     for workers in arguments.workers:
-        with running(lenet, workers=workers, log_requests=False) as (address, key, model):
+        with running_server(lenet, workers=workers, log_requests=False) as (address, key, model):
             for tensors in ("json", "binary"):
-                note("l2h", "lenet5", tensors, workers, load(address, model.name, X, tensors, key, arguments, folder))
+                note("l2h", "lenet5", tensors, workers, load(address, model.name, X, tensors, key))
     if arguments.mlserver is not None:
         with mlserver(
             folder / f"mlserver-{number}", lenet / "server.onnx", "lenet5", SHAPE, "UINT8", CLASSES, arguments.mlserver
         ) as address:
-            note("MLServer", "lenet5", "json", 1, load(address, "lenet5", X, "json", None, arguments, folder))
+            note("MLServer", "lenet5", "json", 1, load(address, "lenet5", X, "json", None))
     for workers in arguments.workers:
-        with running(alexnet, workers=workers, log_requests=False) as (address, key, model):
-            rate = load(address, model.name, X, "binary", key, arguments, folder)
+        with running_server(alexnet, workers=workers, log_requests=False) as (address, key, model):
+            rate = load(address, model.name, X, "binary", key)
             note("l2h", "alexnet", "binary", workers, rate)
     alone = raw_throughput(ServerBundle(alexnet, threads=processors()), seconds=3 * arguments.seconds)
     note("onnxruntime alone", "alexnet", "none", 1, alone["inputs_per_second"], alone["batch"])
@@ -121,41 +124,6 @@ def round_of(
     note("local answer on the device", "lenet5", "none", 1, 1000 / device.local["p50"])
     note("its model call alone", "lenet5", "none", 1, 1000 / device.model["p50"])
     return rows
-
-
-def load(
-    address: str,
-    model: str,
-    X: np.ndarray[Any, Any],
-    tensors: str,
-    key: str | None,
-    arguments: argparse.Namespace,
-    folder: Path,
-) -> float:
-    """Requests a second that were answered with 200."""
-    if shutil.which("wrk") is None:
-        options = {"connections": arguments.connections, "seconds": arguments.seconds}
-        return measure(address, model, X, binary=tensors == "binary", key=key, **options).per_second
-    body, headers = encode_request([Tensor("x", X)], binary=tensors == "binary")
-    if key is not None:
-        headers |= {"Authorization": f"Bearer {key}"}
-    (folder / "body").write_bytes(body)
-    script = [
-        f'local f = io.open("{folder / "body"}", "rb"); wrk.body = f:read("*a"); f:close()',
-        'wrk.method = "POST"',
-    ]
-    script += [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in headers.items()]
-    (folder / "load.lua").write_text("\n".join(script))
-    url = f"{address}/v2/models/{model}/infer"
-    command = ["wrk", "-t1", f"-c{arguments.connections}", "-s", str(folder / "load.lua"), url]
-    subprocess.run([*command[:3], "-d1s", *command[3:]], check=True, capture_output=True)
-    said = subprocess.run([*command[:3], f"-d{arguments.seconds:g}s", *command[3:]], check=True, capture_output=True)
-    text = said.stdout.decode()
-    if "Non-2xx" in text:
-        raise SystemExit(f"{address} did not answer every request with 200:\n{text}")
-    found = re.search(r"Requests/sec:\s+([\d.]+)", text)
-    assert found is not None, text
-    return float(found[1])
 
 
 def tell(rows: list[dict[str, Any]]) -> None:

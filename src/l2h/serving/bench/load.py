@@ -1,7 +1,7 @@
-"""Load on a server of the Open Inference Protocol: so many connections, each with one request under way at a time.
+"""Load on a server of the Open Inference Protocol: many connections, each with one request under way at a time.
 
-The request is made once and sent over and over; of an answer only its status and length are read, so that the measuring
-takes little of the machine that is measured.
+The request is made once and sent over and over; of an answer only the status and the length are read, so that the
+measuring takes little of the machine that is measured.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
 from l2h.errors import L2HError, SettingsError
 from l2h.protocol import Tensor, encode_request
 
+#: Seconds before the measurement, which are not counted.
+_WARM_UP = 1.0
+
 
 class LoadError(L2HError, RuntimeError):
-    """The server cannot be reached, or none of its answers was a good one."""
+    """Raised when the server cannot be reached, or gave no good answer."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,11 @@ class LoadResult:
 
     @property
     def per_second(self) -> float:
-        """Good answers a second."""
+        """Good answers per second."""
         return self.requests / self.seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "seconds": round(self.seconds, 3),
             "connections": self.connections,
@@ -63,20 +67,18 @@ class LoadResult:
         }
 
 
-def measure(
+def measure_load(
     server: str,
     model: str,
-    X: np.ndarray[Any, Any],
+    X: npt.NDArray[Any],
     *,
-    connections: int = 64,
-    seconds: float = 10.0,
-    warm: float = 1.0,
-    binary: bool = True,
+    connections: int,
+    seconds: float,
+    binary: bool,
     key: str | None = None,
-    input_name: str = "x",
     context: ssl.SSLContext | None = None,
 ) -> LoadResult:
-    """Ask a server for a while.
+    """Send the same request over and over for a while, and measure the answers.
 
     Args:
         server: its address, such as ``http://127.0.0.1:8080``.
@@ -84,10 +86,8 @@ def measure(
         X: the inputs of every request.
         connections: kept open, each with one request under way.
         seconds: to measure.
-        warm: seconds before, not counted.
         binary: binary tensors, else JSON.
         key: an API key.
-        input_name: of the model's input.
         context: for TLS.
 
     Raises:
@@ -97,134 +97,120 @@ def measure(
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"{server!r} is no address: give one such as http://127.0.0.1:8080")
-    if connections < 1 or seconds <= 0 or warm < 0:
-        raise SettingsError(f"connections={connections}, seconds={seconds}, warm={warm}: at least 1, above 0, from 0")
-    body, headers = encode_request([Tensor(input_name, X)], binary=binary)
+    if connections < 1 or seconds <= 0:
+        raise SettingsError(f"connections={connections}, seconds={seconds}: at least 1, and above 0")
+    body, headers = encode_request([Tensor("x", X)], binary=binary)
     lines = [f"POST {parts.path.rstrip('/')}/v2/models/{model}/infer HTTP/1.1", f"Host: {parts.netloc}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     lines += [f"Content-Length: {len(body)}"] + ([] if key is None else [f"Authorization: Bearer {key}"])
     message = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
     port = parts.port or (443 if parts.scheme == "https" else 80)
     tls = (context or ssl.create_default_context()) if parts.scheme == "https" else None
-    return asyncio.run(_run(parts.hostname, port, tls, message, connections, seconds, warm, len(X)))
+    tally = _Tally(time.perf_counter() + _WARM_UP, seconds)
+    asyncio.run(_load(parts.hostname, port, tls, message, connections, tally))
+    if not tally.latencies:
+        why = ": it wants a key" if {401, 403} & set(tally.statuses) else ""
+        raise LoadError(
+            f"{parts.hostname}:{port} gave no good answer{why}; "
+            f"by status (0: none, or a broken one): {dict(tally.statuses)}"
+        )
+    at = np.percentile(1e3 * np.array(tally.latencies), [50, 90, 99, 100]).tolist()
+    latency = dict(zip(("p50", "p90", "p99", "max"), at, strict=True))
+    return LoadResult(seconds, connections, len(tally.latencies), len(X), dict(tally.statuses), latency)
 
 
-async def _run(
-    host: str,
-    port: int,
-    tls: ssl.SSLContext | None,
-    message: bytes,
-    connections: int,
-    seconds: float,
-    warm: float,
-    n: int,
-) -> LoadResult:
+async def _load(
+    host: str, port: int, tls: ssl.SSLContext | None, message: bytes, connections: int, tally: _Tally
+) -> None:
     loop = asyncio.get_running_loop()
-    begin = time.perf_counter() + warm
-    counted = _Count(begin, begin + seconds)
 
-    async def keep() -> None:
+    async def keep_asking() -> None:
         """One connection after the other, until the time is up."""
-        while time.perf_counter() < counted.end:
+        while time.perf_counter() < tally.end:
             try:
-                transport, asking = await loop.create_connection(
-                    lambda: _Asking(message, counted), host, port, ssl=tls, server_hostname=host if tls else None
+                transport, connection = await loop.create_connection(
+                    lambda: _Connection(message, tally), host, port, ssl=tls, server_hostname=host if tls else None
                 )
             except OSError:
-                counted.broken()
+                tally.count(0, 0.0)
                 await asyncio.sleep(0.05)
                 continue
-            await asking.over
+            await connection.over
             transport.close()
 
-    await asyncio.gather(*(keep() for _ in range(connections)))
-    good = np.array(counted.latencies)
-    if not len(good):
-        why = ": it wants a key" if {401, 403} & set(counted.statuses) else ""
-        raise LoadError(
-            f"{host}:{port} gave no good answer{why}; by status (0: none, or a broken one): {dict(counted.statuses)}"
-        )
-    at = dict(zip(("p50", "p90", "p99"), np.percentile(good, [50, 90, 99]).tolist(), strict=True))
-    latency = {name: 1e3 * value for name, value in (at | {"max": float(good.max())}).items()}
-    return LoadResult(seconds, connections, len(good), n, dict(counted.statuses), latency)
+    await asyncio.gather(*(keep_asking() for _ in range(connections)))
 
 
-class _Count:
-    """What all connections saw between two points in time."""
+class _Tally:
+    """What all connections saw while the measurement ran."""
 
-    def __init__(self, begin: float, end: float) -> None:
-        self.begin, self.end = begin, end
+    def __init__(self, begin: float, seconds: float) -> None:
+        self.begin, self.end = begin, begin + seconds
         self.statuses: Counter[int] = Counter()
         self.latencies: list[float] = []
 
-    def answered(self, status: int, asked: float, now: float) -> None:
+    def count(self, status: int, asked: float) -> None:
+        """Count an answer to a request that was sent at ``asked``; status 0 for a connection that broke."""
+        now = time.perf_counter()
         if self.begin <= now <= self.end:
             self.statuses[status] += 1
             if status == 200:
                 self.latencies.append(now - asked)
 
-    def broken(self) -> None:
-        if self.begin <= time.perf_counter() <= self.end:
-            self.statuses[0] += 1
 
-
-class _Asking(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """A connection that asks again as soon as it is answered."""
 
-    def __init__(self, message: bytes, counted: _Count) -> None:
-        self.message, self.counted = message, counted
+    def __init__(self, message: bytes, tally: _Tally) -> None:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.left, self.buffer, self.asked, self.status = -1, b"", 0.0, 0
-        self.closing = False
+        self._message, self._tally = message, tally
+        self._length, self._buffer, self._asked, self._status = -1, b"", 0.0, 0
+        self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the first time."""
         assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self._transport = transport
         self._ask()
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer, or several."""
-        self.buffer += data
-        if self.left < 0 and not self._head():
+        self._buffer += data
+        if self._length < 0 and not self._read_head():
             return
-        if len(self.buffer) < self.left:
+        if len(self._buffer) < self._length:
             return
-        self.buffer = self.buffer[self.left :]
-        self.left = -1
-        now = time.perf_counter()
-        self.counted.answered(self.status, self.asked, now)
-        if now >= self.counted.end or self.closing:
+        self._buffer = self._buffer[self._length :]
+        self._length = -1
+        self._tally.count(self._status, self._asked)
+        if self._closing or time.perf_counter() >= self._tally.end:
             self._end()
         else:
             self._ask()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Broken unless it was over."""
         if not self.over.done():
-            self.counted.broken()
+            self._tally.count(0, 0.0)
             self._end()
 
     def _ask(self) -> None:
-        self.asked = time.perf_counter()
-        self.transport.write(self.message)
+        self._asked = time.perf_counter()
+        self._transport.write(self._message)
 
     def _end(self) -> None:
         if not self.over.done():
             self.over.set_result(None)
 
-    def _head(self) -> bool:
+    def _read_head(self) -> bool:
         """Read status and length of an answer; False while its headers are not all there."""
-        end = self.buffer.find(b"\r\n\r\n")
-        if end < 0:
+        head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator:
             return False
-        head = self.buffer[:end].lower()
+        head = head.lower()
         at = head.find(b"\r\ncontent-length:")
         try:
-            self.status = int(head[9:12])
-            self.left = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            self._status = int(head[9:12])
+            self._length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
         except ValueError:
-            self.status, self.left, self.closing = 0, 0, True
-        self.closing = self.closing or at < 0 or b"\r\nconnection: close" in head
-        self.buffer = self.buffer[end + 4 :]
+            self._status, self._length, self._closing = 0, 0, True
+        self._closing = self._closing or at < 0 or b"\r\nconnection: close" in head
+        self._buffer = rest
         return True

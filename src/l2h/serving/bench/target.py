@@ -9,10 +9,10 @@ from typing import Any
 
 from l2h.bundle.random import random_inputs
 from l2h.errors import SettingsError
-from l2h.serving.bench.load import measure
-from l2h.serving.bench.server import describe, raw_throughput, running
+from l2h.serving.bench.load import measure_load
+from l2h.serving.bench.server import describe, raw_throughput, running_server
 
-#: Results of :func:`l2h.serving.bench.load.measure` as plain values, for tensors in ``JSON`` and in ``binary``.
+#: Results of :func:`l2h.serving.bench.load.measure_load` as plain values, for tensors in ``JSON`` and in ``binary``.
 Results = dict[str, dict[str, Any]]
 
 
@@ -38,16 +38,15 @@ def measure_bundle(
     Raises:
         LoadError: the server does not start, or gives no good answer.
     """
-    with running(bundle, **settings) as (address, key, model):
+    with running_server(bundle, **settings) as (address, key, model):
         X = random_inputs(model.input_shape, model.input_dtype, inputs)
         results = _measure_both(address, model.name, X, key=key, seconds=seconds, **load)
     return results, raw_throughput(model, seconds=min(seconds, 3.0))
 
 
 def _measure_both(address: str, name: str, X: Any, **options: Any) -> Results:
-    return {
-        kind: measure(address, name, X, binary=kind == "binary", **options).as_dict() for kind in ("JSON", "binary")
-    }
+    kinds = {"JSON": False, "binary": True}
+    return {kind: measure_load(address, name, X, binary=binary, **options).as_dict() for kind, binary in kinds.items()}
 
 
 def _trusting(ca_file: Path | None) -> ssl.SSLContext | None:
