@@ -5,8 +5,8 @@
 A LeNet-5 on 32x32 images behind both servers, 64 connections, one image per request; ours with a key, ledger, metrics
 and batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. At
 last a local answer of the edge client beside the one call of its LeNet and rejector in one graph. All come in turn,
-several rounds of each, and the median round counts. The load is that of `l2h bench serve`. Writes serving.csv and prints
-the ratios.
+several rounds of each, and the median round counts. The load is that of `l2h bench serve`. Writes serving.csv and
+prints the ratios.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def round_of(
         """Requests per second; every one must be answered with 200."""
         options = {"connections": arguments.connections, "seconds": arguments.seconds}
         result = measure_load(address, model, X, binary=tensors == "binary", key=key, **options)
-        if set(result.statuses) != {200}:
+        if set(result.statuses) != {"200"}:
             raise SystemExit(f"{address} did not answer every request with 200: {result.statuses}")
-        return result.per_second
+        return result.requests_per_second
 
     X = np.random.default_rng(1).integers(0, 256, (1, *SHAPE), dtype=np.uint8)
     for workers in arguments.workers:

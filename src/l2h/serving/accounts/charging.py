@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +11,7 @@ from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.store import AccountStore, ChargeResult
 from l2h.serving.errors import StoreDownError
 from l2h.serving.model.pending import PendingRequest
-
-log = logging.getLogger("l2h.serving")
+from l2h.serving.process.logs import log_event
 
 #: Seconds between tries to write to a store that is down.
 _PAUSE = 0.5
@@ -122,10 +120,10 @@ class ChargeWriter:
 
     def _failed(self, error: Exception) -> None:
         if self.trouble is None:
-            log.error("ledger_failed", extra={"fields": {"error": str(error)}})
+            log_event("error", "ledger_failed", error=str(error))
         self.trouble = str(error)
 
     def _worked(self) -> None:
         if self.trouble is not None:
-            log.info("ledger_recovered", extra={"fields": {"after": self.trouble}})
+            log_event("info", "ledger_recovered", after=self.trouble)
             self.trouble = None

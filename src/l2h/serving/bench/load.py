@@ -36,35 +36,21 @@ class LoadResult:
         seconds: measured, after the warm-up.
         connections: at a time.
         requests: answered with 200.
-        inputs: in each request.
-        statuses: answers by HTTP status; 0 for connections that broke.
+        inputs_per_request: the same in all of them.
+        requests_per_second: of those answered with 200.
+        inputs_per_second: the inputs of those.
+        statuses: answers by HTTP status; "0" for connections that broke.
         latency_ms: percentiles of the requests answered with 200: ``p50``, ``p90``, ``p99``, ``max``.
     """
 
     seconds: float
     connections: int
     requests: int
-    inputs: int
-    statuses: dict[int, int]
+    inputs_per_request: int
+    requests_per_second: float
+    inputs_per_second: float
+    statuses: dict[str, int]
     latency_ms: dict[str, float]
-
-    @property
-    def per_second(self) -> float:
-        """Good answers per second."""
-        return self.requests / self.seconds
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "seconds": round(self.seconds, 3),
-            "connections": self.connections,
-            "requests": self.requests,
-            "inputs_per_request": self.inputs,
-            "requests_per_second": round(self.per_second, 1),
-            "inputs_per_second": round(self.per_second * self.inputs, 1),
-            "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
-            "latency_ms": {name: round(value, 3) for name, value in self.latency_ms.items()},
-        }
 
 
 def measure_load(
@@ -114,9 +100,18 @@ def measure_load(
             f"{parts.hostname}:{port} gave no good answer{why}; "
             f"by status (0: none, or a broken one): {dict(tally.statuses)}"
         )
-    at = np.percentile(1e3 * np.array(tally.latencies), [50, 90, 99, 100]).tolist()
-    latency = dict(zip(("p50", "p90", "p99", "max"), at, strict=True))
-    return LoadResult(seconds, connections, len(tally.latencies), len(X), dict(tally.statuses), latency)
+    milliseconds = np.percentile(1e3 * np.array(tally.latencies), [50, 90, 99, 100]).round(3).tolist()
+    rate = len(tally.latencies) / seconds
+    return LoadResult(
+        seconds=round(seconds, 3),
+        connections=connections,
+        requests=len(tally.latencies),
+        inputs_per_request=len(X),
+        requests_per_second=round(rate, 1),
+        inputs_per_second=round(rate * len(X), 1),
+        statuses={str(status): count for status, count in sorted(tally.statuses.items())},
+        latency_ms=dict(zip(("p50", "p90", "p99", "max"), milliseconds, strict=True)),
+    )
 
 
 async def _load(

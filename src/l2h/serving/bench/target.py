@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def measure_bundle(
 
 def _measure_both(address: str, name: str, X: Any, **options: Any) -> Results:
     kinds = {"JSON": False, "binary": True}
-    return {kind: measure_load(address, name, X, binary=binary, **options).as_dict() for kind, binary in kinds.items()}
+    return {kind: asdict(measure_load(address, name, X, binary=kinds[kind], **options)) for kind in kinds}
 
 
 def _trusting(ca_file: Path | None) -> ssl.SSLContext | None:

@@ -17,8 +17,8 @@ from l2h.serving.process.service import Service
 
 #: What the server can do beyond the protocol's core, in the protocol's words.
 _EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository"]
-#: Status, body, and the header that says what the body is.
-Answer = tuple[int, bytes, Header]
+#: The method of a path, and what gives the value that it answers as JSON.
+_Route = tuple[str, Callable[[], Any]]
 
 
 class App:
@@ -29,13 +29,12 @@ class App:
     """
 
     def __init__(self, service: Service) -> None:
-        self.service = service
-        self._plain: dict[str, tuple[str, Callable[[dict[bytes, bytes]], Answer]]] = {
-            "/v2": ("GET", self._server),
-            "/v2/health/live": ("GET", lambda headers: _json({"live": True})),
-            "/v2/health/ready": ("GET", self._ready),
+        self._service = service
+        self._routes: dict[str, _Route] = {
+            "/v2": ("GET", lambda: {"name": "l2h", "version": l2h.__version__, "extensions": _EXTENSIONS}),
+            "/v2/health/live": ("GET", lambda: {"live": True}),
+            "/v2/health/ready": ("GET", lambda: self._if_ready({"ready": True})),
             "/v2/repository/index": ("POST", self._index),
-            "/metrics": ("GET", self._metrics),
             "/openapi.json": ("GET", self._openapi),
         }
 
@@ -43,13 +42,14 @@ class App:
         if scope["type"] != "http":
             return
         method, path = scope["method"], scope["path"]
-        exchange = Exchange(self.service, scope, send)
-        if method == "POST" and path in self.service.current.infer_paths:
-            await infer(self.service, exchange, path, receive)
+        exchange = Exchange(self._service, scope, send)
+        if method == "POST" and path in self._service.current.infer_paths:
+            await infer(self._service, exchange, path, receive)
             return
         exchange.noted |= {"method": method, "path": path[:200]}
+        status = 200
         try:
-            status, body, kind = self._answer(method, path, exchange.headers)
+            body, kind = self._answer(method, path, exchange.headers)
             await exchange.answer(status, body, [kind])
         except RefusalError as refusal:
             status = refusal.status
@@ -57,19 +57,21 @@ class App:
         if not path.startswith("/v2/health/"):
             exchange.log(status)
 
-    def _answer(self, method: str, path: str, headers: dict[bytes, bytes]) -> Answer:
-        """The answer of any path but that of infer."""
-        if path in self._plain:
-            allowed, handle = self._plain[path]
-            _require_method(method, allowed, path)
-            return handle(headers)
-        parts = path.split("/")
-        if path.startswith("/v2/models/") and len(parts) > 3:
-            return self._model(method, path, parts[3], parts[4:])
-        raise RefusalError(404, f"there is nothing at {path[:100]}: /openapi.json says what there is", "no_path")
+    def _answer(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[bytes, Header]:
+        """Body and content type of any path but that of infer."""
+        if path == "/metrics":
+            _require_method(method, "GET", path)
+            return self._metrics(headers.get(b"authorization")), (b"content-type", CONTENT_TYPE)
+        allowed, give = self._routes.get(path) or self._model_route(path)
+        _require_method(method, allowed, path)
+        return json.dumps(give()).encode(), JSON
 
-    def _model(self, method: str, path: str, name: str, rest: list[str]) -> Answer:
-        model = self.service.current.model
+    def _model_route(self, path: str) -> _Route:
+        model = self._service.current.model
+        parts = path.split("/")
+        if not path.startswith("/v2/models/"):
+            raise _nothing_at(path)
+        name, rest = parts[3], parts[4:]
         if name != model.name:
             raise RefusalError(404, f"there is no model {name[:60]!r}: this server has {model.name!r}", "no_model")
         if rest[:1] == ["versions"] and len(rest) > 1:
@@ -77,56 +79,44 @@ class App:
                 sentence = f"there is no version {rest[1][:60]!r} of {model.name!r}: it has {model.version!r}"
                 raise RefusalError(404, sentence, "no_model")
             rest = rest[2:]
-        what = {
-            (): model.metadata,
-            ("ready",): lambda: {"name": model.name, "ready": True},
-            ("config",): lambda: model.config(self.service.config.batch_delay),
-            ("infer",): None,
+        routes: dict[tuple[str, ...], _Route] = {
+            (): ("GET", model.metadata),
+            ("ready",): ("GET", lambda: self._if_ready({"name": model.name, "ready": True})),
+            ("config",): ("GET", lambda: model.config(self._service.config.batch_delay)),
+            ("infer",): ("POST", dict),  # for other methods; a POST goes another way
         }
-        if tuple(rest) not in what:
-            raise RefusalError(404, f"there is nothing at {path[:100]}: /openapi.json says what there is", "no_path")
-        handle = what[tuple(rest)]
-        _require_method(method, "POST" if handle is None else "GET", path)
-        assert handle is not None
-        if rest == ["ready"]:
-            self._require_ready()
-        return _json(handle())
+        if tuple(rest) not in routes:
+            raise _nothing_at(path)
+        return routes[tuple(rest)]
 
-    def _server(self, headers: dict[bytes, bytes]) -> Answer:
-        return _json({"name": "l2h", "version": l2h.__version__, "extensions": _EXTENSIONS})
-
-    def _ready(self, headers: dict[bytes, bytes]) -> Answer:
-        self._require_ready()
-        return _json({"ready": True})
-
-    def _require_ready(self) -> None:
-        trouble = self.service.trouble
+    def _if_ready(self, value: dict[str, Any]) -> dict[str, Any]:
+        trouble = self._service.trouble
         if trouble is not None:
             raise RefusalError(503, f"not ready: {trouble}", "not_ready", 1.0)
+        return value
 
-    def _index(self, headers: dict[bytes, bytes]) -> Answer:
-        model = self.service.current.model
-        state = "READY" if self.service.trouble is None else "UNAVAILABLE"
-        reason = self.service.trouble or ""
-        return _json([{"name": model.name, "version": model.version, "state": state, "reason": reason}])
+    def _index(self) -> list[dict[str, str]]:
+        model, trouble = self._service.current.model, self._service.trouble
+        state = "READY" if trouble is None else "UNAVAILABLE"
+        return [{"name": model.name, "version": model.version, "state": state, "reason": trouble or ""}]
 
-    def _metrics(self, headers: dict[bytes, bytes]) -> Answer:
-        keys = self.service.accounts.keys
-        if keys is not None and not authenticate(keys, headers.get(b"authorization")).admin:
+    def _openapi(self) -> dict[str, Any]:
+        with_keys = self._service.accounts.keys is not None
+        return document(self._service.current.model, self._service.max_body, with_keys)
+
+    def _metrics(self, authorization: bytes | None) -> bytes:
+        keys = self._service.accounts.keys
+        if keys is not None and not authenticate(keys, authorization).admin:
             raise RefusalError(403, "the metrics need a key made with `l2h keys add NAME --admin`", "no_admin")
-        self.service.update_gauges()
-        return 200, self.service.metrics.text(), (b"content-type", CONTENT_TYPE)
+        self._service.update_gauges()
+        return self._service.metrics.text()
 
-    def _openapi(self, headers: dict[bytes, bytes]) -> Answer:
-        with_keys = self.service.accounts.keys is not None
-        return _json(document(self.service.current.model, self.service.max_body, with_keys))
+
+def _nothing_at(path: str) -> RefusalError:
+    return RefusalError(404, f"there is nothing at {path[:100]}: /openapi.json says what there is", "no_path")
 
 
 def _require_method(method: str, allowed: str, path: str) -> None:
     if method != allowed and not (method == "HEAD" and allowed == "GET"):
         also = "GET, HEAD" if allowed == "GET" else allowed
         raise RefusalError(405, f"{path[:100]} takes {also}", "method", headers=((b"allow", also.encode()),))
-
-
-def _json(value: Any) -> Answer:
-    return 200, json.dumps(value).encode(), JSON

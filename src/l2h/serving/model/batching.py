@@ -7,7 +7,6 @@ interpreter's lock is free while the model computes.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -20,8 +19,7 @@ import numpy.typing as npt
 from l2h.serving.errors import GoneError, RefusalError, malformed
 from l2h.serving.model.pending import PendingRequest
 from l2h.serving.model.timing import Timing
-
-log = logging.getLogger("l2h.serving")
+from l2h.serving.process.logs import log_event
 
 #: Weight of the latest call in the running mean of requests per call.
 _NEW = 0.2
@@ -75,7 +73,7 @@ class Batcher:
         """Return the expected seconds until an input that comes now would begin to be computed."""
         running = max(0.0, self._busy_until - time.monotonic())
         waiting = self.waiting
-        return running + timing.wait(waiting, self.most) if waiting else running
+        return running + timing.wait(waiting) if waiting else running
 
     def close(self) -> None:
         """Compute what waits, then stop."""
@@ -184,8 +182,7 @@ class Batcher:
             for request in requests:
                 self._call([request])
             return
-        fields = {"error": str(error), "request_id": requests[0].charge.request_id}
-        log.error("model_failed", extra={"fields": fields})
+        log_event("error", "model_failed", error=str(error), request_id=requests[0].charge.request_id)
         self._fail(requests, _model_failed)
 
 

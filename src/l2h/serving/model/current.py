@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 
 from l2h.bundle import ServerBundle
 from l2h.errors import L2HError
 from l2h.serving.errors import ServingError
 from l2h.serving.model.model import ServedModel
+from l2h.serving.process.logs import log_event
 from l2h.serving.process.metrics import Metrics
 from l2h.serving.process.watch import Signature, signature
-
-log = logging.getLogger("l2h.serving")
 
 
 class CurrentModel:
@@ -55,15 +53,15 @@ class CurrentModel:
                     )
             except L2HError as error:
                 self._metrics.reloads.labels("refused").inc()
-                log.error("bundle_refused", extra={"fields": {"error": str(error), "serving": before.version}})
+                log_event("error", "bundle_refused", error=str(error), serving=before.version)
                 return
             if model.version == before.version:
-                log.info("bundle_unchanged", extra={"fields": {"version": model.version}})
+                log_event("info", "bundle_unchanged", version=model.version)
                 return
             self._metrics.model.labels(before.name, before.version).set(0)
             self._metrics.reloads.labels("taken").inc()
             self._use(model)
-            log.info("bundle_taken", extra={"fields": {"version": model.version, "before": before.version}})
+            log_event("info", "bundle_taken", version=model.version, before=before.version)
 
     def _load(self) -> ServedModel:
         bundle = ServerBundle(self._folder, threads=self._threads)

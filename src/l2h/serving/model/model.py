@@ -12,7 +12,7 @@ import orjson
 from l2h import protocol
 from l2h.bundle import ServerBundle
 from l2h.serving.errors import malformed
-from l2h.serving.model.timing import Timing, measure
+from l2h.serving.model.timing import measure_timing
 
 INPUT, OUTPUT = "x", "scores"
 PLATFORM = "onnxruntime_onnx"
@@ -43,7 +43,7 @@ class ServedModel:
         )
         names = json.dumps({"model_name": self.name, "model_version": self.version})[:-1].replace("%", "%%").encode()
         self._head = names + b'%b, "outputs": [{"name": "scores", "shape": [%d, %d], "datatype": "FP32", '
-        self.timing = Timing(measure(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), (1, most)))
+        self.timing = measure_timing(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), most)
 
     def accept(self, request: protocol.Request) -> npt.NDArray[Any]:
         """Return the inputs of a request.

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 #: Weight of the latest call in the running mean.
 _NEW = 0.1
 _REPEATS = 3
+_SLOW = 0.2
 
 
 class Timing:
     """Seconds of a call with n inputs: a line ``fixed + each * n``, scaled by what recent calls took.
 
+    Args:
+        one: seconds of a call with one input.
+        many: seconds of one with ``most`` inputs.
+        most: inputs of one call.
+
     Example:
-        >>> timing = Timing({1: 0.002, 65: 0.066})
+        >>> timing = Timing(0.002, 0.066, most=65)
         >>> round(timing.call(33), 3)
         0.034
-        >>> round(timing.wait(130, most=65), 3)
+        >>> round(timing.wait(130), 3)
         0.132
     """
 
-    def __init__(self, measured: dict[int, float]) -> None:
-        few, many = min(measured), max(measured)
-        self._each = max(0.0, (measured[many] - measured[few]) / max(1, many - few))
-        self._fixed = max(1e-6, measured[few] - self._each * few)
+    def __init__(self, one: float, many: float, most: int) -> None:
+        self._most = most
+        self._each = max(0.0, (many - one) / max(1, most - 1))
+        self._fixed = max(1e-6, one - self._each)
         self._scale = 1.0
 
     def call(self, inputs: int) -> float:
@@ -36,20 +43,20 @@ class Timing:
         expected = self._fixed + self._each * inputs
         self._scale += _NEW * (min(max(seconds / expected, 0.1), 100.0) - self._scale)
 
-    def wait(self, inputs: int, most: int) -> float:
-        """Return the expected seconds until so many inputs are done, ``most`` in a call."""
-        calls, rest = divmod(inputs, most)
-        return calls * self.call(most) + (self.call(rest) if rest else 0.0)
+    def wait(self, inputs: int) -> float:
+        """Return the expected seconds until so many inputs are done."""
+        calls, rest = divmod(inputs, self._most)
+        return calls * self.call(self._most) + (self.call(rest) if rest else 0.0)
 
 
-def measure(run: Callable[[int], object], sizes: tuple[int, ...]) -> dict[int, float]:
-    """Return the seconds of calls with so many inputs, the best of a few; a slow one is not repeated."""
-    out: dict[int, float] = {}
-    for size in sizes:
+def measure_timing(run: Callable[[int], object], most: int) -> Timing:
+    """Time calls with one input and with ``most``, the best of a few; a slow one is not repeated."""
+    seconds: dict[int, float] = {}
+    for inputs in (1, most):
         for _ in range(_REPEATS):
             start = time.perf_counter()
-            run(size)
-            out[size] = min(out.get(size, float("inf")), time.perf_counter() - start)
-            if out[size] > 0.2:
+            run(inputs)
+            seconds[inputs] = min(seconds.get(inputs, math.inf), time.perf_counter() - start)
+            if seconds[inputs] > _SLOW:
                 break
-    return out
+    return Timing(seconds[1], seconds[most], most)

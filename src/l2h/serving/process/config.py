@@ -21,32 +21,7 @@ def _between(least: float, most: float, default: float) -> Any:
 
 @dataclass(frozen=True)
 class ServingConfig:
-    """The settings of ``l2h serve``.
-
-    Attributes:
-        bundle: the bundle's folder.
-        host: the address to listen at.
-        port: 0 for any that is free.
-        workers: processes that share the port.
-        threads: of one model call; 0 for the processors divided among the workers.
-        max_batch: inputs of one call, and of one request.
-        batch_delay: seconds to wait for more requests to join.
-        max_wait: expected seconds in the queue beyond which a request is refused with 503.
-        max_body: bytes of a request's body; 0 for what ``max_batch`` inputs need.
-        max_connections: of one worker.
-        max_memory: bytes of bodies that one worker holds at a time.
-        body_timeout: seconds within which a body must have come.
-        idle_timeout: seconds after which an idle connection is closed.
-        drain: seconds to finish what is in flight at the end.
-        watch: seconds between looks at the bundle and the key file.
-        keys: the key file; None for an open server.
-        open: listen beyond this machine without keys.
-        ledger: the file of the charges.
-        price: units charged per input.
-        tls_cert: file of the certificate, with its chain.
-        tls_key: file of its key.
-        log_requests: a line for every request.
-        log_level: one of :data:`LEVELS`.
+    """The settings of ``l2h serve``, under the names of its options; times in seconds, sizes in bytes.
 
     Raises:
         SettingsError: a value out of its range, or an open server for the world.

@@ -21,6 +21,11 @@ _PIECE = 4096
 _BACKLOG = 4 * 2**20
 
 
+def log_event(level: str, event: str, /, **fields: Any) -> None:
+    """Log what the server does: the name of the event, and its fields."""
+    logging.getLogger("l2h.serving").log(getattr(logging, level.upper()), event, extra={"fields": fields})
+
+
 class JsonLines(logging.Formatter):
     """A record as one line of JSON: the message is the event, ``extra={"fields": {...}}`` the rest."""
 

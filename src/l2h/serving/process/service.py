@@ -20,20 +20,7 @@ from l2h.serving.process.metrics import Metrics
 
 @dataclass
 class Service:
-    """What the handlers of requests share.
-
-    Attributes:
-        config: the settings.
-        current: the model in use.
-        accounts: keys, rates and the ledger.
-        batcher: computes requests.
-        charging: charges those that were computed.
-        metrics: of this worker.
-        requests: the log of requests.
-        free_memory: bytes that the bodies of further requests may take.
-        draining: whether the server is being stopped.
-        in_flight: requests that are being answered.
-    """
+    """What the handlers of requests share."""
 
     config: ServingConfig
     current: CurrentModel
@@ -42,6 +29,7 @@ class Service:
     charging: ChargeWriter
     metrics: Metrics
     requests: RequestLog
+    #: Bytes that the bodies of further requests may take.
     free_memory: int
     draining: bool = False
     in_flight: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import selectors
 import shutil
@@ -22,11 +21,9 @@ from l2h.serving.accounts import open_keys, prepare_accounts
 from l2h.serving.errors import ServingError
 from l2h.serving.process.config import ServingConfig, is_loopback
 from l2h.serving.process.listeners import bind, check_tls, url
-from l2h.serving.process.logs import log_as_json
+from l2h.serving.process.logs import log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER, forget_worker, make_folder
 from l2h.serving.process.worker import READY
-
-log = logging.getLogger("l2h.serving")
 
 #: Starts in a row that may fail before the server gives up.
 _TRIES = 3
@@ -117,10 +114,10 @@ class Supervisor:
             alive = [worker for worker in self._workers if worker.process is not None]
             if self._stopping:
                 if not alive:
-                    log.info("stopped")
+                    log_event("info", "stopped")
                     return 0
                 if time.monotonic() > self._deadline:
-                    log.error("drain_overrun", extra={"fields": {"workers": len(alive)}})
+                    log_event("error", "drain_overrun", workers=len(alive))
                     return 1
             elif not self._announced and all(worker.ready for worker in self._workers):
                 self._announced = True
@@ -143,8 +140,7 @@ class Supervisor:
         for worker in self._workers:
             if worker.process is None or not worker.ready or self._stopping or now - worker.heard < _SILENCE:
                 continue
-            fields = {"worker": worker.process.pid, "silent": round(now - worker.heard, 1)}
-            log.error("worker_stuck", extra={"fields": fields})
+            log_event("error", "worker_stuck", worker=worker.process.pid, silent=round(now - worker.heard, 1))
             worker.process.kill()
             worker.heard = now
 
@@ -167,7 +163,7 @@ class Supervisor:
         """Clean up after a worker that has ended, and decide when the next one starts."""
         forget_worker(self._metrics, process.pid)
         if not self._stopping:
-            log.error("worker_died", extra={"fields": {"worker": process.pid, "status": process.returncode}})
+            log_event("error", "worker_died", worker=process.pid, status=process.returncode)
         self._close_status(worker)
         if process.stdin is not None:
             process.stdin.close()
@@ -198,7 +194,7 @@ class Supervisor:
         if message.startswith(READY):
             worker.ready, worker.failures = True, 0
             if self._announced and worker.process is not None:
-                log.info("worker_replaced", extra={"fields": {"worker": worker.process.pid}})
+                log_event("info", "worker_replaced", worker=worker.process.pid)
         worker.heard = time.monotonic()
         if not message:
             self._close_status(worker)
@@ -239,11 +235,11 @@ def _describe_keys(config: ServingConfig) -> str:
     if config.keys is None:
         if is_loopback(config.host):
             return "open to everybody on this machine (no --keys)"
-        log.warning("open_server", extra={"fields": {"host": config.host, "why": "--open without --keys"}})
+        log_event("warning", "open_server", host=config.host, why="--open without --keys")
         return "OPEN TO EVERYBODY"
     path = Path(config.keys)
     count = sum(key.enabled for key in open_keys(path).read())
     if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
         what = "everybody can read or write the key file: chmod 600 it"
-        log.warning("key_file_open", extra={"fields": {"file": str(path), "warning": what}})
+        log_event("warning", "key_file_open", file=str(path), warning=what)
     return f"keys {path} ({count} in use)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import resource
 import shutil
@@ -18,6 +17,7 @@ import socket
 import ssl
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -30,11 +30,9 @@ from l2h.serving.http.app import App
 from l2h.serving.http.connection import bounded
 from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.listeners import close_listener
-from l2h.serving.process.logs import log_as_json
+from l2h.serving.process.logs import log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER
 from l2h.serving.process.service import Service, make_service
-
-log = logging.getLogger("l2h.serving")
 
 #: What is written to the supervisor once requests can come.
 READY = b"ready\n"
@@ -78,7 +76,7 @@ def main(arguments: list[str]) -> int:
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
             runner.run(_serve(config, socket.socket(fileno=listener), status, inherited))
     except (L2HError, OSError) as error:
-        log.error("worker_failed", extra={"fields": {"error": str(error)}})
+        log_event("error", "worker_failed", error=str(error))
         return 1
     return 0
 
@@ -107,7 +105,7 @@ def _allow_connections(wanted: int) -> int:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if soft < needed:
-            log.warning("few_descriptors", extra={"fields": {"limit": soft, "connections": soft - _DESCRIPTORS}})
+            log_event("warning", "few_descriptors", limit=soft, connections=soft - _DESCRIPTORS)
             return max(1, soft - _DESCRIPTORS)
     return wanted
 
@@ -144,7 +142,7 @@ async def _serve(config: ServingConfig, listener: socket.socket, status: int, in
 async def _drain(service: Service, server: uvicorn.Server, listener: socket.socket) -> None:
     """Take no more connections, and let uvicorn finish what is in flight."""
     service.draining = True
-    log.info("draining", extra={"fields": {"in_flight": service.in_flight}})
+    log_event("info", "draining", in_flight=service.in_flight)
     await asyncio.sleep(min(_NOTICE, service.config.drain))
     await close_listener(listener)
     await asyncio.sleep(min(_NOTICE, service.config.drain))  # for the requests of those just taken
@@ -162,8 +160,8 @@ async def _watch(service: Service, reload: asyncio.Event) -> None:
         try:
             await _refresh_keys(service)
             await service.current.reload(force=forced)
-        except Exception:  # without its watcher the server would follow no change any more
-            log.exception("watch_failed")
+        except Exception:  # noqa: BLE001 - without its watcher the server would follow no change any more
+            log_event("error", "watch_failed", traceback=traceback.format_exc().rstrip())
 
 
 async def _refresh_keys(service: Service) -> None:
@@ -172,10 +170,10 @@ async def _refresh_keys(service: Service) -> None:
     try:
         count = await asyncio.to_thread(service.accounts.keys.refresh)
     except KeyStoreError as error:
-        log.error("keys_refused", extra={"fields": {"file": service.config.keys, "error": str(error)}})
+        log_event("error", "keys_refused", file=service.config.keys, error=str(error))
     else:
         if count is not None:
-            log.info("keys_reloaded", extra={"fields": {"file": service.config.keys, "keys": count}})
+            log_event("info", "keys_reloaded", file=service.config.keys, keys=count)
 
 
 async def _report(service: Service, server: uvicorn.Server, status: int) -> None:

@@ -1,0 +1,170 @@
+"""What every store of accounts promises, whatever it is made of. Another implementation joins the fixture."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from serving_process import make_key
+from waiting import until
+
+from l2h.serving.accounts import open_accounts, prepare_accounts
+from l2h.serving.accounts.allowance import Quota, Rate
+from l2h.serving.accounts.charging import ChargeWriter
+from l2h.serving.accounts.key import Key
+from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult
+from l2h.serving.errors import StoreDownError
+
+
+@pytest.fixture(params=["sqlite"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path):
+    """Opens the same store as often as it is called, as many workers do."""
+    ledger = str(tmp_path / "ledger.db")
+    inherited = prepare_accounts(ledger)
+    stores: list[AccountStore] = []
+
+    def open_store(key_file: str | None = None) -> AccountStore:
+        stores.append(open_accounts(key_file, ledger, inherited))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+def key(**allowances: Any) -> Key:
+    return Key("0123456789ab", "phones", "0" * 64, "", **allowances)
+
+
+def charge(who: Key, inputs: int = 1, name: str | None = None, fingerprint: bytes = b"a") -> Charge:
+    return Charge(who, "r", name, None if name is None else fingerprint, "digits", "1", inputs, inputs)
+
+
+def outcomes(results: list[ChargeResult]) -> list[str]:
+    return [result.outcome for result in results]
+
+
+def test_of_one_request_only_the_first_is_charged(opened: Callable[[], AccountStore]) -> None:
+    """Within one transaction, and later, and by another worker."""
+    first, second = opened(), opened()
+    batch = [charge(key(), name="x"), charge(key(), name="x"), charge(key(), name="x", fingerprint=b"b"), charge(key())]
+    assert outcomes(first.charge(batch)) == ["charged", "repeated", "conflict", "charged"]
+    assert outcomes(second.charge(batch[:3])) == ["repeated", "repeated", "conflict"]
+    assert asyncio.run(second.was_charged(key(), "x"))
+    assert not asyncio.run(second.was_charged(key(), "y"))
+
+
+def test_a_charge_over_the_quota_changes_nothing(opened: Callable[[], AccountStore]) -> None:
+    store, limited = opened(), key(quota=Quota.parse("5/week"))
+    results = store.charge([charge(limited, 3), charge(limited, 3, "later"), charge(limited, 2), charge(limited)])
+    assert outcomes(results) == ["charged", "over_quota", "charged", "over_quota"]
+    assert [result.quota_left for result in results if result.outcome == "over_quota"] == [2, 0]
+    assert all(0 < result.retry_after <= 7 * 86400 for result in results if result.outcome == "over_quota")
+    assert not asyncio.run(store.was_charged(limited, "later"))
+
+
+def test_workers_share_one_quota_to_the_last_input(opened: Callable[[], AccountStore]) -> None:
+    limited = key(quota=Quota.parse("100/week"))
+    counted: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def work(store: AccountStore) -> None:
+        for _ in range(20):
+            results = store.charge([charge(limited), charge(limited, 2)])
+            with lock:
+                counted["inputs"] += sum(
+                    inputs for inputs, result in zip((1, 2), results, strict=True) if result.outcome == "charged"
+                )
+
+    threads = [threading.Thread(target=work, args=(opened(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counted["inputs"] == 100
+
+
+def test_workers_share_one_rate(opened: Callable[[], AccountStore]) -> None:
+    stores, limited = [opened(), opened()], key(rate=Rate(1e-6, 7))
+    waits = [asyncio.run(stores[i % 2].take_rate(limited, 1)) for i in range(10)]
+    assert waits[:7] == [0.0] * 7
+    assert min(waits[7:]) > 0.0
+    assert stores[0].rate_wait(limited) > 0.0
+    assert stores[0].rate_wait(key()) == 0.0
+
+
+def test_keys_are_followed_and_bad_ones_leave_those_known(
+    opened: Callable[[str], AccountStore], tmp_path: Path
+) -> None:
+    path, key_id, _ = make_key(tmp_path)
+    keys = opened(str(path)).keys
+    assert keys is not None
+    assert keys.refresh() is None, "nothing has changed"
+    keys.add("bob")
+    assert keys.refresh() == 2
+    keys.change("bob", enabled=False)
+    assert keys.refresh() == 1
+    path.write_text("{")
+    with pytest.raises(ValueError):
+        keys.refresh()
+    assert keys.refresh() is None, "told once"
+    known = keys.find(key_id)
+    assert known is not None
+    assert known.enabled
+
+
+def test_a_store_that_is_down_charges_nothing_and_comes_back(
+    opened: Callable[[], AccountStore], tmp_path: Path
+) -> None:
+    store, ledger, away = opened(), tmp_path / "ledger.db", tmp_path / "away.db"
+    assert outcomes(store.charge([charge(key())])) == ["charged"]
+    ledger.rename(away)
+    with pytest.raises(StoreDownError):
+        store.charge([charge(key())])
+    with pytest.raises(StoreDownError):
+        store.probe()
+    away.rename(ledger)
+    store.probe()
+    assert outcomes(store.charge([charge(key())])) == ["charged"]
+    with sqlite3.connect(ledger) as db:
+        assert db.execute("SELECT count(*) FROM charges").fetchone() == (2,)
+    db.close()
+
+
+def test_to_a_request_a_store_that_is_down_is_an_outcome() -> None:
+    """The thread goes on, says why, and tries again by itself."""
+
+    class Store:
+        down = True
+
+        def charge(self, charges: list[Charge]) -> list[ChargeResult]:
+            self.probe()
+            return [ChargeResult("charged")] * len(charges)
+
+        def probe(self) -> None:
+            if self.down:
+                raise StoreDownError("no disk")
+
+    store, delivered = Store(), []
+    writer = ChargeWriter(store, delivered.extend, lambda charges, seconds: None)  # type: ignore[arg-type]
+
+    def ask() -> str:
+        request: Any = SimpleNamespace(charge=charge(key()), x=np.zeros(1), result=None)
+        writer.submit([request])
+        until(lambda: request in delivered)
+        return request.result.outcome
+
+    assert ask() == "store_down"
+    assert writer.trouble == "no disk"
+    store.down = False
+    until(lambda: writer.trouble is None)
+    assert ask() == "charged"
+    writer.close()
