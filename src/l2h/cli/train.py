@@ -98,7 +98,7 @@ class PriceOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How the server and the rejector are trained."""
+    """How the server and the rejector are trained; flags that choose a method belong here."""
 
     sync: Annotated[
         list[str] | None,
