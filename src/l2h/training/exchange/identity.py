@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+from l2h.errors import shown
 from l2h.training.exchange.errors import ExchangeError, IdentityError
 from l2h.training.exchange.snapshot import JSON_LIMIT
 
@@ -80,8 +81,4 @@ def same_token(authorization: bytes, token: str) -> bool:
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:
-    """Return a value, shortened for a message: a publisher may send anything."""
-    if name not in values:
-        return "none"
-    text = repr(values[name])
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return shown(values[name], 200) if name in values else "none"
