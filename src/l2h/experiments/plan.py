@@ -27,7 +27,6 @@ from l2h.training.loop import derive, seeded
 from l2h.training.targets import CROSSFIT_UP_TO
 
 STAND_INS = ("tree", *NAMES)
-REJECTORS = ("attached", "separate")
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
 
@@ -45,7 +44,7 @@ class Plan:
             rest is for the server and the rejector.
         calibration: share of the training samples kept for calibration alone.
         server: a model's name, or the file of a fixed server.
-        rejector: ``attached`` or ``separate``; with a method, the one that it uses.
+        rejector: ``attached`` or ``separate``; None for what the method uses, without one ``attached``.
         c_1: inaccuracy costs; the first is the one reported.
         c_e: prices of a request; the first is the one reported.
         sync: links over which copies of the server reach the rejector (recipe ``paper``), one rejector each.
@@ -64,7 +63,7 @@ class Plan:
     client_share: float = 1.0
     calibration: float = 0.1
     server: str = "alexnet"
-    rejector: str = "attached"
+    rejector: str | None = None
     c_1: tuple[float, ...] = (1.0,)
     c_e: tuple[float, ...] = (0.1,)
     sync: tuple[str, ...] = ("1",)
@@ -87,9 +86,7 @@ class Plan:
             raise UnknownNameError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
         if self.server not in NAMES and not Path(self.server).suffix:
             raise UnknownNameError(f"unknown model {self.server!r}; known: {', '.join(NAMES)}, or a file (.onnx)")
-        if self.rejector not in REJECTORS:
-            raise UnknownNameError(f"unknown rejector {self.rejector!r}; known: {', '.join(REJECTORS)}")
-        choose_method(self.learned, self.rejector, self.settings)
+        object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
 
     @property
     def learned(self) -> Learned | None:
