@@ -62,6 +62,11 @@ class Server:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return [int(pid) for pid in path.read_text().split()]
 
+    def memory(self, field: str = "VmRSS") -> int:
+        """MiB of all workers: resident now, or with VmHWM at most so far."""
+        status = "".join(Path(f"/proc/{pid}/status").read_text() for pid in self.workers)
+        return sum(int(size) for size in re.findall(rf"{field}:\s+(\d+) kB", status)) // 1024
+
     def events(self, name: str) -> list[dict]:
         """Lines of the log."""
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]

@@ -8,7 +8,6 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -209,7 +208,7 @@ def single(bundle, tmp_path_factory):
     """A server with one worker, whose memory is watched."""
     with Server(bundle, tmp_path_factory.mktemp("single")) as running:
         assert Client(running).ask(np.zeros((64, 1, 4, 4), np.uint8)).status == 200
-        yield running, peak(running)
+        yield running, running.memory("VmHWM")
 
 
 pieces = st.sampled_from(["1", "1e400", "-0.5", "true", "null", "[]", "[1]", "[[1, 2]]", "{}", '"a"', f'"{"b" * 500}"'])
@@ -225,7 +224,7 @@ def test_any_long_body_gets_an_answer_and_takes_little_memory(single, piece, tim
     data = "[" * depth + ",".join([piece] * times) + "]" * depth
     body = f'{{"inputs": [{{"name": "x", "datatype": "{kind}", "shape": {shape}, "data": [{data}]}}]}}'.encode()
     _allowed(Client(server).post(body[: 2**20], {}))
-    assert peak(server) - before < 64
+    assert server.memory("VmHWM") - before < 64
 
 
 def test_after_all_that_it_is_well(server, strict, x):
@@ -241,13 +240,13 @@ def test_what_follows_a_chunked_body_is_not_kept(strict):
     reply = talk(strict, ask + b"a: b\r\n" * 10 + b"\r\n" + b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     assert status(reply) == 400, "the body is no request, whatever follows it"
     assert reply.count(b"HTTP/1.1 200") == 1, "and the connection goes on"
-    before = resident(strict)
+    before = strict.memory()
     for piece in (b"a: b\r\n" * 10_000, b"a: " + b"b" * 60_000):
         with socket.create_connection(("127.0.0.1", strict.port), timeout=5) as peer:
             peer.sendall(ask)
             with pytest.raises(OSError):
                 peer.sendall(piece * 500)
-    assert resident(strict) - before < 16
+    assert strict.memory() - before < 16
 
 
 @pytest.mark.parametrize("size", [40_000, 240_000])
@@ -267,10 +266,10 @@ def test_json_that_is_no_array_takes_no_memory(bundle, tmp_path, data):
     entry = '{"name": "x", "datatype": "UINT8", "shape": [1, 1, 4, 4], "data": %s}'
     with Server(bundle, tmp_path) as server:
         Client(server).post(b"{}", {})
-        before, start = resident(server), time.monotonic()
+        before, start = server.memory(), time.monotonic()
         for _ in range(5):
             assert Client(server).post(('{"inputs": [' + entry % data + "]}").encode(), {}).status == 400
-        assert resident(server) - before < 16
+        assert server.memory() - before < 16
         assert time.monotonic() - start < 5
 
 
@@ -279,7 +278,7 @@ def test_packed_bodies_take_room_before_they_are_unpacked(bundle, tmp_path):
     packed = gzip.compress(bytes(32 * 2**20))
     with Server(bundle, tmp_path, max_body=64 * 2**20, max_memory=48 * 2**20) as server:
         Client(server).post(b"{}", {})
-        before = resident(server)
+        before = server.memory()
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(Client(server).post, packed, {"Content-Encoding": "gzip"}) for _ in range(8)]
             slowest = 0.0
@@ -291,7 +290,7 @@ def test_packed_bodies_take_room_before_they_are_unpacked(bundle, tmp_path):
         assert found <= {400, 503}
         assert 503 in found
         assert slowest < 0.5
-        assert peak(server) - before < 48 + 2 * 32 + 32, "what is held, one whole beside its pieces, and some"
+        assert server.memory("VmHWM") - before < 48 + 2 * 32 + 32, "what is held, one whole beside its pieces, and some"
 
 
 def test_peers_that_never_shake_hands_are_left(bundle, tmp_path, certificate):
@@ -305,19 +304,3 @@ def test_peers_that_never_shake_hands_are_left(bundle, tmp_path, certificate):
             for peer in peers:
                 peer.close()
         assert 3 < time.monotonic() - start < 15
-
-
-def resident(server: Server) -> int:
-    """MiB of the one worker."""
-    return _memory(server, "VmRSS")
-
-
-def peak(server: Server) -> int:
-    """Likewise, at most so far."""
-    return _memory(server, "VmHWM")
-
-
-def _memory(server: Server, what: str) -> int:
-    (worker,) = server.workers
-    lines = Path(f"/proc/{worker}/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(what))

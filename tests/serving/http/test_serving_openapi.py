@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,19 +22,13 @@ def test_schemathesis_finds_nothing(bundle, tmp_path, keys):
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
             *(("--header", f"Authorization: Bearer {key}") if keys else ()),
         ]
-        before = resident(server)
+        before = server.memory()
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr
         assert "Tested: 13" in done.stdout
         assert not server.events("worker_died")
-        assert resident(server) - before < 64
+        assert server.memory() - before < 64
         assert server.get("/v2/health/ready")[0] == 200
-
-
-def resident(server: Server) -> int:
-    """MiB of all workers."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in server.workers)
-    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 def test_it_says_what_this_model_takes(server):

@@ -18,12 +18,6 @@ WAIT = 0.5
 CLIENTS = 250
 
 
-def _memory(server: Server) -> int:
-    """Resident bytes of the workers."""
-    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in server.workers]
-    return sum(pages) * 4096
-
-
 def _flood(server: Server, clients: int, seconds: float) -> list[tuple[int, float]]:
     """Clients that ask again as soon as they may; status and seconds of every answer."""
     end = time.monotonic() + seconds
@@ -58,7 +52,7 @@ def _check(folder: Path, seconds: float) -> None:
         alone = _flood(server, 1, min(seconds, 3.0))
         capacity = len(_flood(server, MOST, min(seconds, 3.0))) / min(seconds, 3.0)
         call = np.median([seconds for _, seconds in alone])
-        before = _memory(server)
+        before = server.memory()
         noted = len(server.events("request"))
         # Each asks again 0.1 s after a refusal. If all were let in, an answer would take the time of as many calls.
         replies = _flood(server, CLIENTS, seconds)
@@ -72,7 +66,7 @@ def _check(folder: Path, seconds: float) -> None:
         assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * call, 0.5 * CLIENTS * call)
         refused = np.array([seconds for status, seconds in replies if status == 503])
         assert np.median(refused) < 0.5
-        assert _memory(server) < before + 100 * 2**20
+        assert server.memory() < before + 100
         until(lambda: Client(server).ask(np.zeros((1, 1, 4, 4), np.uint8)).status == 200)
         assert len(server.rows()) >= len(good)
 

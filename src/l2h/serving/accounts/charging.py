@@ -29,7 +29,7 @@ class ChargeWriter:
     Args:
         store: charges them.
         deliver: takes the requests whose ``result`` is known; called in the thread.
-        committed: told the number of requests and the seconds of each transaction.
+        committed: gets the number of requests and the seconds of each transaction.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ChargeWriter:
 
     def used_up(self, key: Key) -> float:
         """Return the seconds for which the key's quota is known to be used up; 0.0 where it is not known to be."""
-        quota, until = self._used_up.get(key.id, (None, 0.0))
-        if quota != key.quota:
+        known = self._used_up.get(key.id)
+        if known is None or known[0] != key.quota:
             return 0.0
-        left = until - time.time()
+        left = known[1] - time.time()
         if left <= 0.0:
             self._used_up.pop(key.id, None)
         return max(0.0, left)

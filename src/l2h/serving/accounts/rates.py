@@ -1,9 +1,9 @@
 """Rates per key, shared by all workers: a small table in shared memory; every change locks a byte of its file.
 
-The rule is GCRA, the leaky bucket kept as one time: ``full``, when the bucket will be empty again. A request of n
-inputs passes if the bucket then holds no more than the burst, and moves ``full`` by n inputs' worth of time. A request
-of more inputs than the burst passes an empty bucket and is paid back afterwards: no request is impossible, and the rate
-still holds over any longer time.
+The rule is GCRA, the leaky bucket kept as one time, ``empty_at``, when the bucket will be empty again. A request of n
+inputs passes if the bucket then holds no more than the burst, and moves ``empty_at`` by n inputs' worth of time. A
+request of more inputs than the burst passes an empty bucket and is paid back afterwards: no request is impossible, and
+the rate still holds over any longer time.
 
 The clock is the system's monotonic one, the same in all processes. The kernel frees the lock of a process that dies.
 """
@@ -22,10 +22,12 @@ from functools import lru_cache
 
 from l2h.serving.accounts.allowance import Rate
 
+#: A key's id, its time, and padding.
 _RECORD = struct.Struct("<16sd8x")
-_RECORDS = 16384
-_PROBES = 16
-_SIZE = _RECORDS * _RECORD.size
+_STRIDE = _RECORD.size
+#: Bytes of a group of records, which share a lock, and how many groups there are.
+_GROUP, _GROUPS = 16 * _STRIDE, 1024
+_SIZE = _GROUPS * _GROUP
 
 
 def make_table() -> int:
@@ -60,11 +62,11 @@ class RateTable:
         name, first = _locate(key)
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, first)
         try:
-            place, full = self._find(name, first, now)
-            wait = _wait(max(full, now) - now, rate, inputs)
+            place, empty_at = self._find(name, first, now)
+            wait = _wait(max(empty_at, now) - now, rate, inputs)
             if wait > 0.0:
                 return wait
-            _RECORD.pack_into(self._memory, place, name, max(full, now) + inputs / rate.per_second)
+            _RECORD.pack_into(self._memory, place, name, max(empty_at, now) + inputs / rate.per_second)
             return 0.0
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, first)
@@ -72,30 +74,30 @@ class RateTable:
     def peek(self, key: str, rate: Rate, now: float | None = None) -> float:
         """Return the seconds until one input would be let through; take nothing, and wait for no lock."""
         now = time.monotonic() if now is None else now
-        _, full = self._find(*_locate(key), now)
-        return max(0.0, _wait(max(full, now) - now, rate, 1))
+        _, empty_at = self._find(*_locate(key), now)
+        return max(0.0, _wait(max(empty_at, now) - now, rate, 1))
 
     def _find(self, name: bytes, first: int, now: float) -> tuple[int, float]:
         """Where a key's record is, or would be, and its time.
 
-        All keys with the same first record share its lock and the records after it. With all of them taken, the bucket
-        that has been empty longest is given up: an empty bucket says no more than none.
+        Where all records of its group are taken, the bucket that has been empty longest is given up: an empty bucket
+        says no more than none.
         """
         spare, oldest = first, math.inf
-        for place in range(first, first + _PROBES * _RECORD.size, _RECORD.size):
-            owner, full = _RECORD.unpack_from(self._memory, place)
+        for place in range(first, first + _GROUP, _STRIDE):
+            owner, empty_at = _RECORD.unpack_from(self._memory, place)
             if owner == name:
-                return place, full
-            if full < oldest:
-                spare, oldest = place, full
+                return place, empty_at
+            if empty_at < oldest:
+                spare, oldest = place, empty_at
         return spare, now
 
 
-@lru_cache(maxsize=_RECORDS)
+@lru_cache(maxsize=_SIZE // _STRIDE)
 def _locate(key: str) -> tuple[bytes, int]:
-    """A key as the table holds it, and the place of the first record that may be its."""
+    """A key as the table holds it, and the place of the first record of its group."""
     name = key.encode()[:16].ljust(16, b"\0")
-    return name, zlib.crc32(name) % (_RECORDS // _PROBES) * _PROBES * _RECORD.size
+    return name, zlib.crc32(name) % _GROUPS * _GROUP
 
 
 def _wait(filled: float, rate: Rate, inputs: int) -> float:

@@ -126,7 +126,7 @@ class AccountStore(Protocol):
             0.0 where they were let through, else the seconds after which they would be.
 
         Raises:
-            StoreDownError: it cannot be told.
+            StoreDownError: the store does not answer.
         """
         ...
 
@@ -135,7 +135,7 @@ class AccountStore(Protocol):
         ...
 
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
-        """Return whether a request was charged before; True where it cannot be told, since :meth:`charge` decides."""
+        """Return whether a request was charged before; True where that is unknown, since :meth:`charge` decides."""
         ...
 
     def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:

@@ -41,8 +41,8 @@ class BodyReader:
             RefusalError: 413 for a body too large, 408 for one too slow, 503 without memory for it.
             GoneError: the peer hung up.
         """
-        if length is not None:
-            self._require_size(int(length))
+        if length is not None and int(length) > self._most:
+            raise self._too_large()
         if not getattr(getattr(receive, "__self__", None), "more_body", True):  # it has all come: nothing to wait for
             return self._take(await receive(), 0)
         parts: list[bytes] = []
@@ -101,13 +101,13 @@ class BodyReader:
         return part
 
     def _hold(self, part: bytes, size: int) -> None:
-        self._require_size(size)
+        if size > self._most:
+            raise self._too_large()
         if len(part) > self._service.free_memory:
             raise RefusalError(503, "the server holds too many large requests: try again later", "memory", 1.0)
         self._service.free_memory -= len(part)
         self._held += len(part)
 
-    def _require_size(self, size: int) -> None:
-        if size > self._most:
-            sentence = f"the body is larger than {self._most} bytes: send fewer inputs in a request"
-            raise RefusalError(413, sentence, "too_large")
+    def _too_large(self) -> RefusalError:
+        sentence = f"the body is larger than {self._most} bytes: send fewer inputs in a request"
+        return RefusalError(413, sentence, "too_large")

@@ -37,7 +37,7 @@ class Batcher:
         delay: seconds to wait for more requests at most.
         computed: takes the requests that have scores; called in the thread.
         failed: takes the requests that have a failure instead; called in the thread.
-        called: told the inputs and the seconds of each call.
+        called: gets the inputs and the seconds of each call.
     """
 
     def __init__(

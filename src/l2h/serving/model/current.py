@@ -21,7 +21,7 @@ class CurrentModel:
         folder: of the bundle.
         threads: of one model call.
         most: inputs of one call.
-        metrics: told of replacements.
+        metrics: count replacements.
 
     Raises:
         BundleError: the bundle is missing or damaged.

@@ -77,7 +77,7 @@ class ServedModel:
         if request.wants_binary(OUTPUT):
             head += b'"parameters": {"binary_data_size": %d}}]}' % scores.nbytes
             return head + scores.tobytes(), [_BINARY, (_LENGTH, b"%d" % len(head))]
-        # Of a float32 it writes as few digits as tell it from its neighbours, half of those of a float64.
+        # Of a float32 it writes as few digits as identify it, half of those of a float64.
         data = orjson.dumps(scores.reshape(-1), option=orjson.OPT_SERIALIZE_NUMPY)
         return b'%b"data": %b}]}' % (head, data), [_JSON]
 
