@@ -243,10 +243,10 @@ def test_answers_do_not_depend_on_the_batch() -> None:
 def test_features_of_a_named_layer_are_that_layer_s_output() -> None:
     net = Net()
     client = as_client(net, feature_layer="body")
-    found = client.answers(X_TEST, CLASSES).embedding
+    embedding = client.answers(X_TEST, CLASSES).embedding
     with torch.no_grad():
         expected = Net().eval().body(torch.from_numpy(X_TEST)).numpy()
-    assert np.allclose(found, expected, atol=1e-6)
+    assert np.allclose(embedding, expected, atol=1e-6)
     with pytest.raises(ClientError, match=r"no layer 'nose'; known: body, body\.0"):
         as_client(net, feature_layer="nose")
 
@@ -258,13 +258,13 @@ def test_program_files_load_as_clients(suffix: str, tmp_path: Path) -> None:
         torch.jit.save(torch_script(), str(path))
     else:
         torch.export.save(exported_program(), path)
-    found = as_client(path).answers(X_TEST, CLASSES)
+    answers = as_client(path).answers(X_TEST, CLASSES)
     expected = as_client(Net()).answers(X_TEST, CLASSES)
-    assert np.allclose(found.log_probability, expected.log_probability, atol=1e-5)
+    assert np.allclose(answers.log_probability, expected.log_probability, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         (object(), "object cannot be a client"),
         ("missing.onnx", "no ONNX file at"),
@@ -273,8 +273,8 @@ def test_program_files_load_as_clients(suffix: str, tmp_path: Path) -> None:
     ],
     ids=["object", "onnx", "pt", "unfitted"],
 )
-def test_what_cannot_be_a_client_is_told_why(model: Any, told: str) -> None:
-    with pytest.raises(ClientError, match=told):
+def test_what_cannot_be_a_client_is_refused_with_the_reason(model: Any, message: str) -> None:
+    with pytest.raises(ClientError, match=message):
         as_client(model)
 
 

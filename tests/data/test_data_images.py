@@ -267,8 +267,8 @@ def test_images_are_decoded_once(pair: Path, cache_folder: Path, decodes: list[i
 def test_a_changed_file_is_decoded_anew(pair: Path, decodes: list[int]) -> None:
     load_dataset(pair)
     train = Path(f"{pair}-train.parquet")
-    found = train.stat()
-    os.utime(train, ns=(found.st_atime_ns, found.st_mtime_ns + 1_000_000))
+    stat = train.stat()
+    os.utime(train, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1_000_000))
     load_dataset(pair)
     assert decodes == [12, 6, 12]
 

@@ -1,7 +1,7 @@
 """Exports that are killed: ``export_process.py FOLDER``.
 
 One system is trained, and a process is forked for every kill; each exports that system by itself until SIGKILL. What is
-found at the target afterwards goes to stdout as JSON, one line a kill.
+at the target afterwards goes to stdout as JSON, one line per kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def killed(work: Callable[[], None], when: Callable[[int], None]) -> bool:
     return done == 0
 
 
-def found(target: Path) -> str:
+def state(target: Path) -> str:
     """``none``, ``whole``, or what is wrong."""
     if not target.exists():
         return "none"
@@ -61,9 +61,9 @@ def main(folder: Path) -> None:
     manifest = Manifest.read(first)
     files = {name: (first / name).read_bytes() for name in manifest.files}
 
-    def tell(kind: str, target: Path, early: bool) -> None:
+    def report(kind: str, target: Path, early: bool) -> None:
         left = [path.name for path in folder.iterdir() if path.name.startswith(f".{target.name}.")]
-        line = json.dumps({"kind": kind, "found": found(target), "early": early, "left": len(left)})
+        line = json.dumps({"kind": kind, "target": state(target), "early": early, "left": len(left)})
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
@@ -76,7 +76,7 @@ def main(folder: Path) -> None:
             while time.monotonic() < until and not any(folder.glob(f".{target.name}.*")):
                 time.sleep(0.0005)
 
-        tell("export", target, killed(lambda target=target: system.export(target), wait))
+        report("export", target, killed(lambda target=target: system.export(target), wait))
     # Their last step alone, over and over, killed at any moment of it.
     target = folder / "written"
 
@@ -85,9 +85,9 @@ def main(folder: Path) -> None:
             put_in_place(files, manifest, target, force=True)
 
     for i in range(25):
-        tell("write", target, killed(write, lambda _, i=i: time.sleep(0.002 + 0.0037 * i)))
+        report("write", target, killed(write, lambda _, i=i: time.sleep(0.002 + 0.0037 * i)))
     put_in_place(files, manifest, target, force=True)
-    tell("after", target, True)
+    report("after", target, True)
 
 
 if __name__ == "__main__":

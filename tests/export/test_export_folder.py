@@ -71,7 +71,7 @@ def parts_of(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
     return {name: (bundle / name).read_bytes() for name in manifest.files}, manifest
 
 
-def test_a_place_that_cannot_be_written_is_told(bundles: Bundles, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_refused(bundles: Bundles, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="cannot write the bundle"):
         put_in_place(*parts_of(bundles("callable")), tmp_path / "file" / "below" / "bundle", force=False)
@@ -121,11 +121,11 @@ def test_a_killed_export_leaves_none_or_a_whole_bundle(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(told) == 3 + 25 + 1
-    assert {one["found"] for one in told} <= {"none", "whole"}
-    kinds = Counter((one["kind"], one["found"]) for one in told)
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(reports) == 3 + 25 + 1
+    assert {report["target"] for report in reports} <= {"none", "whole"}
+    kinds = Counter((report["kind"], report["target"]) for report in reports)
     assert kinds["export", "none"] >= 1, "what is still computing has written nothing"
-    assert sum(one["early"] for one in told) >= 25, "they really were killed"
-    assert any(one["left"] for one in told), "some in the middle of writing"
-    assert told[-1]["found"] == "whole", "and the next one is not in their way"
+    assert sum(report["early"] for report in reports) >= 25, "they really were killed"
+    assert any(report["left"] for report in reports), "some in the middle of writing"
+    assert reports[-1]["target"] == "whole", "and they are not in the way of the next"

@@ -105,8 +105,8 @@ FEEDS = {"x": TABLE_CAL[0]}
 
 def test_what_is_not_faster_is_not_kept(rejector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantising, "KEEP_BELOW", 1e-6)
-    found, measured = quantise(rejector, lambda graph: graph, FEEDS, no_loss)
-    assert found is None
+    quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, no_loss)
+    assert quantised is None
     assert not measured.kept
     assert "not faster" in measured.why
     assert measured.ratio > 1e-6
@@ -121,24 +121,24 @@ def test_what_is_worse_is_not_kept_however_fast(rejector: Any, monkeypatch: pyte
         """Every sample whose scores moved costs a little."""
         return 0.01 * np.any(scores != exact, axis=(1, 2))
 
-    found, measured = quantise(rejector, lambda graph: graph, FEEDS, loss)
-    assert found is None
+    quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, loss)
+    assert quantised is None
     assert "worse" in measured.why
     assert measured.risk_difference > measured.standard_error
     monkeypatch.setattr(quantising, "STANDARD_ERRORS", np.inf)
-    found, measured = quantise(rejector, lambda graph: graph, FEEDS, loss)
+    quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, loss)
     assert measured.kept
-    assert found is not None
+    assert quantised is not None
 
 
 def test_a_risk_within_its_standard_error_is_no_worse(rejector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantising, "KEEP_BELOW", np.inf)
     calls = iter([np.zeros(300), *[np.eye(1, 300, 7)[0]] * 2])
-    found, measured = quantise(rejector, lambda graph: graph, FEEDS, lambda scores: next(calls))
+    quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, lambda scores: next(calls))
     assert measured.risk_difference == pytest.approx(1 / 300)
     assert measured.risk_difference == pytest.approx(measured.standard_error)
     assert measured.kept
-    assert found is not None
+    assert quantised is not None
 
 
 def test_a_graph_that_changes_the_client_is_never_kept(rejector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def test_a_graph_that_changes_the_client_is_never_kept(rejector: Any, monkeypatc
         copy.graph.output.append(onnx.helper.make_tensor_value_info("log_probability", 1, None))
         return copy
 
-    found, measured = quantise(rejector, with_inner, FEEDS, no_loss)
-    assert found is None
+    quantised, measured = quantise(rejector, with_inner, FEEDS, no_loss)
+    assert quantised is None
     assert (measured.method, measured.kept) == (None, False)
     assert "client's answers" in measured.why
 

@@ -1,4 +1,4 @@
-"""Exporting: compared with the original, refused where it cannot be right."""
+"""Exported files are compared with their originals, and refused where they differ."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Softmax(NetWithFeatures):
 
 
 class Margin(nn.Module):
-    """One number a sample, for two classes."""
+    """One number per sample, for two classes."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x @ torch.from_numpy(WEIGHTS))[:, :1]
@@ -96,7 +96,7 @@ CLIENTS: dict[str, Callable[[], Any]] = {
     "margin": Margin,
     "sparse tree": sparse,
     "no probabilities": lines,
-    "a dictionary a sample": dictionaries,
+    "a dictionary per sample": dictionaries,
 }
 BATCHES = [TABLE_TEST[0][:n] for n in (1, 3, 17)]
 
@@ -105,34 +105,34 @@ BATCHES = [TABLE_TEST[0][:n] for n in (1, 3, 17)]
 def test_clients_of_every_form_keep_their_answers(name: str) -> None:
     client = l2h.as_client(CLIENTS[name]())
     X, classes = TABLE_TEST[0], 2 if name == "margin" else CLASSES
-    said = client.answers(X, classes)
-    found = export_client(client, classes, said.embedding is not None, BATCHES)
-    assert found.agreement <= 1e-5
-    label, log_p, embedding = exported_client(make_session(found.data, "client.onnx", 1), found.part, classes)(X)
-    np.testing.assert_array_equal(label, said.label)
-    np.testing.assert_allclose(np.exp(log_p), np.exp(said.log_probability), atol=1e-5)
-    assert (embedding is None) == (said.embedding is None)
-    if said.embedding is not None:
-        np.testing.assert_allclose(embedding, said.embedding, atol=1e-5)
+    answers = client.answers(X, classes)
+    exported = export_client(client, classes, answers.embedding is not None, BATCHES)
+    assert exported.agreement <= 1e-5
+    label, log_p, embedding = exported_client(make_session(exported.data, "client.onnx", 1), exported.part, classes)(X)
+    np.testing.assert_array_equal(label, answers.label)
+    np.testing.assert_allclose(np.exp(log_p), np.exp(answers.log_probability), atol=1e-5)
+    assert (embedding is None) == (answers.embedding is None)
+    if answers.embedding is not None:
+        np.testing.assert_allclose(embedding, answers.embedding, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [scripted, program])
-def test_whatever_torch_gives_can_be_fused_and_says_what_its_halves_say(
+def test_every_torch_program_can_be_fused_and_answers_as_its_halves(
     make: Callable[[], Any], bundles: Callable[[str], Path]
 ) -> None:
     client = export_client(l2h.as_client(make()), CLASSES, False, BATCHES)
     rejector = onnx.load(bundles("callable") / "rejector.onnx")
     assert can_fuse(client.graph, rejector)
     X = TABLE_TEST[0]
-    (said,) = run_model(client.graph, "client", ["log_probability"], {"x": X})
-    (apart,) = run_model(rejector, "rejector", ["scores"], {"x": X, "log_probability": said})
+    (alone,) = run_model(client.graph, "client", ["log_probability"], {"x": X})
+    (apart,) = run_model(rejector, "rejector", ["scores"], {"x": X, "log_probability": alone})
     log_p, together = run_model(fuse(client.graph, rejector), "both", ["log_probability", "scores"], {"x": X})
-    np.testing.assert_allclose(log_p, said, atol=1e-6)
+    np.testing.assert_allclose(log_p, alone, atol=1e-6)
     np.testing.assert_allclose(together, apart, atol=1e-5)
 
 
 class Odd(nn.Linear):
-    """Its export is not itself: it takes another branch there."""
+    """It takes another branch while it is exported, so that its file differs from it."""
 
     def __init__(self) -> None:
         super().__init__(FEATURES, CLASSES)
@@ -142,7 +142,7 @@ class Odd(nn.Linear):
         return scores * 1.001 if torch.compiler.is_compiling() else scores
 
 
-def test_a_file_that_says_something_else_is_never_written(tmp_path: Path) -> None:
+def test_a_file_that_answers_differently_is_never_written(tmp_path: Path) -> None:
     for name, system in (
         ("client", on_table(Odd(), "separate")),
         ("server", on_table(scores, "separate", server=Odd())),
@@ -153,26 +153,26 @@ def test_a_file_that_says_something_else_is_never_written(tmp_path: Path) -> Non
 
 
 class Stubborn(nn.Module):
-    """What no exporter can look into: it leaves torch."""
+    """No exporter can look into it: it leaves torch."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(x.detach().numpy() @ WEIGHTS)
 
 
-def test_a_client_that_cannot_be_exported_is_left_out_and_said_so() -> None:
+def test_a_client_that_cannot_be_exported_is_left_out_with_a_warning() -> None:
     client = l2h.as_client(Stubborn())
     client.answers(TABLE[0], CLASSES)
     with pytest.warns(L2HWarning, match=r"torch module.*must be given to it with client="):
-        found = export_client(client, CLASSES, False, BATCHES)
-    assert found.data is None
-    assert (found.part.file, found.part.kind, found.part.gives) == (None, "given", "logits")
+        exported = export_client(client, CLASSES, False, BATCHES)
+    assert exported.data is None
+    assert (exported.part.file, exported.part.kind, exported.part.gives) == (None, "given", "logits")
 
 
 # Rejectors.
 
 
 class Own(nn.Module):
-    """A rejector of the user's, which reads the client."""
+    """The user's own rejector, which reads the client."""
 
     uses_client = True
 
@@ -212,7 +212,7 @@ def test_one_of_several_rejectors_can_be_exported_alone(tmp_path: Path) -> None:
         device.which(TRAINED_FOR[1])
 
 
-def test_what_cannot_be_exported_is_told_before_anything_is_written(systems: Systems, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_before_anything_is_written(systems: Systems, tmp_path: Path) -> None:
     target = tmp_path / "bundle"
     with pytest.raises(NotFittedError, match="fit"):
         HelpSystem(scores, "mlp", settings=settings()).export(target)
@@ -244,9 +244,9 @@ def test_a_torch_server_that_is_kept_is_exported_with_its_scaling() -> None:
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 256, (n, 1, 2, 2)).astype(np.uint8) for n in (1, 3, 17)]
     server = l2h.as_client(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, CLASSES)))
-    found, _ = export_fixed_server(server, CLASSES, images)
-    assert (found.part.input, found.part.feed, found.part.output) == ("x", "as_is", "scores")
-    assert found.agreement <= 1e-5
+    exported, _ = export_fixed_server(server, CLASSES, images)
+    assert (exported.part.input, exported.part.feed, exported.part.output) == ("x", "as_is", "scores")
+    assert exported.agreement <= 1e-5
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,10 @@ def test_a_torch_server_that_is_kept_is_exported_with_its_scaling() -> None:
 def test_a_server_that_does_not_fit_is_left_out_with_the_reason(
     server: Callable[[], Any], shape: tuple[int, ...], why: str
 ) -> None:
-    found, reason = export_fixed_server(l2h.as_client(server()), CLASSES, [X.reshape(len(X), *shape) for X in BATCHES])
-    assert found is None
+    exported, reason = export_fixed_server(
+        l2h.as_client(server()), CLASSES, [X.reshape(len(X), *shape) for X in BATCHES]
+    )
+    assert exported is None
     assert why in reason
 
 

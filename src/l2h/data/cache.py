@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from l2h.data.reading import DAMAGE, RawPart
+from l2h.data.reading import RawPart
 from l2h.data.validate import Array
 
 #: Raise it when the same file would be decoded into other arrays.
@@ -73,7 +73,7 @@ def _read(folder: Path, key: str) -> RawPart | None:
         return RawPart(X, y, None if names is None else tuple(names))
     except FileNotFoundError:
         return None
-    except DAMAGE as error:
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with an entry, it is made again
         _log.warning("the cache entry %s in %s is damaged (%s) and is made again", key, folder, error)
         return None
 

@@ -56,7 +56,7 @@ def _train_of(stem: Path) -> Path:
 def _decode_file(path: Path, workers: int) -> RawPart:
     pyarrow = need("pyarrow", "pyarrow", "reading Parquet")
     parquet = need("pyarrow.parquet", "pyarrow", "reading Parquet")
-    with whole_file(path, "Parquet file", pyarrow.ArrowException), parquet.ParquetFile(path) as file:
+    with whole_file(path, "Parquet file"), parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         image = _column(schema.names, IMAGE_COLUMNS, path)
         label = _column(schema.names, LABEL_COLUMNS, path)

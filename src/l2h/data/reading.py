@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pickle
-import struct
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,26 +11,6 @@ from types import ModuleType
 
 from l2h.data.validate import Array, Labels
 from l2h.errors import DataError, MissingExtraError
-
-#: What numpy, scipy, Pillow, tarfile and pickle raise on damaged bytes, besides errors of their own.
-DAMAGE: tuple[type[Exception], ...] = (
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    EOFError,
-    ArithmeticError,
-    MemoryError,
-    NotImplementedError,
-    ImportError,
-    SyntaxError,
-    struct.error,
-    zlib.error,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    pickle.UnpicklingError,
-)
 
 
 @dataclass(frozen=True)
@@ -70,13 +45,13 @@ class ReadOptions:
 
 
 @contextmanager
-def whole_file(path: Path, kind: str, *more: type[Exception]) -> Iterator[None]:
-    """Turn what a library raises on a damaged file, and ``more``, into a :class:`DataError` that names the file."""
+def whole_file(path: Path, kind: str) -> Iterator[None]:
+    """Turn what a library raises on a damaged file into a :class:`DataError` that names the file."""
     try:
         yield
     except DataError:
         raise
-    except (*DAMAGE, *more) as error:
+    except Exception as error:  # damaged bytes make numpy, scipy, pyarrow, tarfile and pickle raise almost anything
         raise DataError(f"{str(path)!r} is not a whole {kind}: {str(error) or repr(error)}") from error
 
 

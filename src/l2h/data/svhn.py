@@ -39,7 +39,7 @@ def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
 
 def _read_file(path: Path) -> RawPart:
     matlab = need("scipy.io", "scipy", "reading .mat")
-    with whole_file(path, ".mat that scipy can read", matlab.matlab.MatReadError):
+    with whole_file(path, ".mat that scipy can read"):
         arrays = matlab.loadmat(path, variable_names=["X", "y"])
     for key in ("X", "y"):
         if key not in arrays:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from l2h.bundle.sessions import make_session
+from l2h.classifiers.reading import Array
 from l2h.export.errors import ExportError
 from l2h.models import InputScale
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from l2h.fitted import FittedSystem
 
-Array = npt.NDArray[Any]
 BATCHES = (1, 3, 17)
 #: Largest difference of an output, in units of the largest output where that is above 1.
 TOLERANCE = 1e-5

@@ -5,21 +5,19 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.client import exported_client
 from l2h.bundle.sessions import make_session
 from l2h.classifiers import Classifier, SklearnClassifier, TorchClassifier, prepare_inputs
+from l2h.classifiers.reading import Array
 from l2h.errors import L2HWarning
 from l2h.export.checking import TOLERANCE, compare
 from l2h.export.errors import ConversionError, ExportError
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 
-Array = npt.NDArray[Any]
 CLIENT, SERVER = "client.onnx", "server.onnx"
 
 
@@ -93,10 +91,10 @@ def _export(
     try:
         return replace(exported, agreement=_largest_difference(exported, reference, num_classes, probes))
     except (ExportError, BundleError) as error:
-        if not isinstance(classifier, SklearnClassifier):
-            raise
-        kind = type(classifier.estimator).__name__
-        raise ConversionError(f"{kind} as ONNX answers differently from the original: {error}") from error
+        if isinstance(classifier, SklearnClassifier):
+            kind = type(classifier.estimator).__name__
+            raise ConversionError(f"{kind} as ONNX answers differently from the original: {error}") from error
+        raise ExportError(str(error)) from error
 
 
 def _largest_difference(

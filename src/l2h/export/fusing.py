@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from l2h.classifiers.reading import Array
 from l2h.export.checking import compare, run_model
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def fuse(client: ModelProto, rejector: ModelProto) -> ModelProto:
     return joined
 
 
-def check_fused(client: ModelProto, rejector: ModelProto, file: str, probes: Sequence[npt.NDArray[Any]]) -> None:
+def check_fused(client: ModelProto, rejector: ModelProto, file: str, probes: Sequence[Array]) -> None:
     """Compare the fused model with its two halves, run one after the other.
 
     Raises:

@@ -6,13 +6,13 @@ import copy
 import logging
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from l2h.bundle import ServerPart
+from l2h.classifiers.reading import Array
 from l2h.errors import L2HWarning
 from l2h.export.checking import check_module, probes
 from l2h.export.classifiers import CLIENT, SERVER, export_client, export_fixed_server
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from l2h.fitted import FittedSystem
 
-Array = npt.NDArray[Any]
 REJECTOR = "rejector.onnx"
 log = logging.getLogger("l2h")
 
@@ -100,8 +99,8 @@ def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Arra
         known = {"x": X, "log_probability": torch.log_softmax(scores, dim=1).numpy(), "embedding": features}
         return {name: known[name] for name in names}
 
-    example = [torch.from_numpy(values[:2]) for values in feeds(batches[1]).values()]
-    model = to_onnx(original, example, names, ["scores"], "the rejector")
+    example = {name: values[:2] for name, values in feeds(batches[1]).items()}
+    model = to_onnx(original, example, ["scores"], "the rejector")
     return model, original.uses_client, check_module(original, model, REJECTOR, [feeds(X) for X in batches])
 
 
@@ -122,6 +121,6 @@ def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | 
         return None, ServerPart(None, "x", "scores"), 0.0
     assert fitted.server is not None
     original = copy.deepcopy(fitted.server).cpu()
-    model = to_onnx(original, [torch.from_numpy(batches[1][:2])], ["x"], ["scores"], "the server")
+    model = to_onnx(original, {"x": batches[1][:2]}, ["scores"], "the server")
     difference = check_module(original, model, SERVER, [{"x": X} for X in batches])
     return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference

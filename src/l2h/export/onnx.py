@@ -6,19 +6,19 @@ import copy
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from l2h.bundle import ClientPart
 from l2h.classifiers import OnnxClassifier, SklearnClassifier, TorchClassifier
+from l2h.classifiers.reading import Array
 from l2h.export.errors import ConversionError
 from l2h.export.graphs import ClassifierGraph
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The kinds of classifiers that can become a file; the others are only functions.
 ConvertibleClassifier = OnnxClassifier | SklearnClassifier | TorchClassifier
-#: Operator sets that every onnxruntime a device may have can run.
+#: Operator sets of files for devices, whose onnxruntime may be older than the one here.
 _DEVICE_OPSETS = {"": 18, "ai.onnx.ml": 3}
 
 
@@ -50,7 +50,7 @@ class ExportedClassifier:
 
 def classifier_to_onnx(
     classifier: ConvertibleClassifier,
-    example: npt.NDArray[Any],
+    example: Array,
     file: str,
     *,
     output: str = "scores",
@@ -90,7 +90,7 @@ def classifier_to_onnx(
         features = None
     graph = ClassifierGraph(on_cpu(classifier), gives, num_classes, features is not None)
     outputs = [output] if features is None else [output, features]
-    model = to_onnx(graph, [torch.from_numpy(example)], ["x"], outputs, f"the {classifier.kind}")
+    model = to_onnx(graph, {"x": example}, outputs, f"the {classifier.kind}")
     feed, known = ("unit_range", known) if gives is None else ("as_is", "log_probability")
     part = ClientPart(file, classifier.kind, "x", feed, output, known, features)
     return ExportedClassifier(part, model.SerializeToString(), model)
@@ -111,15 +111,12 @@ def on_cpu(classifier: TorchClassifier) -> TorchClassifier:
     return moved
 
 
-def to_onnx(
-    module: nn.Module, example: Sequence[Tensor], inputs: Sequence[str], outputs: Sequence[str], what: str
-) -> ModelProto:
+def to_onnx(module: nn.Module, example: dict[str, Array], outputs: list[str], what: str) -> ModelProto:
     """Convert a torch module into an ONNX model whose first axis is free.
 
     Args:
         module: any; put into evaluation mode.
-        example: a batch of two for each input.
-        inputs: names of the inputs.
+        example: by the name of each input, two samples.
         outputs: names of the outputs.
         what: how the message names the module.
 
@@ -129,14 +126,15 @@ def to_onnx(
     for part in module.modules():
         part.training = False  # not eval(), which an exported program refuses
     scripted = any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+    inputs, tensors = list(example), tuple(torch.from_numpy(values) for values in example.values())
     try:
         with quiet(), torch.no_grad():
             try:
-                model = _by_export(module, example, inputs, outputs)
+                model = _by_export(module, tensors, inputs, outputs)
             except Exception:  # the exporter's own errors have no common base
                 if not scripted:
                     raise
-                model = _by_tracing(module, example, inputs, outputs)
+                model = _by_tracing(module, tensors, inputs, outputs)
     except Exception as error:  # as above
         reason = " ".join(str(error).strip().splitlines())
         raise ConversionError(f"{what} cannot be exported to ONNX: {type(error).__name__}: {reason[:500]}") from error
@@ -157,15 +155,13 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _by_export(
-    module: nn.Module, example: Sequence[Tensor], inputs: Sequence[str], outputs: Sequence[str]
-) -> ModelProto:
+def _by_export(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> ModelProto:
     batch = torch.export.Dim("batch")
     program = torch.onnx.export(
         module,
-        tuple(example),
-        input_names=list(inputs),
-        output_names=list(outputs),
+        example,
+        input_names=inputs,
+        output_names=outputs,
         dynamic_shapes=tuple({0: batch} for _ in example),
         dynamo=True,
         verbose=False,
@@ -174,20 +170,18 @@ def _by_export(
     return program.model_proto
 
 
-def _by_tracing(
-    module: nn.Module, example: Sequence[Tensor], inputs: Sequence[str], outputs: Sequence[str]
-) -> ModelProto:
+def _by_tracing(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> ModelProto:
     """Convert TorchScript that was not traced, which ``torch.export`` cannot look into."""
     import onnx
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "traced.onnx"
         torch.onnx.export(
-            torch.jit.trace(module, tuple(example)),
-            tuple(example),
+            torch.jit.trace(module, example),
+            example,
             path,
-            input_names=list(inputs),
-            output_names=list(outputs),
+            input_names=inputs,
+            output_names=outputs,
             dynamic_axes={name: {0: "batch"} for name in (*inputs, *outputs)},
             opset_version=20,
             dynamo=False,
@@ -223,7 +217,7 @@ def _convert_estimator(estimator: Any, size: int, for_device: bool) -> ModelProt
     return model
 
 
-def _add_missing_classes(model: ModelProto, output: str, known: npt.NDArray[Any], num_classes: int) -> str:
+def _add_missing_classes(model: ModelProto, output: str, known: Array, num_classes: int) -> str:
     """Put the columns of the known classes into their places among all; classes never seen get 0."""
     from onnx import TensorProto, helper, numpy_helper
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from l2h.bundle import BundleError
 from l2h.bundle.client import exported_client
 from l2h.bundle.sessions import CHUNK, make_session, run
 from l2h.classifiers import ClassifierAnswers
+from l2h.classifiers.reading import Array, Labels
 from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.export.classifiers import CLIENT, SERVER
 from l2h.export.errors import ConversionError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from l2h.fitted import FittedSystem
 
-Array = npt.NDArray[Any]
 #: Kept where a run takes less than this share of the float one's time: less than a twentieth is not worth the rounding.
 KEEP_BELOW = 0.95
 #: Kept where the risk rises by no more than this many standard errors of the paired difference.
@@ -67,7 +66,7 @@ class Int8Measurement:
 
 
 def int8_rejector(
-    fitted: FittedSystem, models: BundleModels, chosen: list[int], costs: Costs, X: Array, y: npt.NDArray[np.int64]
+    fitted: FittedSystem, models: BundleModels, chosen: list[int], costs: Costs, X: Array, y: Labels
 ) -> tuple[ModelProto, Int8Measurement]:
     """Return the rejector that the device runs, quantised where that was measured to be worth it."""
     answers = _client_answers(fitted, models, X)
@@ -105,7 +104,7 @@ def quantise(
     """
     original = _TimedModel(on_device(rejector), feeds)
     before = loss(original.outputs["scores"])
-    best: tuple[ModelProto | None, Int8Measurement] | None = None
+    measured: list[tuple[Int8Measurement, ModelProto]] = []
     failed = ""
     for method, make in (("static", _static), ("dynamic", _dynamic)):
         try:
@@ -117,13 +116,15 @@ def quantise(
         if not original.same_client(candidate):
             failed = "the client's answers would change"
             continue
-        measured = _judge(method, _time_ratio(original, candidate), loss(candidate.outputs["scores"]) - before)
-        if best is None or _better(measured, best[1]):
-            best = (model if measured.kept else None, measured)
-    if best is None:
-        best = (None, Int8Measurement(None, None, None, None, len(feeds["x"]), False, failed))
-    logging.getLogger("l2h").info("int8 rejector: %s", best[1].why)
-    return best
+        ratio, difference = _time_ratio(original, candidate), loss(candidate.outputs["scores"]) - before
+        measured.append((_judge(method, ratio, difference), model))
+    best, model = min(
+        measured,
+        key=lambda entry: (not entry[0].kept, entry[0].ratio),
+        default=(Int8Measurement(None, None, None, None, len(feeds["x"]), False, failed), rejector),
+    )
+    logging.getLogger("l2h").info("int8 rejector: %s", best.why)
+    return model if best.kept else None, best
 
 
 def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> ClassifierAnswers:
@@ -135,7 +136,7 @@ def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> Cla
     return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
 
 
-def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array) -> npt.NDArray[np.int64]:
+def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array) -> Labels:
     if models.server is None:
         return np.asarray(fitted.server_log_probability(X).argmax(axis=1))
     session, part = make_session(models.server, SERVER, 1), models.server_part
@@ -154,14 +155,6 @@ def _judge(method: str, ratio: float, difference: FloatArray) -> Int8Measurement
         kept, verdict = False, "not kept, worse"
     why = f"{verdict}: {method}, {ratio:.2f} of the float time, risk {rise:+.4f} ± {error:.4f} on {n} samples"
     return Int8Measurement(method, round(ratio, 4), rise, error, n, kept, why)
-
-
-def _better(first: Int8Measurement, second: Int8Measurement) -> bool:
-    if first.kept != second.kept:
-        return first.kept
-    assert first.ratio is not None
-    assert second.ratio is not None
-    return first.ratio < second.ratio
 
 
 class _TimedModel:
