@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from l2h import decision, metrics
 from l2h.answers import Answers
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
-from l2h.decision import Judgement, Policy, RejectorSpec
+from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import ClientError, L2HWarning, NotFittedError
 from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
 from l2h.settings import Settings
+from l2h.system.answering import answer, make_policy, measure
 from l2h.system.folder import note_training
 from l2h.system.preparing import choose_method, describe, prepare_job
 from l2h.training import Context, Job, Progress, Silent, Trained, pick_device
@@ -245,18 +245,11 @@ class HelpSystem:
             which: number of the rejector in ``specs``, where the prices do not tell.
         """
         fitted = self.require_fitted()
-        X = fitted.check_inputs(X)
-        answers = fitted.client.answers(X, fitted.num_classes)
-        policy = self._policy(fitted, limit, rule, self._limiters)
+        policy = make_policy(fitted, limit, rule, self._limiters)
         terms = policy.terms(costs, which)
         if policy.limiter is not None:  # one per limit: its cap is over all requests
             self._limiters[policy.limiter.limit] = policy.limiter
-        proposal = policy.propose(fitted.judge(X, answers, terms.which), terms, seed)
-        remote = policy.permit(proposal, len(X))
-        server_label = np.zeros(len(X), dtype=np.int64)
-        if remote.any():
-            server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
-        return Answers.of(answers.label, server_label, remote, terms.costs, proposal.wanted)
+        return answer(fitted, fitted.check_inputs(X), policy, terms, seed)
 
     def evaluate(
         self,
@@ -275,37 +268,12 @@ class HelpSystem:
         (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
         """
         fitted = self.require_fitted()
-        X, y = fitted.check(X, y)
-        answers = fitted.client.answers(X, fitted.num_classes)
         # A limiter of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
-        policy = self._policy(fitted, limit, rule, {})
-        terms = policy.terms(costs, which)
-        judgement = fitted.judge(X, answers, terms.which)
-        remote = policy.permit(policy.propose(judgement, terms, seed), len(X))
-        confidence_remote = None
+        policy = make_policy(fitted, limit, rule, {})
         if fitted.calibration is None:
             text = "no held-out samples: call calibrate(X, y) to compare with the confidence baseline"
             warnings.warn(text, L2HWarning, stacklevel=2)
-        else:
-            held = fitted.calibration.held_out
-            threshold = decision.confidence_threshold(
-                held.client_confidence, held.client_correct, held.server_correct, terms.costs
-            )
-            confidence_remote = decision.confidence(answers.confidence, threshold)
-        return metrics.evaluate(
-            y=y,
-            client_label=answers.label,
-            client_confidence=answers.confidence,
-            server_probability=np.exp(fitted.server_log_probability(X)),
-            remote=remote,
-            score=judgement.gain,
-            head_probability=judgement.stated,
-            costs=terms.costs,
-            confidence_remote=confidence_remote,
-            class_names=fitted.class_names,
-            dataset=self.dataset,
-            seed=self.settings.seed,
-        )
+        return measure(fitted, *fitted.check(X, y), policy, policy.terms(costs, which), seed)
 
     def judge(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking anyone."""
@@ -340,14 +308,3 @@ class HelpSystem:
         from l2h.export import export_system
 
         return export_system(self.require_fitted(), folder, name=name, costs=costs, which=which, int8=int8, force=force)
-
-    def _policy(
-        self,
-        fitted: FittedSystem,
-        limit: RateLimit | str | None,
-        rule: str | None,
-        limiters: Mapping[RateLimit, Limiter],
-    ) -> Policy:
-        limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
-        kept = None if limit is None else limiters.get(limit, limit)
-        return Policy(fitted.select, fitted.specs[0].costs is None, fitted.held_out_judgement, kept, rule)
