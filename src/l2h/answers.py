@@ -1,4 +1,4 @@
-"""What ``predict`` gives back: arrays over the inputs, or one :class:`Answer` an input when iterated."""
+"""What ``predict`` returns: arrays over the inputs, or one :class:`Answer` per input when iterated."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ WORTH_ASKING = "worth_asking"
 #: Under a limit: kept although the rejector would have asked, and asked although it would not.
 OVER_LIMIT = "over_limit"
 WITHIN_LIMIT = "within_limit"
+#: Who answers on each side.
+BY = {"local": "client", "remote": "server"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class Answer:
     cost: float
     latency: float | None = None
 
+    @property
+    def by(self) -> str:
+        """Name of the answerer: ``"client"`` or ``"server"``."""
+        return BY[self.source]
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -47,8 +54,8 @@ class Answers:
         ...                      remote=np.array([False, True]), costs=Costs(c_e=0.1))
         >>> answers.label
         array([3, 8])
-        >>> answers[1]
-        Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=None)
+        >>> answers[1], answers.by.tolist()
+        (Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=None), ['client', 'server'])
     """
 
     label: npt.NDArray[np.int64]
@@ -75,6 +82,11 @@ class Answers:
             reason=np.where(remote, np.where(wanted, WORTH_ASKING, WITHIN_LIMIT), kept),
             cost=np.where(remote, costs.c_sc, costs.c_cc),
         )
+
+    @property
+    def by(self) -> npt.NDArray[np.str_]:
+        """Names of the answerers, (n,): ``"client"`` or ``"server"``."""
+        return np.where(self.source == "remote", BY["remote"], BY["local"])
 
     def __len__(self) -> int:
         return len(self.label)
