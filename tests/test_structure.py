@@ -85,7 +85,7 @@ KNOWN_IMPORTS: set[tuple[str, str]] = set()
 KNOWN_PRIVATE: set[tuple[str, str]] = {
     ("export/system.py", "parts._check_fused"),
 }
-KNOWN_CLASSES = {"PendingRequest", "Side"}
+KNOWN_CLASSES: set[str] = set()
 KNOWN_SQLITE: set[str] = set()
 
 

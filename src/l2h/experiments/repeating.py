@@ -9,8 +9,8 @@ from typing import Any
 
 from l2h.errors import RunError, SettingsError, UnknownNameError
 from l2h.experiments.paper import EXPERIMENTS, Experiment, Study
+from l2h.experiments.paper.datasets import find_named
 from l2h.experiments.paper.grid import FULL, QUICK
-from l2h.experiments.paper.lab import find_named
 from l2h.experiments.paper.study import SCHEMA
 from l2h.settings import Settings
 

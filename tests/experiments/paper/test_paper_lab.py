@@ -27,7 +27,8 @@ from l2h.experiments.paper import EXPERIMENTS, study
 from l2h.experiments.paper import lab as lab_module
 from l2h.experiments.paper.contrastive import PRINTED_RISK
 from l2h.experiments.paper.grid import ASYNC, FULL, LOSSES, MAIN, QUICK, Scale
-from l2h.experiments.paper.lab import MISSING, Lab, Pass, Side, Teams
+from l2h.experiments.paper.lab import MISSING, Lab, Teams
+from l2h.experiments.paper.passes import Pass, PassOutcomes
 from l2h.settings import StageSettings
 from l2h.system import HelpSystem
 
@@ -138,17 +139,17 @@ def made(rejectors: int = 3, n: int = 6, seed: int = 0) -> Pass:
     """A pass by hand; its second rejector has diverged."""
     rng = np.random.default_rng(seed)
 
-    def side(n: int) -> Side:
+    def side(n: int) -> PassOutcomes:
         scores = rng.normal(size=(rejectors, n, 2)).astype(np.float32)
         scores[1] = np.nan
-        return Side(*(rng.integers(0, 10, n) for _ in range(3)), scores)
+        return PassOutcomes(*(rng.integers(0, 10, n) for _ in range(3)), scores)
 
     specs = tuple(RejectorSpec("shifted", Costs(c_e=0.1 * k), sync=(1, 100, "epoch")[k % 3]) for k in range(rejectors))
     return Pass(specs, side(n), side(n - 2), rng.normal(size=(2, rejectors)), {"seconds": {"client": 1.5}})
 
 
-def assert_same_side(one: Side, other: Side) -> None:
-    for name in Side.__dataclass_fields__:
+def assert_same_side(one: PassOutcomes, other: PassOutcomes) -> None:
+    for name in PassOutcomes.__dataclass_fields__:
         left, right = getattr(one, name), getattr(other, name)
         assert left.dtype == right.dtype
         assert np.array_equal(left, right, equal_nan=name == "scores"), name

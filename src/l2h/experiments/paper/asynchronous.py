@@ -9,8 +9,8 @@ import numpy as np
 
 from l2h.costs import Costs
 from l2h.experiments.paper.grid import ASYNC, LOSSES
-from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import cell, column, contrast, curve, over_seeds, per_seed
+from l2h.experiments.paper.passes import Pass
 from l2h.experiments.paper.study import SIGN, UNBOUNDED, Drawing, Experiment, Study, printed, printed_share, title_of
 
 LABELS = {"paper": "paper's L2", "shifted": "bounded loss"}

@@ -6,8 +6,8 @@ import numpy as np
 
 from l2h import limits
 from l2h.costs import Costs
-from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import cell, curve, decisions
+from l2h.experiments.paper.passes import Pass
 from l2h.experiments.paper.study import CALIBRATION, Drawing, Experiment, Study, title_of
 
 FREE = Costs(c_e=0.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from l2h.experiments.paper.grid import MAIN
-from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import alone, cell, column, contrast, over_seeds, per_seed
+from l2h.experiments.paper.passes import Pass
 from l2h.experiments.paper.study import (
     BOUNDED,
     OURS,

@@ -6,8 +6,8 @@ import numpy as np
 
 from l2h import metrics
 from l2h.experiments.paper.grid import MAIN
-from l2h.experiments.paper.lab import Pass
 from l2h.experiments.paper.measure import decisions
+from l2h.experiments.paper.passes import Pass
 from l2h.experiments.paper.study import BOUNDED, OURS, Drawing, Experiment, Study, title_of
 
 

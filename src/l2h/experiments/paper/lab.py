@@ -6,14 +6,10 @@ same pass. Two such passes are kept as files and never run again: by the paper's
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 import platform
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +18,12 @@ import numpy.typing as npt
 import torch
 
 from l2h.classifiers import Classifier, as_client, unit_range
-from l2h.costs import BoolArray, Costs, FloatArray
-from l2h.data import Dataset, load_dataset, split
-from l2h.decision import Judgement, RejectorSpec
-from l2h.errors import DataError, RunError
+from l2h.data import Dataset, split
+from l2h.decision import RejectorSpec
+from l2h.experiments.paper.datasets import load_named
 from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
-from l2h.files import digest, write_atomically
+from l2h.experiments.paper.passes import Labels, Pass, PassOutcomes
+from l2h.files import digest
 from l2h.methods.bench import Bench
 from l2h.methods.helping import PricedAttached, PricedRule
 from l2h.methods.learned import LearnedRule
@@ -43,125 +39,13 @@ from l2h.training.recipes import make_rejectors
 from l2h.training.targets import ServerOutcome
 
 log = logging.getLogger("l2h")
-CALIBRATION, HONEST = 0.1, 0.2
+CALIBRATION, HELD_OUT = 0.1, 0.2
 MISSING = 9
 PRICED = (RejectorSpec(),)
 MISSING_CELLS = tuple(RejectorSpec(loss, MAIN) for loss in LOSSES)
 #: The rejectors that stand beside each client: the one with all classes, and the one that misses one.
 Teams = dict[int | None, tuple[RejectorSpec, ...]]
 Array = npt.NDArray[Any]
-Labels = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Side:
-    """What client, server and R rejectors make of n samples.
-
-    Attributes:
-        y: int (n,).
-        client_label: int (n,).
-        server_label: int (n,).
-        scores: float32 (R, n, 2); of priced heads, the calibrated ``q_m`` and ``q_e``.
-    """
-
-    y: Labels
-    client_label: Labels
-    server_label: Labels
-    scores: npt.NDArray[np.float32]
-
-    @property
-    def client_correct(self) -> BoolArray:
-        """bool (n,)."""
-        return np.asarray(self.client_label == self.y)
-
-    @property
-    def server_correct(self) -> BoolArray:
-        """bool (n,)."""
-        return np.asarray(self.server_label == self.y)
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One finished pass.
-
-    Attributes:
-        specs: of the R rejectors.
-        test: on the test set.
-        calibration: on samples that nothing was trained on.
-        losses: (epochs, R), each rejector's mean training loss; empty for priced heads.
-        facts: seconds and sizes.
-    """
-
-    specs: tuple[RejectorSpec, ...]
-    test: Side
-    calibration: Side
-    losses: FloatArray
-    facts: dict[str, Any]
-
-    def judgement(self, which: int, on: str = "test") -> Judgement:
-        """Of one rejector."""
-        side = self.test if on == "test" else self.calibration
-        scores = side.scores[which]
-        if self.specs[which].loss != "priced":
-            return Judgement(scores)
-        return Judgement(scores, scores.astype(np.float64))
-
-    def find(self, loss: str, costs: Costs, sync: int | str = 1) -> int:
-        """The rejector of a cell; the priced one answers for all."""
-        for i, spec in enumerate(self.specs):
-            if spec.loss == "priced" or (spec.loss == loss and spec.costs == costs and str(spec.sync) == str(sync)):
-                return i
-        raise DataError(f"this pass has no rejector for {loss}, {costs}, S = {sync}")
-
-    def joined(self, other: Pass) -> Pass:
-        """The rejectors of both, of two passes with the same server."""
-
-        def both(one: Side, two: Side) -> Side:
-            return replace(one, scores=np.concatenate([one.scores, two.scores]))
-
-        return Pass(
-            self.specs + other.specs,
-            both(self.test, other.test),
-            both(self.calibration, other.calibration),
-            np.concatenate([self.losses, other.losses], axis=1),
-            self.facts,
-        )
-
-    def save(self, path: Path, key: dict[str, Any]) -> None:
-        """As an ``.npz`` without pickles."""
-        meta = {"key": key, "specs": [spec.as_dict() for spec in self.specs], "facts": self.facts}
-        arrays = {
-            f"{name}_{field}": getattr(side, field)
-            for name, side in (("test", self.test), ("calibration", self.calibration))
-            for field in Side.__dataclass_fields__
-        }
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, meta=np.array(json.dumps(meta)), losses=self.losses, **arrays)
-        write_atomically(path, buffer.getvalue())
-
-    @classmethod
-    def load(cls, path: Path, key: dict[str, Any]) -> Pass | None:
-        """What :meth:`save` kept; None where there is nothing, or of other settings.
-
-        Raises:
-            RunError: the file is damaged.
-        """
-        if not path.exists():
-            return None
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            meta = json.loads(str(arrays["meta"]))
-            if meta["key"] != json.loads(json.dumps(key)):
-                return None
-            sides = {
-                name: Side(*(arrays[f"{name}_{field}"] for field in Side.__dataclass_fields__))
-                for name in ("test", "calibration")
-            }
-            specs = tuple(RejectorSpec.from_dict(spec) for spec in meta["specs"])
-            return cls(specs, sides["test"], sides["calibration"], arrays["losses"], meta["facts"])
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise RunError(f"{path} is damaged: {error}; remove it, and it is made again") from error
 
 
 class Lab:
@@ -263,14 +147,14 @@ class Lab:
         train, calibration = split(self.dataset.y_train, (1 - CALIBRATION, CALIBRATION), derive(self.seed, "parts"))
         return train, calibration
 
-    def honest(self) -> Labels:
+    def held_out_rows(self) -> Labels:
         """Which of the rows to train on, by their place among them, the client is not fitted to, nor our server."""
         train = self.parts()[0]
-        return split(self.dataset.y_train[train], (1 - HONEST, HONEST), derive(self.seed, "honest"))[1]
+        return split(self.dataset.y_train[train], (1 - HELD_OUT, HELD_OUT), derive(self.seed, "honest"))[1]
 
     def client(self, context: Context, missing: int | None) -> Classifier:
         """LeNet-5 by the authors' settings, without one class where ``missing`` names it; the same for both recipes."""
-        rows = np.delete(self.parts()[0], self.honest())
+        rows = np.delete(self.parts()[0], self.held_out_rows())
         if missing is not None:
             rows = rows[self.dataset.y_train[rows] != missing]
         return train_client(self.dataset, rows, self.seed, self.scale, context)
@@ -332,10 +216,10 @@ class Lab:
         losses = np.array([[float(row[column]) for column in columns] for row in rows])
         data, facts = self.dataset, self._facts(context.history)
 
-        def side(client: Classifier, chosen: slice, X: Array, y: Labels) -> Side:
+        def side(client: Classifier, chosen: slice, X: Array, y: Labels) -> PassOutcomes:
             answers = client.answers(X, job.num_classes)
             labels = server_log_probabilities(server, X, context).argmax(axis=1)
-            return Side(y, answers.label, labels, rejector_scores(rejectors, X, answers, context)[chosen])
+            return PassOutcomes(y, answers.label, labels, rejector_scores(rejectors, X, answers, context)[chosen])
 
         out: dict[int | None, Pass] = {}
         start = 0
@@ -369,16 +253,16 @@ class Lab:
             for team in (None, MISSING) if data.num_classes > MISSING else (None,):
                 plain = replace(context, settings=replace(settings, augment="none", precision="fp32"))
                 system = self._system(self.client(plain, team), "attached", settings, self.scale.rejector_options)
-                job = system.prepare(X, y, specs=PRICED, held_out_rows=self.honest())
+                job = system.prepare(X, y, specs=PRICED, held_out_rows=self.held_out_rows())
                 bench = Bench(job, context, (MAIN,), held, self.scale.rejector_options, outcome)
                 outcome = bench.outcome
                 rule = PricedAttached().fit(bench)
-                test = priced_side(bench, rule, data.X_test, data.y_test)
+                test = priced_outcomes(bench, rule, data.X_test, data.y_test)
                 facts = rule.facts(bench.outcomes(data.X_test[:1], data.y_test[:1]).inputs, data.y_test[:1])
                 out[team] = Pass(
                     PRICED,
                     test,
-                    priced_side(bench, rule, *held),
+                    priced_outcomes(bench, rule, *held),
                     np.zeros((0, 1)),
                     self._facts(context.history) | facts,
                 )
@@ -413,14 +297,14 @@ def hardware(device: str) -> str:
     return f"{name}, torch {torch.__version__}"
 
 
-def priced_side(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> Side:
+def priced_outcomes(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> PassOutcomes:
     """What a bench's client and server and a priced rule make of samples."""
     assert isinstance(rule, PricedRule)
     found = bench.outcomes(X, y)
     probability = rule.judgement(found.inputs, bench.costs[0]).probability
     assert probability is not None
     heads = probability[None].astype(np.float32)
-    return Side(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
+    return PassOutcomes(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
 
 
 def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Classifier:
@@ -430,35 +314,3 @@ def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, contex
     settings = replace(PAPER_SERVER, epochs=scale.client_epochs, lr=scale.lr)
     train_classifier("client", net, unit_range(dataset.X_train[rows]), dataset.y_train[rows], settings, context)
     return as_client(net)
-
-
-def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
-    """A data set of the experiments from a folder, or the bundled digits in its place; raises as :func:`find_named`."""
-    return load_dataset(find_named(data, name), seed=seed, limit=limit)
-
-
-def find_named(data: str, name: str) -> str:
-    """Where a folder has a data set, as :func:`l2h.load_dataset` takes it.
-
-    Raises:
-        DataError: the folder lacks it; the message says which and what may lie there.
-    """
-    if data == "digits":
-        return data
-    if not Path(data).is_dir():
-        raise DataError(f"--data {data}: there is no such folder; it holds cifar10, svhn and cifar100")
-    places = [Path(data) / name, *(Path(data) / other for other in PLACES[name])]
-    for place in places:
-        if place.exists() or place.with_name(f"{place.name}-train.parquet").exists():
-            return str(place)
-    raise DataError(
-        f"{data} has no {name}: put there {name}-train.parquet and {name}-test.parquet (Hugging Face's image layout), "
-        f"or {' or '.join(PLACES[name])} as published; or run on the bundled digits with --data digits --quick"
-    )
-
-
-PLACES = {
-    "cifar10": ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10.npz"),
-    "cifar100": ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100.npz"),
-    "svhn": ("train_32x32.mat", "svhn.npz"),
-}

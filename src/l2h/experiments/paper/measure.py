@@ -9,7 +9,7 @@ import numpy as np
 
 from l2h import metrics
 from l2h.costs import BoolArray, Costs
-from l2h.experiments.paper.lab import Pass, Side
+from l2h.experiments.paper.passes import Pass, PassOutcomes
 from l2h.experiments.paper.study import STYLES
 
 Cell = dict[str, Any]
@@ -23,7 +23,7 @@ def decisions(one: Pass, which: int, costs: Costs) -> BoolArray | None:
     return judgement.remote(costs)
 
 
-def figures(side: Side, remote: BoolArray, costs: Costs) -> dict[str, float]:
+def figures(side: PassOutcomes, remote: BoolArray, costs: Costs) -> dict[str, float]:
     """Risk beside its trivial baselines, reject rate, joint accuracy."""
     found = metrics.risks(side.client_correct, side.server_correct, remote, costs)
     return {

@@ -8,8 +8,9 @@ from l2h import limits, metrics
 from l2h.costs import BoolArray, Costs
 from l2h.errors import DataError
 from l2h.experiments.paper.grid import MAIN
-from l2h.experiments.paper.lab import MISSING, Pass
+from l2h.experiments.paper.lab import MISSING
 from l2h.experiments.paper.measure import cell, decisions
+from l2h.experiments.paper.passes import Pass
 from l2h.experiments.paper.study import (
     BOUNDED,
     OURS,

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from l2h.experiments.paper.grid import Scale
-from l2h.experiments.paper.lab import Lab, Pass
+from l2h.experiments.paper.lab import Lab
+from l2h.experiments.paper.passes import Pass
 from l2h.training import Progress
 
 SCHEMA = 1

@@ -20,8 +20,10 @@ from torch import nn
 from l2h.costs import Costs
 from l2h.data import Dataset, split
 from l2h.decision import RejectorSpec
-from l2h.experiments.paper.lab import Lab, Pass, Side, hardware, load_named, priced_side, train_client
+from l2h.experiments.paper.datasets import load_named
+from l2h.experiments.paper.lab import Lab, hardware, priced_outcomes, train_client
 from l2h.experiments.paper.measure import column, over_seeds, price_curve, trivial_curves
+from l2h.experiments.paper.passes import Pass, PassOutcomes
 from l2h.experiments.paper.study import (
     BOUNDED,
     OURS,
@@ -52,7 +54,7 @@ from l2h.training.recipes import make_rejectors
 from l2h.training.targets import ServerOutcome, make_pool, make_teacher
 
 log = logging.getLogger("l2h")
-#: Shares of the training set: to fit client and server to, for the rejector to learn from honestly, to calibrate on.
+#: Shares of the training set: to fit client and server to, for the rejector to learn from, to calibrate on.
 SHARES = (0.85, 0.09, 0.06)
 Labels = npt.NDArray[np.int64]
 
@@ -71,9 +73,9 @@ def run(study: Study) -> Experiment:
     )
     name = "digits" if study.data == "digits" else "cifar100"
     out.datasets = (name,)
-    hall = Hall(study, name)
+    lab = VitLab(study, name)
     prices = printed_prices()
-    published, ours = hall.passes(prices)
+    published, ours = lab.passes(prices)
     recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
     risks, shares, worse, lost = [], [], 0, 0
     for costs in prices:
@@ -131,7 +133,7 @@ def run(study: Study) -> Experiment:
     client = float(np.mean([one.test.client_correct.mean() for one in ours]))
     theirs_worse = sum(printed_cell(costs)["risk"] > printed_cell(costs)["trivial"] for costs in prices)
     out.text(
-        f"The server: {hall.description} in {seconds:.0f} s by the clock; right on {100 * server:.1f}% of the test "
+        f"The server: {lab.description} in {seconds:.0f} s by the clock; right on {100 * server:.1f}% of the test "
         f"set, the client on {100 * client:.1f}% (the paper: 88.1% and 27.6%)."
     )
     out.findings.append(
@@ -164,7 +166,7 @@ def printed_cell(costs: Costs) -> dict[str, Any]:
     }
 
 
-class Hall:
+class VitLab:
     """The ViT and what all seeds share."""
 
     def __init__(self, study: Study, name: str) -> None:
@@ -174,7 +176,7 @@ class Hall:
         self.options = scale.vit_options if weights is None else pretrained_options(weights)
         self.dataset: Dataset = load_named(study.data, name, 0, scale.limit)
         y = self.dataset.y_train
-        self.fit, self.honest, self.calibration = split(y, SHARES, derive(0, "vit parts"))
+        self.fit, self.held_out, self.calibration = split(y, SHARES, derive(0, "vit parts"))
         self.settings = Settings(
             seed=0,
             device=study.device,
@@ -273,10 +275,10 @@ class Hall:
             )
             run_stage(stage, context)
 
-        def side(X: Any, y: Labels) -> Side:
+        def side(X: Any, y: Labels) -> PassOutcomes:
             answers = job.client.answers(X, self.dataset.num_classes)
             server = server_log_probabilities(self.server(), X, context).argmax(axis=1)
-            return Side(y, answers.label, server, rejector_scores(rejectors, X, answers, context))
+            return PassOutcomes(y, answers.label, server, rejector_scores(rejectors, X, answers, context))
 
         return {None: Pass(specs, *self._sides(side), np.zeros((0, len(specs))), self._facts)}
 
@@ -285,14 +287,14 @@ class Hall:
         context = Context(settings, self.device, progress=self.progress)
         with repeatable(settings, self.device):
             job = self._job(seed, context, [RejectorSpec()])
-            outcome = ServerOutcome(self.server(), [make_teacher(job, context, self.honest, self.server())], self.fit)
+            outcome = ServerOutcome(self.server(), [make_teacher(job, context, self.held_out, self.server())], self.fit)
             X, y = self.dataset.X_train, self.dataset.y_train
             held = (X[self.calibration], y[self.calibration])
             bench = Bench(job, context, prices, held, self.study.scale.rejector_options, outcome)
             rule = PricedAttached().fit(bench)
 
-        def side(X: Any, y: Labels) -> Side:
-            return priced_side(bench, rule, X, y)
+        def side(X: Any, y: Labels) -> PassOutcomes:
+            return priced_outcomes(bench, rule, X, y)
 
         return {None: Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), self._facts)}
 
@@ -314,9 +316,9 @@ class Hall:
             server_options=self.options,
             rejector_options=self.study.scale.rejector_options,
         )
-        return system.prepare(X, y, specs=specs, held_out_rows=self.honest)
+        return system.prepare(X, y, specs=specs, held_out_rows=self.held_out)
 
-    def _sides(self, side: Any) -> tuple[Side, Side]:
+    def _sides(self, side: Any) -> tuple[PassOutcomes, PassOutcomes]:
         data = self.dataset
         held = self.calibration
         return side(data.X_test, data.y_test), side(data.X_train[held], data.y_train[held])
