@@ -387,7 +387,7 @@ def test_clients_and_servers_are_given_neither_calibration_nor_test_rows(
     teams = [missing] if recipe == "published" else [None, MISSING]
     assert len(clients) == len(systems) == len(teams)
     held = images(data.X_train[calibration]) | images(data.X_test)
-    kept = np.delete(train, unequal.honest())
+    kept = np.delete(train, unequal.held_out_rows())
     for team, client, system in zip(teams, clients, systems, strict=True):
         assert not images(system["X"]) & held
         assert images(system["X"]) == images(data.X_train[train]), "all the rest, every class of it"
