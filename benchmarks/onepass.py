@@ -13,8 +13,13 @@ import argparse
 import csv
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, ScalarFormatter
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,8 +29,9 @@ from l2h.files import write_atomically
 from l2h.models import build_scaled
 from l2h.models.rejectors import SeparateRejector, client_view
 from l2h.models.scaling import InputScale
-from l2h.report import png
-from l2h.report.paper.plots import plot_scaling
+from l2h.report.common.axes import Floats, floats, grid_lines, titled
+from l2h.report.common.colours import INK, MUTED, SYSTEM
+from l2h.report.common.figure import blank, legend_below, legend_line, png
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.training import Context, RejectorBatch, pick_device
 from l2h.training.alternating import AlternatingStage
@@ -78,7 +84,61 @@ def measure(arguments: argparse.Namespace, cells: list[RejectorSpec], device: to
         writer = csv.DictWriter(file, list(points[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(points)
-    write_atomically(arguments.out / "onepass.png", png(plot_scaling(points, reference={"eager_ms_per_cell": eager})))
+    write_atomically(arguments.out / "onepass.png", png(plot_scaling(points, eager)))
+
+
+def plot_scaling(points: list[dict[str, Any]], eager: float) -> Figure:
+    """Draw time per step and peak memory against the number of rejectors trained at once, and one after another."""
+    points = sorted(points, key=lambda point: point["rejectors"])
+    count, ms, memory = (floats([p[name] for p in points]) for name in ("rejectors", "ms", "memory_gib"))
+    figure, (left, right) = blank(9.6, 4.3, 1, 2)
+    look: dict[str, Any] = {"color": SYSTEM, "linewidth": 1.9, "marker": "o", "markersize": 5}
+    left.plot(count, ms, **look)
+    right.plot(count, memory, **look)
+    line: dict[str, Any] = {"color": MUTED, "linestyle": (0, (4, 1.8)), "linewidth": 1.5}
+    left.plot(count, count * eager, **line, marker="" if len(count) > 1 else "_", markersize=16)
+    _ratio(left, count, ms, eager)
+    left.set_yscale("log")
+    ticks = _ticks(count)
+    for ax in (left, right):
+        ax.set_xscale("log")
+        ax.set_xticks(ticks, [f"{n:g}" for n in ticks])
+        ax.minorticks_off()
+        grid_lines(ax)
+        ax.margins(0.07)
+    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    left.yaxis.set_major_formatter(ScalarFormatter())
+    top = np.nanmax(memory, initial=0.0)
+    right.set_ylim(0, 1.12 * top or 1.0)
+    titled(left, "Time per step", "rejectors", "milliseconds")
+    titled(right, "Peak memory", "rejectors", "GiB")
+    labels = ["all at once", f"one after another, {eager:.3g} ms each"]
+    legend_below(figure, [legend_line(**look), legend_line(**line)], labels)
+    return figure
+
+
+def _ratio(ax: Axes, count: Floats, ms: Floats, eager: float) -> None:
+    """How many times less the most rejectors take than one after another."""
+    known = np.flatnonzero(np.isfinite(ms) & (ms > 0))
+    if not known.size or count[known[-1]] < 2:
+        return
+    n, here = float(count[known[-1]]), float(ms[known[-1]])
+    ratio = n * eager / here
+    if ratio < 1.5:  # nothing between the two to point at
+        return
+    text = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+    ax.annotate("", (n, here), (n, n * eager), arrowprops={"arrowstyle": "<->", "color": MUTED, "linewidth": 0.9})
+    look: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 10, "color": INK}
+    ax.annotate(f"{text} times less", (n, np.sqrt(here * n * eager)), (-5, 0), textcoords="offset points", **look)
+
+
+def _ticks(count: Floats) -> list[float]:
+    """The numbers of rejectors, thinned where they would run into one another on a logarithmic axis."""
+    kept: list[float] = []
+    for n in sorted({float(n) for n in count}, reverse=True):
+        if not kept or kept[-1] / n > 1.35:
+            kept.append(n)
+    return kept[::-1]
 
 
 def data(device: torch.device, n: int) -> tuple[torch.Tensor, torch.Tensor]:

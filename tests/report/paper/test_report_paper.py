@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import re
+import runpy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from l2h.errors import DataError
 from l2h.report import experiment_tables, png, write_experiment, write_overview
 from l2h.report.common.figure import DPI
 from l2h.report.paper.curves import plot_risk_curves, plot_tradeoff
-from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_scaling
+from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses
 
 C_E = (0.0, 0.1, 0.25, 0.5)
 NAN = float("nan")
@@ -532,22 +533,19 @@ def test_the_missing_class_is_set_apart(seeds: int) -> None:
 
 
 @pytest.mark.parametrize("counts", [(1,), (200,), (1, 2, 5, 10, 20, 42, 84, 126, 200), tuple(range(1, 41))])
-@pytest.mark.parametrize("measured", ["both", "time", "neither"])
-def test_scaling_draws_what_was_measured(counts: tuple[int, ...], measured: str) -> None:
-    absent = {"both": {}, "time": {"memory_gib": None}, "neither": {"memory_gib": None, "ms": NAN}}[measured]
-    points = [point | absent for point in reversed(make_scaling(counts))]
+def test_scaling_draws_what_was_measured(counts: tuple[int, ...]) -> None:
+    script = Path(__file__).parents[3] / "benchmarks" / "onepass.py"
+    plot_scaling = runpy.run_path(str(script), run_name="onepass")["plot_scaling"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        figure = plot_scaling(points, {"eager_ms_per_cell": 1.6})
+        figure = plot_scaling(list(reversed(make_scaling(counts))), 1.6)
         png(figure)
-        png(plot_scaling(points))
     left, right = figure.axes
     assert left.lines[0].get_xdata().tolist() == sorted(counts)
     assert np.allclose(left.lines[1].get_ydata(), 1.6 * np.array(counts))
-    assert ("not measured" in words(figure)) == (measured != "both")
     assert right.get_ylim()[0] == 0
     ratio = 1.6 * 200 / (1.9 + 0.021 * 200)
-    assert (f"{ratio:.0f} times less" in words(figure)) == (max(counts) == 200 and measured != "neither")
+    assert (f"{ratio:.0f} times less" in words(figure)) == (max(counts) == 200)
 
 
 def test_plots_are_of_a_size_for_a_page() -> None:
@@ -555,7 +553,7 @@ def test_plots_are_of_a_size_for_a_page() -> None:
     one = [curve for curve in curves if curve["dataset"] == "svhn"]
     figures = [plot_tradeoff(curves, **alone), plot_tradeoff(one), plot_risk_curves(one, trivial["svhn"])]
     figures += [plot_losses(make_losses(k)) for k in (1, 3, 6)]
-    figures += [plot_bounds(make_bounds()), plot_scaling(make_scaling()), plot_class_rates(make_classes())]
+    figures += [plot_bounds(make_bounds()), plot_class_rates(make_classes())]
     figures.append(plot_class_rates({name: make_classes(names=[f"class {k}" for k in range(20)]) for name in "ab"}))
     for figure in figures:
         width, height = DPI * figure.get_size_inches()
@@ -563,7 +561,7 @@ def test_plots_are_of_a_size_for_a_page() -> None:
         assert 250 <= height <= 2200
 
 
-@pytest.mark.parametrize("plot", [plot_tradeoff, plot_losses, plot_bounds, plot_class_rates, plot_scaling])
+@pytest.mark.parametrize("plot", [plot_tradeoff, plot_losses, plot_bounds, plot_class_rates])
 def test_nothing_to_draw_is_refused(plot: Any) -> None:
     with pytest.raises(DataError, match="nothing to draw"):
         plot([])

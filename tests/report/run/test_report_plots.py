@@ -16,6 +16,7 @@ from PIL import Image
 from report_maker import make_history, make_images, make_report
 
 from l2h.errors import DataError
+from l2h.metrics import Report
 from l2h.report import (
     plot_contrastive,
     plot_frontier,
@@ -24,7 +25,7 @@ from l2h.report import (
     plot_reliability,
     plot_risk,
     plot_samples,
-    save_plots,
+    write_page,
 )
 
 ALL = ["frontier", "contrastive", "risk", "per_class", "reliability", "samples", "history"]
@@ -42,6 +43,12 @@ EXTREMES: dict[str, dict[str, Any]] = {
 }
 
 
+def save_plots(report: Report, folder: Path, **options: Any) -> list[Path]:
+    """The files that stand beside the page."""
+    page = write_page(report, folder, title="", plots="plots", **options)
+    return sorted((page.parent / "plots").iterdir())
+
+
 def words(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
@@ -51,9 +58,9 @@ def test_plots_hold_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> 
     report = make_report(**{"n": 300} | options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        paths = save_plots(report, tmp_path / "plots")
+        paths = save_plots(report, tmp_path)
     expected = [name for name in ALL[:5] if name != "reliability" or report.heads]
-    assert [path.name for path in paths] == [f"{name}.png" for name in expected]
+    assert [path.name for path in paths] == [f"{name}.png" for name in sorted(expected)]
     for path in paths:
         with Image.open(path) as image:
             assert 600 <= image.width <= 2200
@@ -66,10 +73,9 @@ def test_plots_hold_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_all_seven_files_are_written(channels: int, tmp_path: Path) -> None:
     report = make_report(200)
-    paths = save_plots(report, tmp_path, make_history(), make_images(200, channels))
-    assert [path.stem for path in paths] == ALL
-    assert sorted(tmp_path.iterdir()) == sorted(paths)
-    with Image.open(tmp_path / "samples.png") as image:
+    paths = save_plots(report, tmp_path, history=make_history(), images=make_images(200, channels))
+    assert [path.stem for path in paths] == sorted(ALL)
+    with Image.open(tmp_path / "plots" / "samples.png") as image:
         assert round(image.info["dpi"][0]) == 150
         pixels = np.asarray(image.convert("RGB")).astype(int)
     # The labels are coloured, the pictures are not where they are grey.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,6 +10,8 @@ from matplotlib.figure import Figure
 from l2h.report.common.colours import CONFIDENCE, INK, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import legend_below, legend_line, plain
 from l2h.report.comparison.model import MethodRow, groups
+
+Look = dict[str, Any]  # keywords of ``Axes.plot``
 
 NAME = 22  # letters of a method's name that are drawn
 # One colour per group; its methods are told apart by dash and marker, so that nothing hangs on a shade.
@@ -34,23 +35,6 @@ _DASHES: tuple[Any, ...] = (
 _MARKERS = "os^DvPX<p>h*dH8"
 
 
-@dataclass(frozen=True)
-class Look:
-    """The line and the marker of a method, the same in every plot."""
-
-    colour: str
-    dash: Any
-    marker: str
-    width: float
-    size: float
-    order: float
-
-    def line(self, **more: Any) -> dict[str, Any]:
-        """Return keywords of ``Axes.plot``."""
-        look = {"color": self.colour, "linestyle": self.dash, "linewidth": self.width, "marker": self.marker}
-        return look | {"markersize": self.size, "zorder": self.order, "markeredgewidth": 0.9} | more
-
-
 def method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
     """Return a look for each method: the default bold, colours by group, references thin and dotted."""
     looks = {}
@@ -58,21 +42,21 @@ def method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
         # By name, so that a method keeps its look when its risk changes; the default has the plain line and circle.
         ordered = sorted(members, key=lambda row: (not row.default, row.name))
         for k, row in enumerate(ordered):
-            dash = (0, (1, 1.3 + 1.2 * (k % 3))) if row.beyond else _DASHES[k % len(_DASHES)]
-            looks[row.name] = Look(
-                colour=_COLOURS[group],
-                dash=dash,
-                marker=_MARKERS[k % len(_MARKERS)],
-                width=3.0 if row.default else 1.0 if row.beyond else 1.15,
-                size=6.0 if row.default else 3.0 if row.beyond else 4.2,
-                order=5.0 if row.default else 3.0 if group == "ours" else 2.5,
-            )
+            looks[row.name] = {
+                "color": _COLOURS[group],
+                "linestyle": (0, (1, 1.3 + 1.2 * (k % 3))) if row.beyond else _DASHES[k % len(_DASHES)],
+                "linewidth": 3.0 if row.default else 1.0 if row.beyond else 1.15,
+                "marker": _MARKERS[k % len(_MARKERS)],
+                "markersize": 6.0 if row.default else 3.0 if row.beyond else 4.2,
+                "markeredgewidth": 0.9,
+                "zorder": 5.0 if row.default else 3.0 if group == "ours" else 2.5,
+            }
     return looks
 
 
 def marker_places(look: Look) -> tuple[int, int]:
     """Return the first marker and the step on a frontier of 201 points, so that those of two methods seldom meet."""
-    return 5 + 3 * (_MARKERS.index(look.marker) % 8), 32
+    return 5 + 3 * (_MARKERS.index(look["marker"]) % 8), 32
 
 
 def legend_height(rows: Sequence[MethodRow]) -> float:
@@ -93,7 +77,7 @@ def group_legend(figure: Figure, rows: Sequence[MethodRow], looks: dict[str, Loo
                 name = plain(row.name, NAME)
                 # Matplotlib leaves out a label that begins with an underscore.
                 label = f" {name}" if name.startswith("_") else name
-                entries.append((legend_line(**looks[row.name].line()), label, row.default))
+                entries.append((legend_line(**looks[row.name]), label, row.default))
         entries += [(legend_line(), "", False)] * (longest - (len(entries) - start))
     lines, labels, bold = zip(*entries, strict=True)
     legend_below(figure, lines, labels, columns=len(columns))

@@ -153,9 +153,10 @@ def _frontier(comparison: Values, name: str, rate: Floats) -> tuple[Floats, Floa
 
 def _curve(ax: Axes, x: Floats, y: Floats, look: Look, ranked: bool) -> None:
     if ranked:
-        ax.plot(x, y, **look.line(markevery=marker_places(look)))
+        ax.plot(x, y, **look, markevery=marker_places(look))
     else:
-        ax.plot(x, y, **look.line(linestyle="none" if len(x) < 3 else (0, (4, 3)), markersize=7, clip_on=False))
+        dash = "none" if len(x) < 3 else (0, (4, 3))
+        ax.plot(x, y, **look | {"linestyle": dash, "markersize": 7, "clip_on": False})
 
 
 def _risk_lines(ax: Axes, view: ComparisonView, looks: dict[str, Look], prices: list[Price]) -> None:
@@ -164,7 +165,7 @@ def _risk_lines(ax: Axes, view: ComparisonView, looks: dict[str, Look], prices: 
     for row in view.rows:
         risks = [view.cells[row.name, price]["risk"] for price in prices]
         means = np.array([risk["mean"] for risk in risks])
-        ax.plot(c_es, means, **looks[row.name].line())
+        ax.plot(c_es, means, **looks[row.name])
         if row.default:
             bars = [risk["sem"] or 0.0 for risk in risks]
             ax.errorbar(c_es, means, bars, fmt="none", ecolor=INK, elinewidth=1.3, capsize=3, zorder=6)
@@ -184,9 +185,9 @@ def _risk_differences(ax: Axes, view: ComparisonView, looks: dict[str, Look], pr
             continue
         look = looks[row.name]
         x, y = np.array([c_e for c_e, _ in known]), np.array([v.difference for _, v in known])
-        ax.plot(x, y, **look.line(markerfacecolor="white"))
+        ax.plot(x, y, **look, markerfacecolor="white")
         clear = np.array([v.below or v.above for _, v in known])
-        ax.plot(x[clear], y[clear], **look.line(linestyle="none", zorder=look.order + 0.1))
+        ax.plot(x[clear], y[clear], **look | {"linestyle": "none", "zorder": look["zorder"] + 0.1})
         if row.ordinary:
             extent.append(y)
     grid_lines(ax)
@@ -202,11 +203,11 @@ def _risk_points(view: ComparisonView) -> Figure:
         for i, row in enumerate(rows):
             risk = view.cells[row.name, (c_1, c_e)]["risk"]
             look = looks[row.name]
-            line = look.line(linestyle="none", markersize=8 if row.default else 6)
-            bars: dict[str, Any] = {"ecolor": look.colour, "elinewidth": 1.2, "capsize": 2.5}
+            line = look | {"linestyle": "none", "markersize": 8 if row.default else 6}
+            bars: dict[str, Any] = {"ecolor": look["color"], "elinewidth": 1.2, "capsize": 2.5}
             ax.errorbar(risk["mean"], i, xerr=risk["sem"] or 0.0, **line, **bars)
             if row.default:
-                ax.axvline(risk["mean"], color=look.colour, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+                ax.axvline(risk["mean"], color=look["color"], linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         grid_lines(ax, "y")
         titled(ax, f"c_1 = {c_1:g}, c_e = {c_e:g}", "risk ± standard error: less is better")
     axes[0].set_yticks(range(len(rows)), [plain(row.name, NAME) for row in rows])

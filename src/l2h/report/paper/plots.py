@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 
 from l2h.errors import DataError
 from l2h.report.common.axes import (
@@ -26,7 +26,7 @@ from l2h.report.common.axes import (
     titled,
     value_at_right,
 )
-from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
+from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain
 from l2h.report.common.text import MISSING, plus_minus
 
@@ -141,51 +141,6 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
     return figure
 
 
-def plot_scaling(points: Sequence[Curve], reference: Mapping[str, float] | None = None) -> Figure:
-    """Draw time per step and peak memory against the number of rejectors that are trained at once.
-
-    Args:
-        points: mappings with ``rejectors``, ``ms`` and ``memory_gib``; either figure may be missing.
-        reference: ``eager_ms_per_cell``, a step of one rejector alone; drawn as that many one after another.
-
-    Raises:
-        DataError: there are no points.
-    """
-    require_some(points)
-    points = sorted(points, key=lambda point: float(point["rejectors"]))
-    count, ms, memory = (floats([p.get(name) for p in points]) for name in ("rejectors", "ms", "memory_gib"))
-    figure, (left, right) = blank(9.6, 4.3, 1, 2)
-    look: dict[str, Any] = {"color": SYSTEM, "linewidth": 1.9, "marker": "o", "markersize": 5}
-    left.plot(count, ms, **look)
-    right.plot(count, memory, **look)
-    handles, labels = [legend_line(**look)], ["all at once"]
-    eager = None if reference is None else reference.get("eager_ms_per_cell")
-    if eager is not None:
-        line: dict[str, Any] = {"color": MUTED, "linestyle": DASHES[1], "linewidth": 1.5}
-        left.plot(count, count * eager, **line, marker="" if len(count) > 1 else "_", markersize=16)
-        handles.append(legend_line(**line))
-        labels.append(f"one after another, {eager:.3g} ms each")
-        _ratio(left, count, ms, eager)
-    left.set_yscale("log")
-    ticks = _ticks(count)
-    for ax, known in ((left, ms), (right, memory)):
-        ax.set_xscale("log")
-        ax.set_xticks(ticks, [f"{n:g}" for n in ticks])
-        ax.minorticks_off()
-        grid_lines(ax)
-        ax.margins(0.07)
-        if not np.isfinite(known).any():
-            ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", fontsize=10, color=MUTED)
-    left.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    left.yaxis.set_major_formatter(ScalarFormatter())
-    top = np.nanmax(memory, initial=0.0)
-    right.set_ylim(0, 1.12 * top or 1.0)
-    titled(left, "Time per step", "rejectors", "milliseconds")
-    titled(right, "Peak memory", "rejectors", "GiB")
-    legend_below(figure, handles, labels)
-    return figure
-
-
 def require_some(curves: Iterable[Any]) -> None:
     """Raise a :class:`DataError` where there is nothing to draw."""
     if not list(curves):
@@ -207,27 +162,3 @@ def _class_bars(
         share = {"mean": value, "sem": None if np.isnan(error) else error}
         text = MISSING if np.isnan(value) else plus_minus(share, ".1f", factor=100, unit="%")
         value_at_right(ax, place, text, 72, fontsize=size - 1, fontweight="bold" if absent else "normal", color=INK)
-
-
-def _ratio(ax: Axes, count: Floats, ms: Floats, eager: float) -> None:
-    """How many times less the most rejectors take than one after another."""
-    known = np.flatnonzero(np.isfinite(ms) & (ms > 0))
-    if not known.size or count[known[-1]] < 2:
-        return
-    n, here = float(count[known[-1]]), float(ms[known[-1]])
-    ratio = n * eager / here
-    if ratio < 1.5:  # nothing between the two to point at
-        return
-    text = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-    ax.annotate("", (n, here), (n, n * eager), arrowprops={"arrowstyle": "<->", "color": MUTED, "linewidth": 0.9})
-    look: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 10, "color": INK}
-    ax.annotate(f"{text} times less", (n, np.sqrt(here * n * eager)), (-5, 0), textcoords="offset points", **look)
-
-
-def _ticks(count: Floats) -> list[float]:
-    """The numbers of rejectors, thinned where they would run into one another on a logarithmic axis."""
-    kept: list[float] = []
-    for n in sorted({float(n) for n in count}, reverse=True):
-        if not kept or kept[-1] / n > 1.35:
-            kept.append(n)
-    return kept[::-1]

@@ -18,6 +18,7 @@ from l2h.report.run.tables import KEPT, SENT
 
 Images = npt.NDArray[np.uint8]
 
+_COLUMNS = 5  # images in a row
 # Inches: an image with its three lines, the line above each side, and the edge around it all.
 _CELL = (1.5, 2.0)
 _HEAD = 0.55
@@ -41,16 +42,13 @@ class Sample:
     server: str
 
 
-def plot_samples(
-    report: Report, images: Images | None, *, per_side: int = 10, columns: int = 5, seed: int = 0
-) -> Figure | None:
-    """Images kept above images sent, drawn at random, with the truth and both answers under each.
+def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, seed: int = 0) -> Figure | None:
+    """Draw images kept above images sent, drawn at random, with the truth and both answers under each.
 
     Args:
         report: of these images.
         images: uint8 (n, C, H, W) with C 1 or 3, in the report's order; ``None`` for data that are no images.
         per_side: how many of each side at most.
-        columns: images in a row.
         seed: of the choice.
 
     Returns:
@@ -62,15 +60,15 @@ def plot_samples(
     if images is None:
         return None
     sides = choose(report, images, per_side=per_side, seed=seed)
-    heights = [_HEAD + _CELL[1] * -(-len(samples) // columns) for samples in sides.values()]
-    figure = canvas(2 * _EDGE + _CELL[0] * columns, sum(heights) + _EDGE)
+    heights = [_HEAD + _CELL[1] * -(-len(samples) // _COLUMNS) for samples in sides.values()]
+    figure = canvas(2 * _EDGE + _CELL[0] * _COLUMNS, sum(heights) + _EDGE)
     shares = {KEPT: 1 - report.reject_rate, SENT: report.reject_rate}
     top = sum(heights) + _EDGE
     for (side, samples), height in zip(sides.items(), heights, strict=True):
         count = f"{len(samples)} at random" if samples else "none"
         _write(figure, _EDGE, top - 0.16, f"{side}, {percent(shares[side])} of the inputs: {count}")
         for k, sample in enumerate(samples):
-            row, column = divmod(k, columns)
+            row, column = divmod(k, _COLUMNS)
             _show(figure, _EDGE + _CELL[0] * column, top - _HEAD - _CELL[1] * row, sample)
         top -= height
     return figure

@@ -1,23 +1,27 @@
-"""One self-contained page on a report: no script, nothing from outside, readable with no network."""
+"""The page of a report, and the plots beside it."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from l2h.experiments.runs import PLOTS
+from l2h.files import write_atomically
 from l2h.metrics import Report
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.run.gallery import Images, Sample, choose
+from l2h.report.run.history import plot_sync
 from l2h.report.run.plots import draw
 from l2h.report.run.tables import class_table, contrastive_table, risk_table
 from l2h.report.run.verdict import headline, verdict
+
+if TYPE_CHECKING:
+    from l2h.experiments.evaluating import Evaluations
 
 _THUMBNAIL = 160  # pixels, the longer side of an image in the gallery
 
@@ -27,11 +31,12 @@ def write_page(
     folder: str | Path,
     *,
     title: str,
-    history: Sequence[Mapping[str, Any]] | None = None,
-    images: npt.NDArray[np.uint8] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
+    images: Images | None = None,
     settings: Mapping[str, Any] | None = None,
     next_steps: Sequence[str] = (),
     seed: int = 0,
+    plots: str | None = None,
 ) -> Path:
     """Write ``folder/report.html``.
 
@@ -42,16 +47,22 @@ def write_page(
         history: rows with ``stage``, ``epoch``, ``train_loss`` and ``held_out_loss``.
         images: uint8 (n, C, H, W), the inputs behind the report, C being 1 or 3.
         settings: what the run was made with; may be nested.
-        next_steps: what the reader may do now, a line each; text between backticks is set as code.
+        next_steps: what the reader may do now, one line each; text between backticks is set as code.
         seed: of the choice of images.
+        plots: a folder within ``folder`` for the plots as PNG files; ``None`` to write the page alone.
 
     Returns:
-        The file. It is replaced in one step: a reader never sees half a page.
+        The page. Each file is replaced in one step: a reader never sees half of one.
     """
-    figures = draw(report, history, None, seed)
+    folder = Path(folder)
+    figures = draw(report, history, None if plots is None else images, seed)
+    pictures = {name: png(figure) for name, figure in figures.items()}
+    if plots is not None:
+        for name, content in pictures.items():
+            write_atomically(folder / plots / f"{name}.png", content)
     sides = {} if images is None else choose(report, images, per_side=12, seed=seed)
     return write_html(
-        Path(folder) / "report.html",
+        folder / "report.html",
         "report.html.j2",
         title=title,
         report=report,
@@ -60,11 +71,34 @@ def write_page(
         risks=risk_table(report),
         contrastive=contrastive_table(report),
         classes=class_table(report),
-        plots={name: data_uri(png(figure)) for name, figure in figures.items()},
+        plots={name: data_uri(content) for name, content in pictures.items()},
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
         settings=list(flat(settings or {})),
         next_steps=list(next_steps),
     )
+
+
+def write_run_page(evaluations: Evaluations, folder: Path) -> Path:
+    """Write the plots and the page of a run's first evaluation into a folder and return the path of the page."""
+    report, dataset, history = evaluations.results[0].report, evaluations.dataset, evaluations.history
+    steps = ["`l2h train --data DATA --client YOUR.onnx --server lenet5 --out runs/mine` trains around your own client"]
+    if report.heads:
+        steps = [f"`l2h evaluate {folder} --c-e 0.05 --c-e 0.2` prices it differently, with no new training", *steps]
+    page = write_page(
+        report,
+        folder,
+        title=f"Learning to help on {dataset.name}",
+        history=history,
+        images=dataset.X_test if dataset.X_test.ndim == 4 else None,
+        settings=evaluations.training,
+        next_steps=steps,
+        seed=report.seed or 0,
+        plots=PLOTS,
+    )
+    syncs = [spec.sync for spec in evaluations.specs]
+    if history and len(set(syncs)) > 1:
+        write_atomically(folder / PLOTS / "sync.png", png(plot_sync(history, syncs)))
+    return page
 
 
 def _card(sample: Sample) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,10 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from l2h.files import write_atomically
 from l2h.metrics import Report
 from l2h.report.common.axes import grid_lines, percent_axis, remark, titled, value_at_right
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
-from l2h.report.common.figure import blank, legend_below, plain, png
+from l2h.report.common.figure import blank, legend_below, plain
 from l2h.report.common.text import number, percent
 from l2h.report.run.gallery import plot_samples
 from l2h.report.run.history import plot_history
@@ -157,7 +155,7 @@ def plot_reliability(report: Report) -> Figure | None:
 
 def draw(
     report: Report,
-    history: Sequence[Mapping[str, Any]] | None = None,
+    history: Sequence[Mapping[str, Any]] = (),
     images: npt.NDArray[np.uint8] | None = None,
     seed: int = 0,
 ) -> dict[str, Figure]:
@@ -169,32 +167,9 @@ def draw(
         "per_class": plot_per_class(report),
         "reliability": plot_reliability(report),
         "samples": plot_samples(report, images, seed=seed),
-        "history": plot_history(history or ()),
+        "history": plot_history(history),
     }
     return {name: figure for name, figure in figures.items() if figure is not None}
-
-
-def save_plots(
-    report: Report,
-    folder: str | Path,
-    history: Sequence[Mapping[str, Any]] | None = None,
-    images: npt.NDArray[np.uint8] | None = None,
-    seed: int = 0,
-) -> list[Path]:
-    """Write every plot that there is something to draw for as ``folder/NAME.png``.
-
-    Args:
-        report: what to draw.
-        folder: made where it does not exist.
-        history: rows with ``stage``, ``epoch``, ``train_loss`` and ``held_out_loss``.
-        images: uint8 (n, C, H, W), the inputs behind the report, C being 1 or 3.
-        seed: of the choice of images.
-
-    Returns:
-        The files, in the order of the page.
-    """
-    figures = draw(report, history, images, seed)
-    return [write_atomically(Path(folder) / f"{name}.png", png(figure)) for name, figure in figures.items()]
 
 
 def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: float) -> None:
