@@ -1,4 +1,4 @@
-"""Loss curves of the training."""
+"""Loss curves of a training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from l2h.report.common.axes import grid_lines, titled
+from l2h.report.common.axes import Floats, floats, grid_lines, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, plain
 
@@ -25,11 +25,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def plot_history(rows: Rows) -> Figure | None:
-    """Training and held-out loss against the epoch, a panel for each stage.
+    """Draw training and held-out loss against the epoch, one panel per stage.
 
     Args:
         rows: mappings with ``stage``, ``epoch``, ``train_loss`` and ``held_out_loss``, numbers or what a CSV
-            file holds for them; an empty loss is left out. Stages that differ by a number alone, such as the
+            file holds for them; an empty loss is left out. Stages that differ only by a number, such as the
             folds of a cross-fitting, share a panel, and so do others where there would be more than six.
 
     Returns:
@@ -37,7 +37,7 @@ def plot_history(rows: Rows) -> Figure | None:
     """
     stages: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if any(_number(row.get(key)) is not None for key, _, _ in _LOOKS):
+        if any(np.isfinite(_column([row], key)) for key, _, _ in _LOOKS):
             stages.setdefault(str(row["stage"]), []).append(row)
     if not stages:
         return None
@@ -54,8 +54,30 @@ def plot_history(rows: Rows) -> Figure | None:
     return figure
 
 
+def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
+    """Draw the rejectors' training loss against the epoch, one curve per link over which the server reaches them.
+
+    Args:
+        rows: of the history, with the columns ``rejector_loss_0``, ``rejector_loss_1``, ...
+        syncs: the links of the rejectors, in that order; rejectors of one link, at several prices, are averaged.
+    """
+    rows = [row for row in rows if np.isfinite(_column([row], "rejector_loss_0"))]
+    figure, (ax,) = blank(6.6, 4.2)
+    links = list(dict.fromkeys(str(sync) for sync in syncs))
+    colours = (INK, CLIENT, SERVER, SYSTEM, CONFIDENCE, LABEL_FREE)
+    for i, link in enumerate(links):
+        losses = [_column(rows, f"rejector_loss_{k}") for k, sync in enumerate(syncs) if str(sync) == link]
+        label = f"S = {link}" if link.isdigit() or link == "epoch" else plain(link, 32)
+        mean = np.mean(np.nan_to_num(losses), axis=0)
+        ax.plot(_column(rows, "epoch"), mean, color=colours[i % len(colours)], label=label, linewidth=1.6)
+    titled(ax, "Rejector loss for different links", "epoch", "mean training loss")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend_below(figure, *ax.get_legend_handles_labels(), columns=min(len(links), 4))
+    return figure
+
+
 def group_stages(stages: Sequence[str]) -> dict[str, list[str]]:
-    """Which stages share a panel, by the panel's name; at most six panels."""
+    """Return which stages share a panel, by the panel's name; at most six panels."""
     panels: dict[str, list[str]] = {}
     for name in (_stem, _first_word):
         panels = {}
@@ -81,50 +103,19 @@ def _first_word(stage: str) -> str:
 
 def _panel(ax: Axes, curves: list[list[Mapping[str, Any]]], shown: dict[str, Any]) -> None:
     alone = len(curves) == 1
+    width, alpha = (1.7, 1.0) if alone else (1.0, 0.65)
     for rows in curves:
+        epoch = _column(rows, "epoch")
         for key, name, look in _LOOKS:
-            points = [(_number(row.get("epoch")), _number(row.get(key))) for row in rows]
-            kept = [(x, y) for x, y in points if x is not None and y is not None]
-            if not kept:
-                continue
-            x, y = np.array(kept, dtype=np.float64).T
-            size = 0 if len(x) > 25 else 3.5 if alone or len(x) == 1 else 2.0
-            (line,) = ax.plot(
-                x, y, **look, markersize=size, linewidth=1.7 if alone else 1.0, alpha=1.0 if alone else 0.65
-            )
-            shown.setdefault(name, line)
+            loss = _column(rows, key)
+            known = np.isfinite(epoch + loss)
+            if known.any():
+                size = 0 if known.sum() > 25 else 3.5 if alone or known.sum() == 1 else 2.0
+                (line,) = ax.plot(epoch[known], loss[known], **look, markersize=size, linewidth=width, alpha=alpha)
+                shown.setdefault(name, line)
     grid_lines(ax, "y")
     ax.locator_params(axis="x", nbins=6, integer=True)
 
 
-def _number(value: Any) -> float | None:
-    if value is None or value == "":
-        return None
-    number = float(value)
-    return number if np.isfinite(number) else None
-
-
-def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
-    """The rejectors' training loss against the epoch, a curve for each link over which the server reaches them.
-
-    Args:
-        rows: of the history, with the columns ``rejector_loss_0``, ``rejector_loss_1``, ...
-        syncs: the links of the rejectors, in that order; rejectors of one link, at several prices, are averaged.
-    """
-    rows = [row for row in rows if _number(row.get("rejector_loss_0")) is not None]
-    figure, (ax,) = blank(6.6, 4.2)
-    links = list(dict.fromkeys(str(sync) for sync in syncs))
-    colours = (INK, CLIENT, SERVER, SYSTEM, CONFIDENCE, LABEL_FREE)
-    epochs = [int(row["epoch"]) for row in rows]
-    for i, link in enumerate(links):
-        columns = [f"rejector_loss_{k}" for k, sync in enumerate(syncs) if str(sync) == link]
-        losses = [np.mean([_number(row[column]) or 0.0 for column in columns]) for row in rows]
-        ax.plot(epochs, losses, color=colours[i % len(colours)], label=_link(link), linewidth=1.6)
-    titled(ax, "Rejector loss for different links", "epoch", "mean training loss")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend_below(figure, *ax.get_legend_handles_labels(), columns=min(len(links), 4))
-    return figure
-
-
-def _link(sync: str) -> str:
-    return f"S = {sync}" if sync.isdigit() or sync == "epoch" else plain(sync, 32)
+def _column(rows: Rows, key: str) -> Floats:
+    return floats([np.nan if row.get(key) in (None, "") else float(row[key]) for row in rows])
