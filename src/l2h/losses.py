@@ -13,8 +13,6 @@ but whether the client and the server are right:
 All have the Bayes rule of the generalized 0-1 loss as the decision of their minimiser.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import numpy as np

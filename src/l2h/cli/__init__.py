@@ -1,7 +1,5 @@
 """The command line: it parses options, calls one function of the package and prints the result."""
 
-from __future__ import annotations
-
 
 def main() -> None:
     """Run ``l2h`` and exit with 0, 1 (it failed), 2 (bad usage) or 130 (interrupted)."""

@@ -1,7 +1,5 @@
 """The application that holds the commands, and the one way in which they fail."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import sys

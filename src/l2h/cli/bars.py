@@ -1,7 +1,5 @@
 """What a person sees while a training works: bars on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

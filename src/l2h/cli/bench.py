@@ -1,7 +1,5 @@
 """``l2h bench``: how fast the two sides are here, beside what bounds them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any

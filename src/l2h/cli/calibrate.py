@@ -1,7 +1,5 @@
 """``l2h calibrate``: calibrate a finished run on samples that nothing was trained on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

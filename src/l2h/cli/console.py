@@ -1,7 +1,5 @@
 """Everything that a person sees while a command works: on stderr."""
 
-from __future__ import annotations
-
 import logging
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """``l2h demo``: show in two minutes that asking for help pays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -11,8 +11,6 @@ A group of options is a dataclass with ``Annotated`` fields, as typer reads them
     def command(prices: Prices) -> None: ...
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import MISSING, fields

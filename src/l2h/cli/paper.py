@@ -1,7 +1,5 @@
 """``l2h paper``: the experiments of the paper, one command each."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """From judgements to requests: the prices in use, what is worth asking about, and what a limit permits."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,21 +25,13 @@ _REMEMBERED = 64
 
 @dataclass(frozen=True)
 class Terms:
-    """The prices of a call, and what follows from them.
+    """The prices of a call, and what follows from them."""
 
-    Attributes:
-        costs: the prices.
-        which: number of the rejector that answers for them.
-        stated: whether a caller stated them. What does not pay is then not sent to fill a limit.
-        threshold: the cut that meets a share of all requests.
-        q1: the share that the rejector sends of the calibration samples, for the stochastic rule.
-    """
-
-    costs: Costs
-    which: int
-    stated: bool
-    threshold: Threshold | None = None
-    q1: float | None = None
+    costs: Costs  # the prices
+    which: int  # number of the rejector that answers for them
+    stated: bool  # whether a caller stated them. What does not pay is then not sent to fill a limit
+    threshold: Threshold | None = None  # the cut that meets a share of all requests
+    q1: float | None = None  # the share that the rejector sends of the calibration samples, for the stochastic rule
     _outcomes: tuple[float, float, float, float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,17 +50,11 @@ class Terms:
 
 
 class Proposal(NamedTuple):
-    """What may be asked about, before a limiter is asked for permits.
+    """What may be asked about, before a limiter is asked for permits."""
 
-    Attributes:
-        saving: (n,), by asking about each input.
-        wanted: bool (n,), where the rejector would ask.
-        able: bool (n,), where the server may be asked as far as a limiter permits.
-    """
-
-    saving: FloatArray
-    wanted: BoolArray
-    able: BoolArray
+    saving: FloatArray  # (n,), by asking about each input
+    wanted: BoolArray  # bool (n,), where the rejector would ask
+    able: BoolArray  # bool (n,), where the server may be asked as far as a limiter permits
 
 
 class Policy:

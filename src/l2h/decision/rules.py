@@ -3,8 +3,6 @@
 A tie is REMOTE; the oracle alone keeps a tie, since asking gains nothing there.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

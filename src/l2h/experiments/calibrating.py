@@ -1,7 +1,5 @@
 """Calibrate a finished run on samples that nothing was trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +13,12 @@ from l2h.limits import RateLimit, Threshold
 
 @dataclass(frozen=True)
 class RunCalibration:
-    """What calibrating a run found.
+    """What calibrating a run found."""
 
-    Attributes:
-        samples: how many there were.
-        costs: the prices at which the rest was measured.
-        q1: the reject rate.
-        thresholds: on the expected saving, by the bound that each meets.
-    """
-
-    samples: int
-    costs: Costs
-    q1: float
-    thresholds: dict[str, Threshold]
+    samples: int  # how many there were
+    costs: Costs  # the prices at which the rest was measured
+    q1: float  # the reject rate
+    thresholds: dict[str, Threshold]  # on the expected saving, by the bound that each meets
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

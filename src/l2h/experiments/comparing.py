@@ -1,7 +1,5 @@
 """Compare methods into a folder, from a plan and names to the summary."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Sequence

@@ -39,44 +39,26 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """The evaluations of one run, with what they were made from.
+    """The evaluations of one run, with what they were made from."""
 
-    Attributes:
-        results: one per price, rejector and bound.
-        dataset: the data set whose test part was used.
-        training: plain values of the plan that the run was trained by.
-        specs: one per rejector of the system.
-        history: the rows of its training, where they are at hand.
-    """
-
-    results: list[Evaluation]
-    dataset: Dataset
-    training: dict[str, Any]
-    specs: Sequence[RejectorSpec]
-    history: Sequence[dict[str, Any]] = ()
+    results: list[Evaluation]  # one per price, rejector and bound
+    dataset: Dataset  # the data set whose test part was used
+    training: dict[str, Any]  # plain values of the plan that the run was trained by
+    specs: Sequence[RejectorSpec]  # one per rejector of the system
+    history: Sequence[dict[str, Any]] = ()  # the rows of its training, where they are at hand
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions under which finished runs are evaluated.
+    """The conditions under which finished runs are evaluated."""
 
-    Attributes:
-        data: a data set other than the run's.
-        test: its test part, where that is a file of its own.
-        c_1: inaccuracy costs; None: the run's.
-        c_e: prices of a request; None: the run's.
-        bounds: on asking; under a bound and without prices asking is free.
-        rule: how a share is met.
-        server_run: the run of a server that was trained by itself.
-    """
-
-    data: str | None = None
-    test: str | None = None
-    c_1: list[float] | None = None
-    c_e: list[float] | None = None
-    bounds: Sequence[RateLimit] = ()
-    rule: str | None = None
-    server_run: Path | None = None
+    data: str | None = None  # a data set other than the run's
+    test: str | None = None  # its test part, where that is a file of its own
+    c_1: list[float] | None = None  # inaccuracy costs; None: the run's
+    c_e: list[float] | None = None  # prices of a request; None: the run's
+    bounds: Sequence[RateLimit] = ()  # on asking; under a bound and without prices asking is free
+    rule: str | None = None  # how a share is met
+    server_run: Path | None = None  # the run of a server that was trained by itself
 
 
 def evaluate_system(
@@ -132,17 +114,11 @@ def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[Seed
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """One price over several seeds.
+    """One price over several seeds."""
 
-    Attributes:
-        count: how many seeds there are.
-        spread: every figure of ``metrics.json`` with its mean, std and sem.
-        mean: ``metrics.json`` of the first seed, with the means of risk, accuracy and reject rate.
-    """
-
-    count: int
-    spread: dict[str, Any]
-    mean: dict[str, Any]
+    count: int  # how many seeds there are
+    spread: dict[str, Any]  # every figure of ``metrics.json`` with its mean, std and sem
+    mean: dict[str, Any]  # ``metrics.json`` of the first seed, with the means of risk, accuracy and reject rate
 
     @classmethod
     def of(cls, metrics: Sequence[dict[str, Any]]) -> SeedSpread:

@@ -1,7 +1,5 @@
 """A finished run, opened: its system, and what it was trained on and for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

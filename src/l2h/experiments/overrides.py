@@ -1,7 +1,5 @@
 """Settings and model options from texts of the form ``NAME=VALUE``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What to train and on what: a plan, its division of the data, its client and its system."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path

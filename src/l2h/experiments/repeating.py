@@ -1,7 +1,5 @@
 """Repeat the paper's experiments: what is refused before anything is trained, and the values that come out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The run folder: ``config.json``, ``metrics.json``, ``history.csv``, ``checkpoints/``, ``plots/``, ``report.html``."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -33,19 +31,12 @@ SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
 
 @dataclass(frozen=True)
 class RunTarget:
-    """Where a training goes, and what happens to a run that is there already.
+    """Where a training goes, and what happens to a run that is there already."""
 
-    Attributes:
-        folder: the run folder.
-        force: remove the run that is there.
-        resume: go on with it.
-        checkpoint_every: epochs between two checkpoints.
-    """
-
-    folder: Path
-    force: bool = False
-    resume: bool = False
-    checkpoint_every: int = 1
+    folder: Path  # the run folder
+    force: bool = False  # remove the run that is there
+    resume: bool = False  # go on with it
+    checkpoint_every: int = 1  # epochs between two checkpoints
 
     def prepare(self, training: Mapping[str, Any]) -> None:
         """Make the folder ready for a training.

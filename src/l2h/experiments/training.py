@@ -1,7 +1,5 @@
 """Train the system of a plan into a run folder."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

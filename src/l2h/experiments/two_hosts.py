@@ -1,7 +1,5 @@
 """Train one side of a plan alone, as ``l2h train --role`` does: setting IA as two programs on two hosts."""
 
-from __future__ import annotations
-
 import logging
 import time
 from typing import Any

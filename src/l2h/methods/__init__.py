@@ -5,8 +5,6 @@ learns can also be trained, saved, exported and deployed: ``HelpSystem(method=NA
 outside.
 """
 
-from __future__ import annotations
-
 from l2h.methods.base import Choice, Method, Rule, ThresholdRule, Traits
 from l2h.methods.bench import Bench, Inputs, Outcomes
 from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, client_scores, local_score

@@ -1,7 +1,5 @@
 """Learning with abstention: a rejector that knows when the client errs, but not what the server would do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -6,8 +6,6 @@ else, so it cannot look at what a device does not know; a *reference* (the oracl
 outcomes as well.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The bench: one seed's samples, client and server, shared by all methods that are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,19 +28,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What client and server answer to n samples, and the truth.
+    """What client and server answer to n samples, and the truth."""
 
-    Attributes:
-        X: the samples.
-        y: int (n,).
-        client: the client's answers.
-        server_log_probability: float32 (n, K).
-    """
-
-    X: npt.NDArray[Any]
-    y: npt.NDArray[np.int64]
-    client: ClassifierAnswers
-    server_log_probability: npt.NDArray[np.float32]
+    X: npt.NDArray[Any]  # the samples
+    y: npt.NDArray[np.int64]  # int (n,)
+    client: ClassifierAnswers  # the client's answers
+    server_log_probability: npt.NDArray[np.float32]  # float32 (n, K)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -1,7 +1,5 @@
 """The L2H of 2024, for two classes."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

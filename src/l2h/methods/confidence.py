@@ -1,7 +1,5 @@
 """Thresholds on the client's own scores: nothing is trained but one number per price."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

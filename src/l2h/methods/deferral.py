@@ -3,8 +3,6 @@
 What is left to train is the deferral score. The client's K scores stand where the classifier's would.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What the methods say of themselves, as Markdown: what ``docs/methods.md`` holds."""
 
-from __future__ import annotations
-
 from l2h.methods.base import Method
 
 COLUMNS = {

@@ -1,7 +1,5 @@
 """Learning to help: the paper's method, and ours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar
 

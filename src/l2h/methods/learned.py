@@ -38,18 +38,12 @@ class Prices:
 
     In units in which a right local answer costs 0 and a wrong one 1, which changes no decision and is how the published
     losses are written.
-
-    Attributes:
-        local_right: 0.
-        local_wrong: 1.
-        remote_right: c_e.
-        remote_wrong: c_e + c_1.
     """
 
-    local_right: Tensor
-    local_wrong: Tensor
-    remote_right: Tensor
-    remote_wrong: Tensor
+    local_right: Tensor  # 0
+    local_wrong: Tensor  # 1
+    remote_right: Tensor  # c_e
+    remote_wrong: Tensor  # c_e + c_1
 
     @classmethod
     def of(cls, costs: Sequence[Costs], device: torch.device) -> Prices:

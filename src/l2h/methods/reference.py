@@ -1,7 +1,5 @@
 """Rules that know what no device knows: what the others are measured against, never what can be deployed."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

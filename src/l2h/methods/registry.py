@@ -1,7 +1,5 @@
 """The methods by name: ours, those of installed packages, and those of the user's files."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence

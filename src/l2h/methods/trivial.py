@@ -1,7 +1,5 @@
 """Rules that look at nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h import decision

@@ -1,7 +1,5 @@
 """What ``HelpSystem.predict`` and ``evaluate`` do: judge, decide, ask, and measure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

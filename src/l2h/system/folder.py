@@ -1,7 +1,5 @@
 """The part of a run folder that a saved system owns: ``config.json`` and ``checkpoints/``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loading a system that was saved."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ where it can be (torch modules, scikit-learn estimators, ONNX files); a callable
 own class, must be given again on loading, since their code is not in the folder.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path

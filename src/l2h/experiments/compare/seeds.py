@@ -1,7 +1,5 @@
 """A comparison over several seeds. Each seed's result is a file, so that what was broken off goes on where it was."""
 
-from __future__ import annotations
-
 import json
 import logging
 import multiprocessing
@@ -30,19 +28,12 @@ Tell = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared, on what, how often.
+    """What is compared, on what, how often."""
 
-    Attributes:
-        plan: data, client, server, prices and settings; its seed is of no account.
-        methods: names.
-        seeds: numbers.
-        classes: names of the classes to take; None for all.
-    """
-
-    plan: Plan
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    classes: tuple[str, ...] | None = None
+    plan: Plan  # data, client, server, prices and settings; its seed is of no account
+    methods: tuple[str, ...]  # names
+    seeds: tuple[int, ...]  # numbers
+    classes: tuple[str, ...] | None = None  # names of the classes to take; None for all
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:

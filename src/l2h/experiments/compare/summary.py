@@ -1,7 +1,5 @@
 """From seed by seed to a comparison: means, standard errors, paired bootstrap intervals, who beats whom."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

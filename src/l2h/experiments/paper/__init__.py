@@ -1,7 +1,5 @@
 """The experiments of the paper, by the names of ``l2h paper``."""
 
-from __future__ import annotations
-
 from l2h.experiments.paper import asynchronous, bounded, contrastive, gallery, missing, tradeoff, vit
 from l2h.experiments.paper.study import Drawing, Experiment, Run, Study
 

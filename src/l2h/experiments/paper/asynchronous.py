@@ -1,7 +1,5 @@
 """Prices by sync intervals: does a rejector that sees stale copies of the server end up worse?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A bound on the reject rate: accuracy against the bound for the paper's rule, our threshold, and random asking."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h import limits

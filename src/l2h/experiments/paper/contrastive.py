@@ -1,7 +1,5 @@
 """The contrastive table at the paper's main prices: both classifiers on what is kept and on what is sent."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h.experiments.paper.grid import MAIN

@@ -1,7 +1,5 @@
 """Where the data sets of the paper lie."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from l2h.data import Dataset, load_dataset

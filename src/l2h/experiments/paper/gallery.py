@@ -1,7 +1,5 @@
 """Images kept and images sent, at the paper's main prices."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h import metrics

@@ -1,7 +1,5 @@
 """The cells of the paper's experiments: prices, sync intervals, and what the small version leaves of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

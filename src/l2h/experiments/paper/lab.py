@@ -4,8 +4,6 @@ The server's loss knows no costs, so one server training serves every cell, and 
 same pass. Two such passes are kept as files and never run again: by the paper's recipe, and by ours.
 """
 
-from __future__ import annotations
-
 import logging
 import platform
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Figures of one cell, seed by seed, and cells of tables from them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

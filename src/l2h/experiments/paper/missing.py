@@ -1,7 +1,5 @@
 """A client that never saw one class: does the rejector send it?"""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h import limits, metrics

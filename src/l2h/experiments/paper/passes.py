@@ -23,19 +23,12 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PassOutcomes:
-    """What client, server and R rejectors make of n samples.
+    """What client, server and R rejectors make of n samples."""
 
-    Attributes:
-        y: int (n,).
-        client_label: int (n,).
-        server_label: int (n,).
-        scores: float32 (R, n, 2); of priced heads, the calibrated ``q_m`` and ``q_e``.
-    """
-
-    y: Labels
-    client_label: Labels
-    server_label: Labels
-    scores: npt.NDArray[np.float32]
+    y: Labels  # int (n,)
+    client_label: Labels  # int (n,)
+    server_label: Labels  # int (n,)
+    scores: npt.NDArray[np.float32]  # float32 (R, n, 2); of priced heads, the calibrated ``q_m`` and ``q_e``
 
     @property
     def client_correct(self) -> BoolArray:
@@ -50,21 +43,13 @@ class PassOutcomes:
 
 @dataclass(frozen=True)
 class Pass:
-    """One finished pass.
+    """One finished pass."""
 
-    Attributes:
-        specs: of the R rejectors.
-        test: on the test set.
-        calibration: on samples that nothing was trained on.
-        losses: (epochs, R), each rejector's mean training loss; empty for priced heads.
-        facts: seconds and sizes.
-    """
-
-    specs: tuple[RejectorSpec, ...]
-    test: PassOutcomes
-    calibration: PassOutcomes
-    losses: FloatArray
-    facts: dict[str, Any]
+    specs: tuple[RejectorSpec, ...]  # of the R rejectors
+    test: PassOutcomes  # on the test set
+    calibration: PassOutcomes  # on samples that nothing was trained on
+    losses: FloatArray  # (epochs, R), each rejector's mean training loss; empty for priced heads
+    facts: dict[str, Any]  # seconds and sizes
 
     def judgement(self, which: int, on: str = "test") -> Judgement:
         """Of one rejector."""

@@ -1,7 +1,5 @@
 """What every experiment of the paper is given, and what it gives back."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,27 +29,16 @@ class Drawing:
 
 @dataclass
 class Experiment:
-    """One experiment's result.
+    """One experiment's result."""
 
-    Attributes:
-        name: of the command.
-        title: for people.
-        question: what it asks.
-        findings: sentences made from the numbers.
-        errata: what the paper or its code says otherwise.
-        sections: tables, texts and plots in their order.
-        drawings: the plots' files.
-        datasets: it ran on; None for all of the study.
-    """
-
-    name: str
-    title: str
-    question: str
-    findings: list[str] = field(default_factory=list)
-    errata: list[str] = field(default_factory=list)
-    sections: list[dict[str, Any]] = field(default_factory=list)
-    drawings: dict[str, Drawing] = field(default_factory=dict)
-    datasets: tuple[str, ...] | None = None
+    name: str  # of the command
+    title: str  # for people
+    question: str  # what it asks
+    findings: list[str] = field(default_factory=list)  # sentences made from the numbers
+    errata: list[str] = field(default_factory=list)  # what the paper or its code says otherwise
+    sections: list[dict[str, Any]] = field(default_factory=list)  # tables, texts and plots in their order
+    drawings: dict[str, Drawing] = field(default_factory=dict)  # the plots' files
+    datasets: tuple[str, ...] | None = None  # it ran on; None for all of the study
 
     def table(
         self, name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str | None = None
@@ -81,31 +68,18 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Study:
-    """Data, seeds and size.
+    """Data, seeds and size."""
 
-    Attributes:
-        data: folder of the data sets, or ``digits``.
-        sets: names of the data sets for the experiments on CIFAR-10 and SVHN.
-        seeds: numbers.
-        scale: full or quick.
-        folder: of all results.
-        device: as in :class:`l2h.Settings`.
-        precision: of our recipe.
-        progress: who is told.
-        vit_weights: a safetensors file for the ViT; None trains it from scratch.
-        hardware: what the passes seen so far were trained on.
-    """
-
-    data: str
-    sets: tuple[str, ...]
-    seeds: tuple[int, ...]
-    scale: Scale
-    folder: Path
-    device: str = "auto"
-    precision: str = "fp32"
-    progress: Progress | None = None
-    vit_weights: Path | None = None
-    hardware: set[str] = field(default_factory=set)
+    data: str  # folder of the data sets, or ``digits``
+    sets: tuple[str, ...]  # names of the data sets for the experiments on CIFAR-10 and SVHN
+    seeds: tuple[int, ...]  # numbers
+    scale: Scale  # full or quick
+    folder: Path  # of all results
+    device: str = "auto"  # as in :class:`l2h.Settings`
+    precision: str = "fp32"  # of our recipe
+    progress: Progress | None = None  # who is told
+    vit_weights: Path | None = None  # a safetensors file for the ViT; None trains it from scratch
+    hardware: set[str] = field(default_factory=set)  # what the passes seen so far were trained on
 
     def lab(self, name: str, seed: int) -> Lab:
         """The laboratory of a data set and a seed."""

@@ -1,7 +1,5 @@
 """The trade-off figure: accuracy against reject rate, and reject rate against c_e, for two inaccuracy costs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h.experiments.paper.measure import column, over_seeds, price_curve, trivial_curves

@@ -5,8 +5,6 @@ in. It is trained once and shared by all seeds, which draw the client, the rejec
 knows nothing of them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
