@@ -82,9 +82,7 @@ UNPICKLERS = {("data/cifar.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12
 
 KNOWN_IMPORTS: set[tuple[str, str]] = set()
-KNOWN_PRIVATE: set[tuple[str, str]] = {
-    ("export/system.py", "parts._check_fused"),
-}
+KNOWN_PRIVATE: set[tuple[str, str]] = set()
 KNOWN_CLASSES: set[str] = set()
 KNOWN_SQLITE: set[str] = set()
 

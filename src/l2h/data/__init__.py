@@ -1,6 +1,6 @@
-"""Data in: :func:`load_dataset` reads the usual formats into one :class:`Dataset` of numpy arrays.
+"""Data sets: :func:`load_dataset` reads the usual formats into one :class:`Dataset` of numpy arrays.
 
-Importing this package needs numpy alone; the packages a format needs are imported when it is read.
+Importing this package needs numpy alone; the packages that a format needs are imported when it is read.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are, whether or not each has a sample."""
+        """The number of classes, whether or not each has a sample."""
         return len(self.class_names)
 
     @property

@@ -26,9 +26,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 _GREY = ("1", "L", "LA")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr")
 _CHUNK = 32
-# Below this, reading an image's header, which holds the interpreter's lock, takes longer than decoding it,
-# which does not: on two idle cores, two threads took 1.4 to 1.6 times as long as one at 32x32, 0.5 to 0.95
-# times from 64x64 on. Smaller images are decoded by processes, from so many on that starting them pays.
+# Below this, reading an image's header, which holds the interpreter's lock, takes longer than decoding it, which does
+# not: on two idle cores, two threads took 1.4 to 1.6 times as long as one at 32x32, 0.5 to 0.95 times from 64x64 on.
+# Smaller images are decoded by processes, where there are enough images to make up for starting the processes.
 _PIXELS_WORTH_A_THREAD = 64 * 64
 _IMAGES_WORTH_A_PROCESS = 4096
 
@@ -38,9 +38,9 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
 
     Args:
         encoded: the bytes of each image, or the file that holds them. At least one.
-        name: how messages call image ``i``.
-        workers: how many to decode with: threads from 64x64 on; below that processes, where there are some
-            thousands of images and the system can fork, else one. The pixels do not depend on it.
+        name: returns what messages call image ``i``.
+        workers: number of threads, from 64x64 pixels on. Smaller images are decoded by this many processes, where there
+            are thousands of them and the system can fork, else by one thread. The pixels do not depend on it.
 
     Returns:
         uint8 (n, C, H, W): C is 1 where every image is grey, else 3.
@@ -51,7 +51,7 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
     """
     pillow = need("PIL.Image", "pillow", "decoding images")
     width, height = _decode(pillow, encoded[0], name(0))[0]
-    # Shared memory that a forked process writes to as well; an ordinary array otherwise.
+    # Shared memory, so that forked processes can write into it.
     shape = (len(encoded), 3, height, width)
     pixels = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
 
@@ -112,7 +112,7 @@ def _in_processes(decode_chunk: Callable[[int], bool], starts: range, workers: i
         try:
             answer = receiver.recv()
         except EOFError:
-            answer = (len(starts) * _CHUNK, "a decoding process was ended from outside: try again, or give workers=1")
+            answer = (len(starts) * _CHUNK, "a decoding process was killed: try again, or give workers=1")
         process.join()
         if isinstance(answer, tuple):
             wrong.append(answer)

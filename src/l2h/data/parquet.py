@@ -74,8 +74,7 @@ def _column(columns: Sequence[str], accepted: Sequence[str], path: Path) -> str:
     for name in accepted:
         if name in columns:
             return name
-    wanted, there = " or ".join(accepted), ", ".join(columns)
-    raise DataError(f"{str(path)!r} has no column {wanted}: its columns are {there}")
+    raise DataError(f"{str(path)!r} has no column {' or '.join(accepted)}: its columns are {', '.join(columns)}")
 
 
 def _image_bytes(pyarrow: Any, column: Any, name: str, path: Path) -> list[bytes]:

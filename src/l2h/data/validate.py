@@ -26,8 +26,8 @@ def check_arrays(
     Args:
         X: (n, ...) with at least two dimensions, n at least 1. See :func:`check_inputs`.
         y: (n,) of integers or booleans, each in ``0 .. num_classes - 1``.
-        num_classes: how many classes there are; ``None`` for no upper limit.
-        what: how the messages name these samples.
+        num_classes: the number of classes; None for no upper limit.
+        what: what messages call these samples.
         allow_one_class: accept labels that are all the same, as a small test part may have.
 
     Returns:
@@ -63,7 +63,7 @@ def check_inputs(X: npt.ArrayLike, *, what: str = "the data") -> Array:
     Args:
         X: (n, ...) with at least two dimensions, n at least 1. uint8 of shape (n, C, H, W) are images and stay as they
             are; any other number type, and uint8 of another shape, becomes float32.
-        what: how the messages name these samples.
+        what: what messages call these samples.
 
     Raises:
         DataError: X is empty, has fewer than two dimensions, does not hold numbers, or holds NaN or infinity.

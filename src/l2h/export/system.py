@@ -22,8 +22,8 @@ from l2h.costs import Costs
 from l2h.errors import SettingsError
 from l2h.export.classifiers import CLIENT, SERVER
 from l2h.export.folder import check_target, put_in_place
-from l2h.export.models import REJECTOR, export_models
-from l2h.export.quantising import int8_rejector
+from l2h.export.models import REJECTOR, BundleModels, export_models
+from l2h.export.quantising import Int8Measurement, int8_rejector
 
 if TYPE_CHECKING:
     from l2h.fitted import FittedSystem
@@ -50,20 +50,19 @@ def export_system(
 
     Args:
         fitted: the system; calibrated, if bounds on asking are to be met on the device.
-        folder: must not exist yet, or be empty.
+        folder: must not exist yet, or be empty, or hold a bundle where ``force`` is set.
         name: the model's, also on the wire; that of the data set where None.
         costs: the costs it is made for; those of the training where None. With the loss ``priced`` the device may use
             others at any time.
         which: number of the only rejector to export; all of them where None.
         int8: samples and labels on which an int8 rejector is measured, and from which it takes its ranges; not from the
             test set. It is kept only where it is faster and the system's risk on them no higher.
-        force: replace the bundle that is there.
+        force: replace the bundle in the folder.
 
     Returns:
         The manifest.
 
     Raises:
-        NotFittedError: the system is not fitted.
         SettingsError: no rejector has this number or these costs, or no address can hold the name.
         ExportError: something cannot be exported or differs from its original, or the folder is taken.
     """
@@ -77,19 +76,44 @@ def export_system(
         rejector, measured = models.on_device(models.rejector), None
         if samples is not None:
             rejector, measured = int8_rejector(fitted, models, chosen, costs, *samples)
-    files: dict[str, tuple[bytes, str]] = {REJECTOR: (rejector.SerializeToString(), "device")}
-    if models.client.data is not None:
-        files[CLIENT] = (models.client.data, "device")
     scores = held_out_scores(fitted, chosen)
-    if scores is not None:
-        out = io.BytesIO()
-        np.savez(out, scores=scores)
-        files[CALIBRATION] = (out.getvalue(), "device")
-    if models.server is not None:
-        files[SERVER] = (models.server, "server")
-    table = {key: FilePart(sha256(data).hexdigest(), len(data), side) for key, (data, side) in sorted(files.items())}
+    files = {
+        CALIBRATION: None if scores is None else _as_npz(scores),
+        CLIENT: models.client.data,
+        REJECTOR: rejector.SerializeToString(),
+        SERVER: models.server,
+    }
+    written = {key: data for key, data in files.items() if data is not None}
+    manifest = _manifest(fitted, name, chosen, costs, models, measured, scores, written)
+    put_in_place(written, manifest, folder, force)
+    return manifest
+
+
+def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
+    """Return the scores of the last calibration, (R, n, 2), of at most :data:`HELD_OUT` samples drawn evenly."""
+    if fitted.calibration is None:
+        return None
+    scores = fitted.calibration.held_out.scores[chosen]
+    rows = np.unique(np.linspace(0, scores.shape[1] - 1, min(scores.shape[1], HELD_OUT)).round().astype(int))
+    return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
+
+
+def _manifest(
+    fitted: FittedSystem,
+    name: str,
+    chosen: list[int],
+    costs: Costs,
+    models: BundleModels,
+    measured: Int8Measurement | None,
+    scores: npt.NDArray[np.float32] | None,
+    files: dict[str, bytes],
+) -> Manifest:
+    table = {
+        key: FilePart(sha256(data).hexdigest(), len(data), "server" if key == SERVER else "device")
+        for key, data in files.items()
+    }
     platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if fitted.calibration is None else fitted.calibration.platt[chosen]
-    manifest = Manifest(
+    return Manifest(
         name=name,
         version=_version(table, platt),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,17 +138,12 @@ def export_system(
         files=table,
         agreement=models.agreement,
     )
-    put_in_place({key: data for key, (data, _) in files.items()}, manifest, folder, force)
-    return manifest
 
 
-def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
-    """Return the scores of the last calibration, (R, n, 2), of at most :data:`HELD_OUT` samples drawn evenly."""
-    if fitted.calibration is None:
-        return None
-    scores = fitted.calibration.held_out.scores[chosen]
-    rows = np.unique(np.linspace(0, scores.shape[1] - 1, min(scores.shape[1], HELD_OUT)).round().astype(int))
-    return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
+def _as_npz(scores: npt.NDArray[np.float32]) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, scores=scores)
+    return out.getvalue()
 
 
 def _choose(fitted: FittedSystem, costs: Costs | None, which: int | None) -> tuple[list[int], Costs]:
