@@ -57,7 +57,7 @@ class Costs:
 
     @classmethod
     def from_outcomes(cls, c_cc: float, c_ce: float, c_sc: float, c_se: float) -> Costs:
-        """The four-cost form: local right, local wrong, remote right, remote wrong.
+        """Return the four-cost form: local right, local wrong, remote right, remote wrong.
 
         Raises:
             CostError: a cost is negative or not finite, or a right answer costs more than a wrong one.
@@ -79,12 +79,12 @@ class Costs:
 
     @property
     def c_e(self) -> float:
-        """Price of a request in units of what a wrong local answer costs more than a right one."""
+        """Return the price of a request in units of what a wrong local answer costs more than a right one."""
         return (self.c_sc - self.c_cc) / (self.c_ce - self.c_cc)
 
     @property
     def c_1(self) -> float:
-        """What a wrong answer of the server costs on top, in the same units."""
+        """Return what a wrong answer of the server costs on top, in the same units."""
         unit = self.c_ce - self.c_cc
         c_1 = (self.c_se - self.c_sc) / unit
         # (c_e + c_1) - c_e is not c_1 in floating point: give back the number that was put in, which is the
@@ -94,17 +94,17 @@ class Costs:
 
     @property
     def highest(self) -> float:
-        """The largest loss a sample can have: ``max(1, c_e + c_1)`` in the two-number form."""
+        """Return the largest loss a sample can have: ``max(1, c_e + c_1)`` in the two-number form."""
         return max(self.c_ce, self.c_se)
 
     def scaled(self, factor: float) -> Costs:
-        """The same prices in another currency: every cost times ``factor``."""
+        """Return the same prices in another currency: every cost times ``factor``."""
         if not (math.isfinite(factor) and factor > 0):
             raise CostError(f"factor={factor} must be finite and above 0")
         return Costs.from_outcomes(self.c_cc * factor, self.c_ce * factor, self.c_sc * factor, self.c_se * factor)
 
     def as_dict(self) -> dict[str, float]:
-        """``{"c_e", "c_1"}``, and the four outcomes where they are not the two-number form."""
+        """Return ``{"c_e", "c_1"}``, and the four outcomes where they are not the two-number form."""
         two = {"c_e": self.c_e, "c_1": self.c_1}
         if (self.c_cc, self.c_ce) == (0.0, 1.0):
             return two
@@ -112,7 +112,7 @@ class Costs:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Costs:
-        """The inverse of :meth:`as_dict`."""
+        """Return the costs that :meth:`as_dict` wrote."""
         if "c_cc" in values:
             return cls.from_outcomes(values["c_cc"], values["c_ce"], values["c_sc"], values["c_se"])
         return cls(c_e=values["c_e"], c_1=values["c_1"])
@@ -122,19 +122,19 @@ class Costs:
 
 
 def local_loss(client_correct: npt.ArrayLike, costs: Costs) -> FloatArray:
-    """Loss of each sample if it is answered locally: ``1[m != y]`` in the two-number form."""
+    """Return the loss of each sample if it is answered locally: ``1[m != y]`` in the two-number form."""
     return np.where(as_bool("client_correct", client_correct), costs.c_cc, costs.c_ce)
 
 
 def remote_loss(server_correct: npt.ArrayLike, costs: Costs) -> FloatArray:
-    """Loss of each sample if it is sent: ``c_e + c_1 * 1[e != y]`` in the two-number form."""
+    """Return the loss of each sample if it is sent: ``c_e + c_1 * 1[e != y]`` in the two-number form."""
     return np.where(as_bool("server_correct", server_correct), costs.c_sc, costs.c_se)
 
 
 def generalized_loss(
     client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike, costs: Costs
 ) -> FloatArray:
-    """The generalized 0-1 loss of each sample: what the chosen side's outcome costs.
+    """Return the generalized 0-1 loss of each sample: what the outcome of the chosen side costs.
 
     Args:
         client_correct: bool (n,), whether m is right.
@@ -151,7 +151,7 @@ def generalized_loss(
 
 
 def cost_grid(c_1: Sequence[float], c_e: Sequence[float]) -> list[Costs]:
-    """Every pair of the two lists, ``c_1`` outermost.
+    """Return every pair of the two lists, ``c_1`` outermost.
 
     Raises:
         CostError: a list is empty or names a value twice.
@@ -165,7 +165,7 @@ def cost_grid(c_1: Sequence[float], c_e: Sequence[float]) -> list[Costs]:
 
 
 def as_bool(name: str, values: npt.ArrayLike) -> BoolArray:
-    """A boolean array from booleans or from 0 and 1; anything else is refused."""
+    """Return a boolean array, from booleans or from 0 and 1; anything else is refused."""
     array = np.asarray(values)
     if array.dtype != np.bool_:
         if not np.isin(array, (0, 1)).all():
@@ -175,13 +175,13 @@ def as_bool(name: str, values: npt.ArrayLike) -> BoolArray:
 
 
 def require_costs(costs: object) -> None:
-    """Refuse anything but :class:`Costs`.
+    """Raise for anything but :class:`Costs`.
 
     Raises:
         CostError: it is something else, such as a plain number.
     """
     if not isinstance(costs, Costs):
-        raise CostError(f"costs={costs!r} are no prices: give l2h.Costs(c_e=..., c_1=...)")
+        raise CostError(f"costs={costs!r} are not prices: give l2h.Costs(c_e=..., c_1=...)")
 
 
 def _cost(name: str, value: Any) -> float:

@@ -30,7 +30,7 @@ KINDS: tuple[str, ...] = get_args(RejectorKind)
 
 
 def server_loss(scores: Tensor, y: Tensor, reduction: Reduction = "mean") -> Tensor:
-    """L1: cross-entropy of the server's scores (n, K). It knows nothing of the rejector, the client or the costs.
+    """Return L1: cross-entropy of the server's scores (n, K), which knows nothing of rejector, client or costs.
 
     Example:
         >>> server_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
@@ -47,7 +47,7 @@ def rejector_loss(
     kind: RejectorKind = "shifted",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """L2 of the named kind.
+    """Return L2 of the named kind.
 
     Args:
         scores: (n, 2) as (local, remote).
@@ -74,7 +74,7 @@ def rejector_loss(
 
 
 def priced_loss(scores: Tensor, client_target: Tensor, server_target: Tensor, reduction: Reduction = "mean") -> Tensor:
-    """Binary cross-entropy of the two priced heads.
+    """Return the binary cross-entropy of the two priced heads.
 
     Args:
         scores: (n, 2), logits of ``q_m = P(m right | x)`` and ``q_e = P(e right | x)``.
@@ -84,18 +84,18 @@ def priced_loss(scores: Tensor, client_target: Tensor, server_target: Tensor, re
     """
     for name, target in (("client_target", client_target), ("server_target", server_target)):
         if target.shape != scores.shape[:1]:
-            raise ValueError(f"{name} must be ({len(scores)},), one a sample; got {tuple(target.shape)}")
+            raise ValueError(f"{name} must be ({len(scores)},), one per sample; got {tuple(target.shape)}")
     return reduce(priced_losses(scores, client_target, server_target), reduction)
 
 
 def priced_losses(scores: Tensor, client_target: Tensor, server_target: Tensor) -> Tensor:
-    """Of each sample: scores (..., n, 2) and targets (n,) to losses (..., n)."""
+    """Return the losses (..., n) of each sample, from scores (..., n, 2) and targets (n,)."""
     targets = torch.stack([client_target, server_target], dim=-1).to(scores.dtype).expand_as(scores)
     return F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
 
 
 def weight_table(costs: Costs, kind: str) -> npt.NDArray[np.float64]:
-    """The weights ``(w_local, w_remote)`` of each outcome: array ``[client right, server right, 2]``."""
+    """Return the weights ``(w_local, w_remote)`` of each outcome: array ``[client right, server right, 2]``."""
     local = np.array([costs.c_ce, costs.c_cc])[:, None] * np.ones((1, 2))
     remote = np.array([costs.c_se, costs.c_sc])[None, :] * np.ones((2, 1))
     if kind == "paper":
@@ -108,7 +108,7 @@ def weight_table(costs: Costs, kind: str) -> npt.NDArray[np.float64]:
 
 
 def weighted_log_loss(scores: Tensor, weights: Tensor) -> Tensor:
-    """``-sum_k weights_k * log_softmax(scores)_k`` over the last axis."""
+    """Return ``-sum_k weights_k * log_softmax(scores)_k`` over the last axis."""
     return -(weights * F.log_softmax(scores, dim=-1)).sum(-1)
 
 

@@ -26,18 +26,18 @@ class StageSettings:
     """One training stage.
 
     Attributes:
-        epochs: passes over its samples, at the most.
-        batch: samples a step.
+        epochs: passes over its samples, at most.
+        batch: samples per step.
         optimizer: ``sgd`` (with momentum) or ``adamw``.
         lr: the highest learning rate.
         momentum: of ``sgd``.
         weight_decay: decoupled for ``adamw``.
-        schedule: ``cosine`` (after a short warm-up, to nothing) or ``constant``.
-        patience: stop after so many epochs without a better held-out loss, and keep the best; None: neither.
+        schedule: ``cosine`` (a short warm-up, then down to 0) or ``constant``.
+        patience: stop after so many epochs without a better held-out loss and keep the best weights; None does neither.
         reduction: of the loss over a batch.
-        smoothing: of the labels of a classifier, the share spread over all classes.
-        mix: how often, as a share of the batches of a classifier, two images are mixed (CutMix or MixUp).
-        distort: how often, as a share of the images of a classifier, one is turned, sheared, scaled and recoloured.
+        smoothing: share of a classifier's labels that is spread over all classes.
+        mix: share of a classifier's batches in which two images are mixed (CutMix or MixUp).
+        distort: share of a classifier's images that are turned, sheared, scaled and recoloured.
     """
 
     epochs: int = 30
@@ -77,22 +77,22 @@ class Settings:
             turn on the same samples.
         loss: of the rejector: ``priced`` answers for every price; ``shifted``, ``swapped`` and ``paper`` are trained
             for the given one.
-        seed: of everything that is drawn. The same seed on the same machine gives the same result.
+        seed: of everything drawn at random. The same seed on the same machine gives the same result.
         device: ``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:1``.
         precision: ``fp32``; ``tf32``, whose matrix products on a GPU keep 10 bits of each factor; or ``bf16`` for
             autocast.
-        honest: where the rejector gets samples that the server has not fitted: a ``holdout`` share, K-fold
-            ``crossfit``, or ``none`` (the paper's way: the server's own training samples). ``auto``: crossfit up to
-            20,000 samples, holdout above.
+        honest: which samples the rejector learns from, so that the server was not fitted to them: a ``holdout`` share,
+            K-fold ``crossfit``, or ``none`` (the paper's way: the server's own training samples). ``auto`` is crossfit
+            up to 20,000 samples and holdout above.
         holdout: that share.
         folds: K of the cross-fitting.
-        augment: what may be done to an image without changing its class.
+        augment: how an image may change without changing its class.
         copies: augmented copies of each sample that the rejector trains on, beside the sample itself.
-        distill: weight of the server's softmax in the priced heads' targets; the rest is on the 0/1 outcomes.
+        distill: weight of the server's softmax in the priced heads' targets; the outcomes have the rest.
         deterministic: ask the GPU's libraries for repeatable kernels.
         threads: CPU threads of torch; None leaves them as they are. One is best for small nets.
-        server: the server's stage; None: what suits the named model.
-        rejector: the rejector's stage; None: what suits the recipe.
+        server: the server's stage; None for what suits the named model.
+        rejector: the rejector's stage; None for what suits the recipe.
     """
 
     recipe: str = "default"
@@ -126,12 +126,12 @@ class Settings:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for ``config.json``."""
+        """Return plain values for ``config.json``."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """The inverse of :meth:`as_dict`; an unknown name is refused."""
+        """Return the settings that :meth:`as_dict` wrote; an unknown name is refused."""
         known = {f.name for f in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -142,7 +142,7 @@ class Settings:
         return cls(**{**values, **stages})
 
     def with_seed(self, seed: int) -> Settings:
-        """The same settings with another seed."""
+        """Return the same settings with another seed."""
         return replace(self, seed=seed)
 
 

@@ -13,7 +13,7 @@ from l2h.errors import DataError
 
 
 def bayes(posterior: npt.ArrayLike, client_label: npt.ArrayLike, costs: Costs) -> BoolArray:
-    """The Bayes rule (Theorem 1): true where the sample should be sent.
+    """Return where the Bayes rule (Theorem 1) asks the server: bool (n,).
 
     LOCAL iff ``eta_j > 1 - c_e - c_1 + c_1 * max_i eta_i`` with j the client's label, that is, iff
     ``P(m != y | x) < c_e + c_1 * P(e* != y | x)``.
@@ -55,12 +55,12 @@ def expected_costs(probability: FloatArray, outcomes: npt.ArrayLike) -> FloatArr
 
 
 def oracle(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, costs: Costs) -> BoolArray:
-    """The rule that knows every outcome: sends exactly where sending costs less."""
+    """Return where asking costs less, knowing every outcome: bool (n,)."""
     return remote_loss(server_correct, costs) < local_loss(client_correct, costs)
 
 
 def confidence(max_probability: npt.ArrayLike, threshold: float) -> BoolArray:
-    """Chow's rule: REMOTE iff the client's largest probability does not exceed ``threshold``."""
+    """Return Chow's rule: REMOTE iff the client's largest probability does not exceed ``threshold``."""
     # In float64: comparing float32 with a Python float would round the threshold, maybe onto a sample above it.
     p = np.asarray(max_probability, dtype=np.float64)
     refuse_nan(p)
@@ -70,7 +70,7 @@ def confidence(max_probability: npt.ArrayLike, threshold: float) -> BoolArray:
 def confidence_threshold(
     max_probability: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, costs: Costs
 ) -> float:
-    """The threshold of :func:`confidence` with the lowest risk on these held-out samples.
+    """Return the threshold of :func:`confidence` with the lowest risk on these held-out samples.
 
     Every cut between two neighbouring values is tried, and so are keeping all (``-inf``) and sending all (``inf``).
     """

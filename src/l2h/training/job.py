@@ -58,13 +58,13 @@ class Job:
 
 
 def view_tensor(answers: ClassifierAnswers, device: torch.device) -> Tensor:
-    """The client's view of its own answers, on the device."""
+    """Return the client's view of its own answers, on the device."""
     embedding = None if answers.embedding is None else torch.from_numpy(answers.embedding).to(device)
     return client_view(torch.from_numpy(answers.log_probability).to(device), embedding)
 
 
 def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSettings]:
-    """Settings of the server's and the rejector's stage, defaults filled in."""
+    """Return the settings of the server's and the rejector's stage, with defaults filled in."""
     settings = context.settings
     if settings.recipe == "paper":
         return settings.server or PAPER_SERVER, settings.rejector or PAPER_REJECTOR
