@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 from l2h.bundle import verify
 from l2h.serving.accounts import open_keys, prepare_accounts
@@ -40,19 +40,15 @@ class _Worker:
     """A worker's process. Its socket outlives the process, so that connections wait for the next one."""
 
     socket: socket.socket
-    process: subprocess.Popen[bytes] | None = None
-    status: int = -1
+    process: asyncio.subprocess.Process | None = None
     ready: bool = False
-    started: float = 0.0
-    failures: int = 0
-    deaths: int = 0
-    start_at: float = 0.0
     heard: float = 0.0
 
-    @property
-    def running(self) -> subprocess.Popen[bytes] | None:
-        """The process, if it has not ended."""
-        return self.process if self.process is not None and self.process.poll() is None else None
+    def send(self, number: int) -> None:
+        """Send a signal to the process, if there is one."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
 
 
 class Supervisor:
@@ -64,9 +60,9 @@ class Supervisor:
 
     def __init__(self, config: ServingConfig) -> None:
         self.config = config
-        self._workers: list[_Worker] = []
-        self._stopping = self._announced = False
-        self._deadline = self._last_turn = 0.0
+        self._stopping = asyncio.Event()
+        self._announced = False
+        self._deadline: asyncio.Timeout | None = None
 
     def run(self) -> int:
         """Serve; return the exit status.
@@ -82,8 +78,6 @@ class Supervisor:
         self._workers = [_Worker(sock) for sock in bind(config.host, config.port, config.workers)]
         self._inherited = prepare_accounts(config.ledger)
         self._metrics, self._metrics_lock = make_folder()
-        self._selector = selectors.DefaultSelector()
-        self._catch_signals()
         where = url(self._workers[0].socket, config.tls_cert is not None)
         self._line = (
             f"serving {manifest.name} {manifest.version} at {where}, "
@@ -91,143 +85,129 @@ class Supervisor:
             f"thread{'s' * (config.model_threads > 1)}, {keys}, ledger {config.ledger}"
         )
         try:
-            return self._loop()
+            return asyncio.run(self._serve())
         finally:
-            self._end()
+            shutil.rmtree(self._metrics, ignore_errors=True)
 
-    def _catch_signals(self) -> None:
-        self._wake, wake = os.pipe()
-        for end in (self._wake, wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake)
-        self._selector.register(self._wake, selectors.EVENT_READ, None)
+    async def _serve(self) -> int:
+        """Keep the workers until the server is stopped, then give them time to finish."""
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
-        signal.signal(signal.SIGHUP, self._reload)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-
-    def _loop(self) -> int:
-        while True:
-            self._kill_stuck()
-            for worker in self._workers:
-                self._tend(worker)
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        workers: asyncio.Future[Any] = asyncio.gather(*(self._keep(worker) for worker in self._workers))
+        stopping: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
+        watch = asyncio.create_task(self._kill_stuck())
+        try:
+            await asyncio.wait([workers, stopping], return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(self.config.drain + _MARGIN) as self._deadline:
+                await workers
+        except TimeoutError:
             alive = [worker for worker in self._workers if worker.process is not None]
-            if self._stopping:
-                if not alive:
-                    log_event("info", "stopped")
-                    return 0
-                if time.monotonic() > self._deadline:
-                    log_event("error", "drain_overrun", workers=len(alive))
-                    return 1
-            elif not self._announced and all(worker.ready for worker in self._workers):
-                self._announced = True
-                with suppress(OSError):  # nobody reads it
-                    sys.stdout.write(self._line + "\n")
-                    sys.stdout.flush()
-            for key, _ in self._selector.select(timeout=0.5):
-                if key.data is None:
-                    os.read(self._wake, 4096)
-                else:
-                    self._read_status(key.data)
-
-    def _kill_stuck(self) -> None:
-        """Kill the workers that are stuck: the connections they hold would wait for ever."""
-        now = time.monotonic()
-        if now - self._last_turn > _SILENCE / 5:  # we were stopped ourselves, and perhaps they with us
+            log_event("error", "drain_overrun", workers=len(alive))
+            return 1
+        finally:
+            watch.cancel()
+            self._stopping.set()  # none is started again
             for worker in self._workers:
-                worker.heard = now
-        self._last_turn = now
-        for worker in self._workers:
-            if worker.process is None or not worker.ready or self._stopping or now - worker.heard < _SILENCE:
-                continue
-            log_event("error", "worker_stuck", worker=worker.process.pid, silent=round(now - worker.heard, 1))
-            worker.process.kill()
-            worker.heard = now
+                worker.send(signal.SIGKILL)
+                if worker.process is not None:
+                    await worker.process.wait()
+        log_event("info", "stopped")
+        return 0
 
-    def _tend(self, worker: _Worker) -> None:
-        """Start a worker, and start it again where it has died."""
-        if worker.running is not None:
-            return
-        if worker.process is not None:
-            self._bury(worker, worker.process)
-            if self._stopping:
+    async def _keep(self, worker: _Worker) -> None:
+        """Run a worker, and start it again whenever it dies, until the server is stopped.
+
+        Raises:
+            ServingError: it cannot be started.
+        """
+        failures = deaths = 0
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            process = worker.process = await self._start(worker)
+            status = await process.wait()
+            forget_worker(self._metrics, process.pid)
+            failures = 0 if worker.ready else failures + 1
+            deaths = deaths + 1 if time.monotonic() - started < _SOON else 0
+            worker.process, worker.ready = None, False
+            if self._stopping.is_set():
                 return
-            if worker.failures and not self._announced:
+            log_event("error", "worker_died", worker=process.pid, status=status)
+            if failures and not self._announced:
                 raise ServingError("a worker could not start; the line above says why")
-            if worker.failures >= _TRIES:
+            if failures >= _TRIES:
                 raise ServingError(f"a worker could not be started again in {_TRIES} tries; the lines above say why")
-        if not self._stopping and time.monotonic() >= worker.start_at:
-            self._start(worker)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5 * 2 ** min(deaths - 2, 5) if deaths > 1 else 0.0):
+                    await self._stopping.wait()
 
-    def _bury(self, worker: _Worker, process: subprocess.Popen[bytes]) -> None:
-        """Clean up after a worker that has ended, and decide when the next one starts."""
-        forget_worker(self._metrics, process.pid)
-        if not self._stopping:
-            log_event("error", "worker_died", worker=process.pid, status=process.returncode)
-        self._close_status(worker)
-        if process.stdin is not None:
-            process.stdin.close()
-        worker.failures = 0 if worker.ready else worker.failures + 1
-        worker.deaths = worker.deaths + 1 if time.monotonic() - worker.started < _SOON else 0
-        worker.process, worker.ready = None, False
-        worker.start_at = time.monotonic() + (0.5 * 2 ** min(worker.deaths - 2, 5) if worker.deaths > 1 else 0.0)
-
-    def _start(self, worker: _Worker) -> None:
+    async def _start(self, worker: _Worker) -> asyncio.subprocess.Process:
         status, write_end = os.pipe()
         descriptors = (worker.socket.fileno(), write_end, *self._inherited)
         arguments = [self.config.to_json(), *map(str, descriptors)]
-        worker.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "l2h.serving.process.worker", *arguments],
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "l2h.serving.process.worker", *arguments),
             stdin=subprocess.PIPE,
             pass_fds=descriptors,
             env={**os.environ, FOLDER: str(self._metrics)},
         )
         os.close(write_end)
-        worker.status, worker.started = status, time.monotonic()
-        self._selector.register(status, selectors.EVENT_READ, worker)
-        if self._stopping:  # the signal came while it was being started
-            worker.process.terminate()
+        asyncio.get_running_loop().add_reader(status, self._read_status, worker, process, status)
+        if self._stopping.is_set():  # the signal came while it was being started
+            process.terminate()
+        return process
 
-    def _read_status(self, worker: _Worker) -> None:
+    def _read_status(self, worker: _Worker, process: asyncio.subprocess.Process, status: int) -> None:
         """Note that a worker is ready, that it lives, or that it has ended."""
-        message = os.read(worker.status, 4096)
-        if message.startswith(READY):
-            worker.ready, worker.failures = True, 0
-            if self._announced and worker.process is not None:
-                log_event("info", "worker_replaced", worker=worker.process.pid)
-        worker.heard = time.monotonic()
+        message = os.read(status, 4096)
         if not message:
-            self._close_status(worker)
+            asyncio.get_running_loop().remove_reader(status)
+            os.close(status)
+        if worker.process is not process:
+            return
+        worker.heard = time.monotonic()
+        if not message.startswith(READY):
+            return
+        worker.ready = True
+        if self._announced:
+            log_event("info", "worker_replaced", worker=process.pid)
+        elif all(other.ready for other in self._workers) and not self._stopping.is_set():
+            self._announced = True
+            with suppress(OSError):  # nobody reads it
+                sys.stdout.write(self._line + "\n")
+                sys.stdout.flush()
 
-    def _close_status(self, worker: _Worker) -> None:
-        if worker.status >= 0:
-            self._selector.unregister(worker.status)
-            os.close(worker.status)
-            worker.status = -1
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._stopping and number == signal.SIGINT:
-            self._deadline = 0.0  # asked twice: at once
-        elif not self._stopping:
-            self._stopping = True
-            self._deadline = time.monotonic() + self.config.drain + _MARGIN
+    async def _kill_stuck(self) -> None:
+        """Kill the workers that are stuck: the connections they hold would wait for ever."""
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.5)
+            now = time.monotonic()
+            stopped = now - last > _SILENCE / 5  # we were stopped ourselves, and perhaps they with us
+            last = now
             for worker in self._workers:
-                if worker.running is not None:
-                    worker.running.terminate()
+                if stopped:
+                    worker.heard = now
+                if not worker.ready or worker.process is None or now - worker.heard < _SILENCE:
+                    continue
+                if not self._stopping.is_set():
+                    log_event("error", "worker_stuck", worker=worker.process.pid, silent=round(now - worker.heard, 1))
+                    worker.send(signal.SIGKILL)
+                    worker.heard = now
 
-    def _reload(self, number: int, frame: FrameType | None) -> None:
-        for worker in self._workers:  # one that is not ready would die of it, and reads the newest anyway
-            if worker.ready and worker.running is not None:
-                worker.running.send_signal(signal.SIGHUP)
+    def _stop(self, number: int) -> None:
+        if not self._stopping.is_set():
+            self._stopping.set()
+            for worker in self._workers:
+                worker.send(signal.SIGTERM)
+        elif number == signal.SIGINT and self._deadline is not None:  # asked twice: at once
+            self._deadline.reschedule(asyncio.get_running_loop().time())
 
-    def _end(self) -> None:
+    def _reload(self) -> None:
         for worker in self._workers:
-            if worker.running is not None:
-                worker.running.kill()
-                worker.running.wait()
-            worker.socket.close()
-        signal.set_wakeup_fd(-1)
-        shutil.rmtree(self._metrics, ignore_errors=True)
+            if worker.ready:  # another one would die of it, and reads the newest anyway
+                worker.send(signal.SIGHUP)
 
 
 def _describe_keys(config: ServingConfig) -> str:
