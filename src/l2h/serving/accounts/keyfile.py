@@ -27,10 +27,9 @@ _NEVER: Signature = (0, 0, 0, 0)
 
 
 class KeyFile:
-    """The :class:`~l2h.serving.accounts.store.KeyStore` of one host. Every change replaces the file as a whole.
+    """The :class:`~l2h.serving.accounts.store.KeyStore` of one host.
 
-    Args:
-        path: of the file; the first key makes it, readable by its owner alone.
+    Every change replaces the file as a whole; the first key makes it, readable by its owner alone.
     """
 
     def __init__(self, path: Path) -> None:

@@ -46,11 +46,7 @@ def make_table() -> int:
 
 
 class RateTable:
-    """The rates of all keys.
-
-    Args:
-        descriptor: of :func:`make_table`.
-    """
+    """The rates of all keys, in the table of :func:`make_table`."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = descriptor

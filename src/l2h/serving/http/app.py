@@ -22,11 +22,7 @@ _Route = tuple[str, Callable[[], Any]]
 
 
 class App:
-    """Answers every request of a worker.
-
-    Args:
-        service: of this worker.
-    """
+    """Answers every request of a worker."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

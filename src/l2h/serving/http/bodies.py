@@ -17,11 +17,7 @@ _PIECE = 128 * 1024
 
 
 class BodyReader:
-    """Reads one body. The memory that it takes is given back at the end of the ``with`` block.
-
-    Args:
-        service: of this worker: how large a body may be, how slow, and how much memory is free.
-    """
+    """Reads one body. The memory that it takes is given back at the end of the ``with`` block."""
 
     __slots__ = ("_held", "_most", "_service")
 

@@ -27,13 +27,7 @@ _numbers = itertools.count(1)
 
 
 class Exchange:
-    """A request and its answer.
-
-    Args:
-        service: of this worker.
-        scope: ASGI's description of the request.
-        send: ASGI's way to answer it.
-    """
+    """A request, by ASGI's ``scope``, and its answer, by ASGI's ``send``."""
 
     __slots__ = ("_echo", "_send", "_service", "_start", "headers", "noted", "request_id")
 
@@ -68,7 +62,7 @@ class Exchange:
         """Write the request's line in the log, if such lines are wanted."""
         if self._service.requests.on:
             ms = round((self.seconds() if seconds is None else seconds) * 1e3, 2)
-            self._service.requests.add(time.time(), {**self.noted, "status": status, "ms": ms, **fields})
+            self._service.requests.add({**self.noted, "status": status, "ms": ms, **fields})
 
 
 def clean_id(value: bytes | None) -> str | None:

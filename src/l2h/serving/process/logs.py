@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -59,11 +60,7 @@ def _stamp(seconds: float) -> str:
 
 
 class RequestLog:
-    """Lines of requests, gathered in the event loop and written by a thread, so that a slow reader delays nobody.
-
-    Args:
-        on: whether lines are written at all.
-    """
+    """Lines of requests, gathered in the event loop and written by a thread, so that a slow reader delays nobody."""
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -76,12 +73,12 @@ class RequestLog:
         if on:
             self._thread.start()
 
-    def add(self, time: float, fields: Mapping[str, Any]) -> None:
+    def add(self, fields: Mapping[str, Any]) -> None:
         """Note a request; on the event loop."""
         if self._size > _BACKLOG:
             self._dropped += 1
             return
-        line = {"time": _stamp(time), "level": "info", "event": "request", "pid": self._pid, **fields}
+        line = {"time": _stamp(time.time()), "level": "info", "event": "request", "pid": self._pid, **fields}
         data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
         self._size += len(data)
         self._lines.append(data)

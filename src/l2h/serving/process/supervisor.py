@@ -52,11 +52,7 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs the server until it is told to stop.
-
-    Args:
-        config: the settings.
-    """
+    """Runs the server until it is told to stop."""
 
     def __init__(self, config: ServingConfig) -> None:
         self.config = config
