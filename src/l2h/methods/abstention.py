@@ -32,8 +32,8 @@ class SeparateLWA(Learned):
     reference = "Cortes, DeSalvo and Mohri 2016; for a fixed predictor Mohri et al. 2023"
     equation = "1[m != y] exp(r) + c exp(-r), LOCAL iff r > 0"
     change = (
-        "the predictor is the client and is not trained; to abstain is to ask, so the constant c is what asking costs "
-        "on average: c_e + c_1 times the server's error on calibration samples"
+        "the predictor is the client, which is not trained. Abstaining means asking the server, so the constant c is "
+        "the average cost of asking: c_e + c_1 times the server's error on calibration samples"
     )
     traits = published_traits = Traits(separate=True, learns_client=True, learns_server=False, asynchronous=None)
     net = "separate"

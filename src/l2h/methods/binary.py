@@ -51,9 +51,9 @@ class BinaryL2H(Learned):
     reference = "Wu et al. 2024"
     equation = "c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r), LOCAL iff r > 0"
     change = (
-        "as published r and e are trained together; here e is the shared server, its log-odds divided by beta, where "
-        "the loss has its minimum in e, and r alone is trained. alpha = 1 and beta from the server's posterior, sample "
-        "by sample, calibrate it"
+        "the paper trains r and e together. Here only r is trained, and e is the log-odds of the shared server divided "
+        "by beta, which is where the loss has its minimum in e. alpha is 1, and beta is computed for each sample from "
+        "the server's posterior. This makes the loss calibrated"
     )
     traits = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=False)
     classes = 2

@@ -54,7 +54,10 @@ class Confidence(Method):
     name, title, family = "confidence", "Confidence: largest probability", "confidence"
     reference = "Chow 1970; Herbei and Wegkamp 2006"
     equation = "REMOTE iff max_i p_m(i|x) <= t"
-    change = "Chow's t is 1 - c for a constant cost c; here t has the lowest risk on calibration samples at the price"
+    change = (
+        "Chow's t is 1 - c for a constant cost c. Here t is the threshold with the lowest risk on the calibration "
+        "samples at the price"
+    )
     traits = Traits(separate=False, learns_client=True, learns_server=False, asynchronous=None)
     published_traits: ClassVar[Traits | None] = traits
 

@@ -80,9 +80,9 @@ class SoftmaxL2D(Learned):
     reference = "Mozannar and Sontag 2020"
     equation = "-sum_i (max_j c_j - c_i) ln softmax(g_1..g_K, g_d)_i, REMOTE iff g_d >= max_i g_i"
     change = (
-        "g_1..g_K are the client's log-probabilities and stay; g_d alone is trained. The rule is right where the "
-        "client's probabilities are and c_e + c_1 <= 1; above that the loss also pulls at the other classes, whose "
-        "scores cannot answer, and it keeps too much"
+        "g_1..g_K are the client's log-probabilities and stay fixed. Only g_d is trained. The rule is right where the "
+        "client's probabilities are right and c_e + c_1 <= 1. Above 1 the loss also pulls at the scores of the other "
+        "classes. These are fixed, so the method keeps too many inputs local"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
     net = "attached"
@@ -103,8 +103,9 @@ class OvAL2D(Learned):
     reference = "Verma and Nalisnick 2022"
     equation = "psi(g_y) + sum psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d)), REMOTE iff g_d >= max_i g_i"
     change = (
-        "g_1..g_K state the client's probabilities and stay; g_d alone is trained. Published without prices: with them "
-        "REMOTE iff 1 - max_i sigma(g_i) >= c_e + c_1 (1 - sigma(g_d)), which for c_e = 0, c_1 = 1 is the same"
+        "g_1..g_K are the logits of the client's probabilities and stay fixed. Only g_d is trained. The paper has no "
+        "prices. With prices the rule is REMOTE iff 1 - max_i sigma(g_i) >= c_e + c_1 (1 - sigma(g_d)), which equals "
+        "the paper's rule at c_e = 0 and c_1 = 1"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
     net = "attached"
@@ -128,8 +129,8 @@ class TwoStageConfidence(Learned):
     reference = "Mao, Mohri, Mohri and Zhong 2023, score-based"
     equation = "1[m = y] l(h, 0) + (1 - c) l(h, 1), h = (max_i h_i, h_d), l the log-loss, REMOTE iff h_d >= max_i h_i"
     change = (
-        "the first stage's classifier is the client. For costs above 1, which the paper does not have, the highest "
-        "cost C stands in the place of 1"
+        "the client is the classifier of the first stage. The paper has no costs above 1. For these, the highest cost "
+        "C replaces the 1"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
     net = "attached"
@@ -154,8 +155,9 @@ class TwoStageSeparate(Learned):
     reference = "Mao, Mohri, Mohri and Zhong 2023, predictor-rejector"
     equation = "1[m != y] phi(-r) + c phi(r), phi(t) = exp(-t), LOCAL iff r > 0"
     change = (
-        "the first stage's predictor is the client, the one expert the server. With the logistic phi it would be our "
-        "swapped loss on a separate net. The L2H paper's table says that it does not learn m; 1[m != y] is in its loss"
+        "the client is the predictor of the first stage, and the server is the only expert. With a logistic phi this "
+        "would be our swapped loss on a separate net. The L2H paper's table says that the method does not learn m, but "
+        "1[m != y] is in its loss"
     )
     traits = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=True)
     published_traits = Traits(separate=True, learns_client=False, learns_server=True, asynchronous=True)

@@ -47,7 +47,10 @@ class PaperL2H(Helping):
     name, title = "l2h-paper", "L2H as published"
     reference = PAPER
     equation = "-(1 - c_e - c_1 + c_1 1[e = y]) ln p_remote - 1[m = y] ln p_local, LOCAL iff r_1 > r_2"
-    change = "trained on samples the server has not fitted, as all here; the paper trains on the server's own"
+    change = (
+        "it is trained on samples that the server was not fitted to, like every method here. The paper trains on the "
+        "server's own samples"
+    )
     traits = published_traits = SEPARATE
     net, kind = "separate", "paper"
 

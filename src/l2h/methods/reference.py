@@ -58,7 +58,10 @@ class LabelFree(Method):
 
     name, title, family = "label-free", "Label-free bound", "reference"
     equation = "REMOTE iff 1 - p_e(m(x)|x) >= c_e + c_1 (1 - max p_e(.|x)); ranked by max p_e - p_e(m(x))"
-    change = "the server's softmax is temperature-scaled on the calibration samples; no bound on rules that also know m"
+    change = (
+        "the server's softmax is temperature-scaled on the calibration samples. It does not bound rules that also know "
+        "what the client does"
+    )
 
     def fit(self, bench: Bench) -> ReferenceRule:
         """Fit the temperature."""
