@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import call, environment
 
 from l2h.training.checkpoint import load_checkpoint
 
@@ -42,15 +42,25 @@ main()
 """
 
 
+def arguments(recipe: str, out: Path) -> list[str]:
+    return [*COMMON, "--recipe", recipe, *STAGES[recipe], "--out", str(out)]
+
+
+def train(recipe: str, out: Path, *more: str) -> None:
+    """``l2h train`` to its end, in this process: it has not seen the one that was killed."""
+    result = call(*arguments(recipe, out), *more)
+    assert result.status == 0, result.err
+
+
 def start(recipe: str, out: Path, *more: str, file_size: int | None = None) -> subprocess.Popen[str]:
     """``l2h train`` in a process of its own, which may write no file larger than ``file_size`` bytes."""
     program = ["-m", "l2h"] if file_size is None else ["-c", SMALL_DISK, str(file_size)]
     return subprocess.Popen(
-        [sys.executable, *program, *COMMON, "--recipe", recipe, *STAGES[recipe], "--out", str(out), *more],
+        [sys.executable, *program, *arguments(recipe, out), *more],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
+        env=environment(NO_COLOR="1"),
         preexec_fn=listen_to_interrupts,  # noqa: PLW1509 - no threads here
     )
 
@@ -102,7 +112,7 @@ def assert_same_run(one: Path, two: Path) -> None:
 def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None:
     """Killed while the client trains, killed while a fold trains, interrupted while the rejector trains."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert finish(start("default", whole))[0] == 0
+    train("default", whole)
     rng = np.random.default_rng(0)
     client_epochs = sum(row["stage"] == "client" for row in rows(whole))
     rejector_begins = next(i for i, row in enumerate(rows(whole)) if row["stage"] == "rejector")
@@ -118,7 +128,7 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
     assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"
     assert list((broken / "checkpoints").glob("stage-rejector*"))
 
-    assert finish(start("default", broken, "--resume"))[0] == 0
+    train("default", broken, "--resume")
     assert_same_run(whole, broken)
 
 
@@ -126,7 +136,7 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
 def test_paper_recipe_goes_on_after_kill_and_full_disk(tmp_path: Path) -> None:
     """Killed in Algorithm 1, then a disk that takes no checkpoint, then killed again."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert finish(start("paper", whole))[0] == 0
+    train("paper", whole)
     client_epochs = sum(row["stage"] == "client" for row in rows(whole))
 
     process = start("paper", broken)
@@ -148,5 +158,5 @@ def test_paper_recipe_goes_on_after_kill_and_full_disk(tmp_path: Path) -> None:
     more = len(rows(broken)) + 2
     assert stop_when(process, lambda: len(rows(broken)) >= more, signal.SIGKILL) == -signal.SIGKILL
     assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"
-    assert finish(start("paper", broken, "--resume"))[0] == 0
+    train("paper", broken, "--resume")
     assert_same_run(whole, broken)
