@@ -22,11 +22,9 @@ def system() -> HelpSystem:
 
 
 @pytest.fixture(scope="session")
-def folder(system: HelpSystem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(system: HelpSystem, once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """The bundle of the system."""
-    path = tmp_path_factory.mktemp("edge") / "clouds"
-    system.export(path, name="clouds", costs=Costs(c_e=0.1))
-    return path
+    return once("edge", lambda path: system.export(path, name="clouds", costs=Costs(c_e=0.1)))
 
 
 @pytest.fixture(scope="session")

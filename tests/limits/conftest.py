@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
@@ -32,13 +33,13 @@ def make_clock() -> type[Clock]:
 def most_in_a_window() -> Callable[[Sequence[float], float], int]:
     """The most permits in any half-open window of a length, at any offset.
 
-    By brute force in exact arithmetic: some window holds a set of permits exactly if they lie less than the
-    length apart, so it is enough to start one at each permit.
+    In exact arithmetic: some window holds a set of permits exactly if they lie less than the length apart, so it is
+    enough to start one at each permit.
     """
 
     def most(times: Sequence[float], length: float) -> int:
-        exact = [Fraction(t) for t in times]
+        exact = sorted(Fraction(t) for t in times)
         span = Fraction(length)
-        return max((sum(0 <= t - first < span for t in exact) for first in exact), default=0)
+        return max((bisect_left(exact, first + span) - i for i, first in enumerate(exact)), default=0)
 
     return most

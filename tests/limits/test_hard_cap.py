@@ -182,7 +182,7 @@ def first_come(n: int, window: int, cap: int) -> list[bool]:
 
 @pytest.mark.parametrize("with_path", [False, True])
 def test_sixty_four_threads_never_break_the_cap(with_path: bool, tmp_path: Path, most_in_a_window: Checker) -> None:
-    count, per, seconds = 20, 0.05, 3.0
+    count, per, seconds = 20, 0.05, 1.5
     path = tmp_path / "permits" if with_path else None
     with Limiter(RateLimit(count, per=per), pacing=False, path=path) as limiter:
         granted, calls = hammer(limiter, threads=64, seconds=seconds)

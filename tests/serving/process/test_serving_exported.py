@@ -7,10 +7,8 @@ import json
 import numpy as np
 import pytest
 from serving_process import Client, Server, make_key
-from sklearn.tree import DecisionTreeClassifier
 
 import l2h
-from l2h import HelpSystem, Settings, StageSettings
 from l2h.bundle import ServerBundle
 from l2h.cli.app import run
 from l2h.edge import EdgeError
@@ -18,19 +16,8 @@ from l2h.errors import CostError
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    data = l2h.load_dataset("digits", seed=0)
-    X, y = data.X_train[:300], data.y_train[:300]
-    client = DecisionTreeClassifier(max_depth=4, random_state=0).fit(X.reshape(len(X), -1), y)
-    stage = StageSettings(epochs=2, batch=64)
-    settings = Settings(server=stage, rejector=stage, folds=2, copies=1, device="cpu", seed=0)
-    system = HelpSystem(
-        client, "lenet5", settings=settings, server_options={"width": 0.5}, rejector_options={"width": 1}
-    )
-    system.fit(X, y).calibrate(data.X_train[300:500], data.y_train[300:500])
-    folder = tmp_path_factory.mktemp("exported") / "bundle"
-    system.export(folder, name="exported")
-    return folder
+def exported(bundles):
+    return bundles("fused")
 
 
 def test_an_exported_system_is_served(exported, tmp_path):
@@ -38,10 +25,10 @@ def test_an_exported_system_is_served(exported, tmp_path):
     wanted = ServerBundle(exported).run(test)
     with Server(exported, tmp_path / "s") as server:
         for binary in (True, False):
-            reply = Client(server, name="exported").ask(test, binary=binary)
+            reply = Client(server).ask(test, binary=binary)
             assert reply.status == 200, reply.body
             np.testing.assert_allclose(reply.scores, wanted, rtol=1e-4, atol=1e-4)
-        assert server.rows("model, inputs") == [("exported", 64)] * 2
+        assert server.rows("model, inputs") == [("digits", 64)] * 2
 
 
 def test_a_device_sees_whether_its_key_is_taken_and_pays_nothing_for_it(exported, tmp_path):
