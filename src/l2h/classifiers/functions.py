@@ -1,7 +1,5 @@
 """Classifiers that are functions of the user: any callable, and callables that draw their answers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """``as_client``: one interface over whatever model the user has."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Classifiers in ONNX files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from l2h.classifiers.base import Classifier

@@ -1,7 +1,5 @@
 """How a classifier is fed, and how its output becomes labels and log-probabilities: in training and on a device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Classifiers made with scikit-learn."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Classifiers made with torch: modules, TorchScript and exported programs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from l2h.classifiers.base import Classifier

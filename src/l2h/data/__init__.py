@@ -3,8 +3,6 @@
 Importing this package needs numpy alone; the packages that a format needs are imported when it is read.
 """
 
-from __future__ import annotations
-
 from l2h.data.builtin import digits
 from l2h.data.dataset import Dataset
 from l2h.data.load import load_dataset

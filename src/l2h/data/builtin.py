@@ -1,7 +1,5 @@
 """The digits of scikit-learn: small, real, and available without a download."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h.data.dataset import Dataset

@@ -4,8 +4,6 @@ An entry is three files: ``KEY-X.npy``, ``KEY-y.npy`` and, written last, ``KEY.j
 checksums of the arrays. Each appears whole or not at all; an entry that does not match its checksums is rebuilt.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

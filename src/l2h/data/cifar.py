@@ -4,8 +4,6 @@ A pickle can run any code when it is read. These are read with an unpickler that
 containers and refuses everything else.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import tarfile

@@ -1,7 +1,5 @@
 """A dataset: two labelled parts, the names of the classes, and how images may be augmented."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from l2h.data.validate import Array, Labels, check_arrays

@@ -1,7 +1,5 @@
 """A folder of images: ``train/CLASS/*.png`` and ``test/CLASS/*.png``, or ``CLASS/*.png`` to be split."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Decoding of compressed images into one array, several at a time."""
 
-from __future__ import annotations
-
 import io
 import math
 import mmap

@@ -1,7 +1,5 @@
 """Inputs without labels: a file of arrays, an image, or the test part of a data set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``load_dataset``: one function for every format."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """numpy's ``.npz``: ``X_train, y_train, X_test, y_test``, or ``X, y``, and optionally ``class_names``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

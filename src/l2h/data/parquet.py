@@ -4,8 +4,6 @@ Column ``img`` or ``image`` is a struct of ``bytes`` and ``path``, ``label`` or 
 class names are in the schema's ``huggingface`` metadata.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Splits of rows into parts: stratified by class, and the same for the same seed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """SVHN's cropped digits as published: ``train_32x32.mat`` and ``test_32x32.mat``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The checks of samples and labels, in one place for files, arrays and requests alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

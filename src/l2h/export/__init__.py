@@ -1,7 +1,5 @@
 """From a fitted system to a bundle: :func:`export_system` writes one, and compares every file with the original."""
 
-from __future__ import annotations
-
 from l2h.export.errors import ConversionError, ExportError
 from l2h.export.system import export_system
 

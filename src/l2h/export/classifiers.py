@@ -1,7 +1,5 @@
 """A fixed classifier, the client or a server that was not trained here, as a file of a bundle."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The folder of a bundle: written beside its place and moved there in one piece."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What the ONNX models of a bundle compute, as torch modules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

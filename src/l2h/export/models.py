@@ -31,25 +31,15 @@ log = logging.getLogger("l2h")
 
 @dataclass(frozen=True)
 class BundleModels:
-    """The models of a bundle.
+    """The models of a bundle."""
 
-    Attributes:
-        client: the client's file.
-        rejector: the rejectors' model by itself.
-        uses_client: whether the rejectors read the client's answers.
-        fused: whether the device runs the client and the rejectors as one model.
-        server: the server's file; None where there is none.
-        server_part: the names of its input and output.
-        agreement: the largest difference of each file from its original.
-    """
-
-    client: ExportedClassifier
-    rejector: ModelProto
-    uses_client: bool
-    fused: bool
-    server: bytes | None
-    server_part: ServerPart
-    agreement: dict[str, float]
+    client: ExportedClassifier  # the client's file
+    rejector: ModelProto  # the rejectors' model by itself
+    uses_client: bool  # whether the rejectors read the client's answers
+    fused: bool  # whether the device runs the client and the rejectors as one model
+    server: bytes | None  # the server's file; None where there is none
+    server_part: ServerPart  # the names of its input and output
+    agreement: dict[str, float]  # the largest difference of each file from its original
 
     def on_device(self, rejector: ModelProto) -> ModelProto:
         """Return what the device runs for a rejector, float or quantised: with the client where they are fused."""

@@ -1,7 +1,5 @@
 """AlexNet for small images, the paper's server: the input is resized to 64x64 first."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """What the named networks share: a last layer over features, and images as their input."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 from torch import Tensor, nn

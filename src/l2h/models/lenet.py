@@ -1,7 +1,5 @@
 """LeNet-5, the paper's client and rejector."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from l2h.errors import ModelError

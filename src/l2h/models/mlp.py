@@ -1,7 +1,5 @@
 """A multilayer perceptron for tables of numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

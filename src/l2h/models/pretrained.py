@@ -1,7 +1,5 @@
 """Pre-trained weights of vision transformers, from a safetensors file of the user's in one of three layouts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

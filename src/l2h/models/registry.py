@@ -1,7 +1,5 @@
 """Named models: how to build one, and the training settings that suit it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any

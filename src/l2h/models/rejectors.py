@@ -7,8 +7,6 @@ sample: scores ``(r1, r2)`` for LOCAL and REMOTE or, under the priced loss, the 
 A rejector is called as ``rejector(x, view)``; ``view`` is the client's view, which a separate one ignores.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

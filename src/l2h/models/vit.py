@@ -1,7 +1,5 @@
 """A vision transformer written on torch."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

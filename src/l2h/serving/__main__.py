@@ -1,7 +1,5 @@
 """``python -m l2h.serving CONFIG``: the server with its settings as JSON. ``l2h serve`` becomes this process."""
 
-from __future__ import annotations
-
 import sys
 
 from l2h.errors import L2HError

@@ -1,7 +1,5 @@
 """The errors of the server: at its start, and as answers to requests."""
 
-from __future__ import annotations
-
 from l2h.errors import L2HError, SettingsError
 
 

@@ -1,7 +1,5 @@
 """The thread that charges: it takes all requests that wait and has them charged in one transaction."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

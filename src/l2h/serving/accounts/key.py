@@ -4,8 +4,6 @@ The id is public and finds the record. The secret has 256 random bits, so a plai
 slow hash: there is nothing to guess.
 """
 
-from __future__ import annotations
-
 import hashlib
 import secrets
 from dataclasses import dataclass
@@ -21,27 +19,16 @@ ID_LENGTH = 12
 
 @dataclass(frozen=True)
 class Key:
-    """What a store knows of a key.
+    """What a store knows of a key."""
 
-    Attributes:
-        id: public; the ledger and the logs show it.
-        name: whose it is.
-        sha256: of the whole key.
-        created: when, ISO.
-        enabled: false once revoked.
-        admin: may read the metrics.
-        quota: inputs in a period, or None for no bound.
-        rate: inputs per second, or None for no bound.
-    """
-
-    id: str
-    name: str
-    sha256: str
-    created: str
-    enabled: bool = True
-    admin: bool = False
-    quota: Quota | None = None
-    rate: Rate | None = None
+    id: str  # public; the ledger and the logs show it
+    name: str  # whose it is
+    sha256: str  # of the whole key
+    created: str  # when, ISO
+    enabled: bool = True  # false once revoked
+    admin: bool = False  # may read the metrics
+    quota: Quota | None = None  # inputs in a period, or None for no bound
+    rate: Rate | None = None  # inputs per second, or None for no bound
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -1,7 +1,5 @@
 """Keys in a JSON file, which ``l2h keys`` changes and running servers follow."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -8,8 +8,6 @@ the rate still holds over any longer time.
 The clock is the system's monotonic one, the same in all processes. The kernel frees the lock of a process that dies.
 """
 
-from __future__ import annotations
-
 import fcntl
 import math
 import mmap

@@ -6,8 +6,6 @@ counted in the same transaction, which holds the write lock from its first read 
 workers can both take the last input of a period.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

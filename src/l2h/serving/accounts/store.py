@@ -5,8 +5,6 @@ Whoever writes another one, say over PostgreSQL for several hosts, must keep wha
 that share a store see one truth: no quota and no rate is exceeded because two of them ask at the same time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -15,27 +13,16 @@ from l2h.serving.accounts.key import Key
 
 
 class Charge(NamedTuple):
-    """What a request costs, and who pays.
+    """What a request costs, and who pays."""
 
-    Attributes:
-        key: who pays.
-        request_id: of the request, for the ledger.
-        idempotency_key: the same for all repeats of one request; None where the caller sent none.
-        fingerprint: tells requests with the same idempotency key apart; None without such a key.
-        model: its name.
-        version: of the model.
-        inputs: counted against the quota.
-        units: the price.
-    """
-
-    key: Key
-    request_id: str
-    idempotency_key: str | None
-    fingerprint: bytes | None
-    model: str
-    version: str
-    inputs: int
-    units: int
+    key: Key  # who pays
+    request_id: str  # of the request, for the ledger
+    idempotency_key: str | None  # the same for all repeats of one request; None where the caller sent none
+    fingerprint: bytes | None  # tells requests with the same idempotency key apart; None without such a key
+    model: str  # its name
+    version: str  # of the model
+    inputs: int  # counted against the quota
+    units: int  # the price
 
 
 #: What became of a charge; only the first of them wrote a row. "repeated": the same request was charged before, may be
@@ -44,17 +31,11 @@ Outcome = Literal["charged", "repeated", "conflict", "over_quota", "store_down"]
 
 
 class ChargeResult(NamedTuple):
-    """The outcome of a charge.
+    """The outcome of a charge."""
 
-    Attributes:
-        outcome: what became of it.
-        quota_left: with "over_quota", inputs that the quota still has.
-        retry_after: with "over_quota", seconds until the next period.
-    """
-
-    outcome: Outcome
-    quota_left: int = 0
-    retry_after: float = 1.0
+    outcome: Outcome  # what became of it
+    quota_left: int = 0  # with "over_quota", inputs that the quota still has
+    retry_after: float = 1.0  # with "over_quota", seconds until the next period
 
 
 class KeyStore(Protocol):

@@ -30,27 +30,16 @@ class LoadError(L2HError, RuntimeError):
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a server did under load.
+    """What a server did under load."""
 
-    Attributes:
-        seconds: measured, after the warm-up.
-        connections: at a time.
-        requests: answered with 200.
-        inputs_per_request: the same in all of them.
-        requests_per_second: of those answered with 200.
-        inputs_per_second: the inputs of those.
-        statuses: answers by HTTP status; "0" for connections that broke.
-        latency_ms: percentiles of the requests answered with 200: ``p50``, ``p90``, ``p99``, ``max``.
-    """
-
-    seconds: float
-    connections: int
-    requests: int
-    inputs_per_request: int
-    requests_per_second: float
-    inputs_per_second: float
-    statuses: dict[str, int]
-    latency_ms: dict[str, float]
+    seconds: float  # measured, after the warm-up
+    connections: int  # at a time
+    requests: int  # answered with 200
+    inputs_per_request: int  # the same in all of them
+    requests_per_second: float  # of those answered with 200
+    inputs_per_second: float  # the inputs of those
+    statuses: dict[str, int]  # answers by HTTP status; "0" for connections that broke
+    latency_ms: dict[str, float]  # percentiles of the requests answered with 200: ``p50``, ``p90``, ``p99``, ``max``
 
 
 def measure_load(

@@ -1,7 +1,5 @@
 """A server started for a measurement, and what bounds it: the model alone."""
 
-from __future__ import annotations
-
 import re
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """Measure what ``l2h bench serve`` names: a running server, or a bundle that a server is started for."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The application: what answers which path. It is a plain ASGI callable, since the path to infer must cost little."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

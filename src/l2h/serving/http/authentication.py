@@ -1,7 +1,5 @@
 """Whose request it is: the key in the ``Authorization`` header, compared in constant time."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 

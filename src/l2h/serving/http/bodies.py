@@ -1,7 +1,5 @@
 """Reading the body of a request, within bounds of size, time and memory."""
 
-from __future__ import annotations
-
 import asyncio
 import zlib
 from collections.abc import MutableMapping

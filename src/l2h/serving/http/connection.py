@@ -1,7 +1,5 @@
 """Connections within bounds: uvicorn's, limited in number, in the size of headers, and in the wait for a slow peer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

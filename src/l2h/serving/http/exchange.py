@@ -1,7 +1,5 @@
 """One request and its answer: its id, the headers that every answer has, and its line in the log."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """A request to infer, from its headers to its answer: who asks, whether it can be taken, and what it costs."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 

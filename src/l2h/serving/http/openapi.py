@@ -1,7 +1,5 @@
 """The description of the server for programs: OpenAPI 3.1, exact for the model in use."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import l2h

@@ -5,8 +5,6 @@ requests do come together (recent calls held several) does it wait for more of t
 interpreter's lock is free while the model computes.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

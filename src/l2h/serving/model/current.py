@@ -1,7 +1,5 @@
 """The model in use, and its replacement by a new one while requests go on."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The model as the protocol describes it: what it takes, what it gives, and the bytes of an answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How long the model takes: measured at the start, corrected while it runs, and used to estimate the wait."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

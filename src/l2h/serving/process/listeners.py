@@ -1,7 +1,5 @@
 """Sockets at one port, one per worker. The kernel distributes the connections among them."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """Logs as JSON lines on stderr: what the server does, and a line for every request. Never a key or a payload."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

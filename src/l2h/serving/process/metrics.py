@@ -1,7 +1,5 @@
 """What Prometheus reads. Each worker writes its own files in a shared folder; the worker that is asked adds them up."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """All parts of one worker, put together."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The process that ``l2h serve`` is: it binds the port, prepares the accounts, and keeps the workers alive."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Noticing that a file has changed, without reading it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 Signature = tuple[int, int, int, int] | None

@@ -4,8 +4,6 @@ It is started by :mod:`l2h.serving.process.supervisor`, which holds the other en
 closes, the supervisor has ended, and the worker stops as if told to.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
