@@ -49,9 +49,8 @@ def grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor,
     x = x.contiguous(memory_format=torch.channels_last)
     shared = True
     for name, layer in _layers(trunk):
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
         if isinstance(layer, nn.Conv2d):
+            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
             if shared or nets <= len(x) or not x.is_cuda:
                 x = F.conv2d(
                     x,
@@ -68,6 +67,7 @@ def grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor,
             # (n, R * channels, H, W) to (R, n, channels * H * W)
             x = x.unflatten(1, (nets, -1)).flatten(2).transpose(0, 1)
         elif isinstance(layer, nn.Linear):
+            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
             x = x @ weight.transpose(1, 2)
             x = x if bias is None else x + bias[:, None]
         else:

@@ -72,6 +72,10 @@ class Stage(ABC):
     What an epoch draws at random depends only on the seed, on the stage's ``draws`` and on the number of the epoch, so
     a stage that is restored after any epoch continues as if it had never stopped. ``draws`` is the name of the stage,
     or the name of another stage whose draws, such as the order of the samples, it repeats.
+
+    Attributes:
+        steps: steps per epoch.
+        all_steps: steps of all epochs together.
     """
 
     def __init__(self, name: str, settings: StageSettings, samples: int, draws: str | None = None) -> None:
@@ -79,16 +83,8 @@ class Stage(ABC):
         self.draws = draws or name
         self.settings = settings
         self.samples = samples
-
-    @property
-    def steps(self) -> int:
-        """Steps per epoch."""
-        return math.ceil(self.samples / self.settings.batch)
-
-    @property
-    def all_steps(self) -> int:
-        """Steps of all epochs together."""
-        return self.settings.epochs * self.steps
+        self.steps = math.ceil(samples / settings.batch)
+        self.all_steps = settings.epochs * self.steps
 
     @abstractmethod
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
