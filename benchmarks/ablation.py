@@ -1,4 +1,4 @@
-"""What the default rejector's gain comes from: one thing at a time taken away or put in, everything else the same.
+"""Measure what the default rejector's gain comes from: each variant removes or adds one thing and keeps the rest.
 
     python benchmarks/ablation.py --dataset digits --seeds 5 --out results/ablation-digits.csv
     python benchmarks/ablation.py --dataset DATA/cifar10 --limit 10000 --server lenet5 --option server.width=4 \
@@ -6,8 +6,8 @@
         --seeds 3 --out results/ablation-cifar10.csv
     (and once more with --client-knows, for a client that was fitted to the rejector's samples)
 
-A row a variant and seed: mean risk over the grid of prices, frontier gain, accuracy of the student where there is one,
-multiply-adds. Rows are written as they are measured.
+The CSV file has one row per variant and seed: mean risk over the grid of prices, frontier gain, accuracy of the student
+if there is one, multiply-adds. Rows are written as they are measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/methods.md anew: the property table, and what the methods say of themselves.
+"""Write the generated parts of docs/methods.md: the property table, and how each method describes itself.
 
 python benchmarks/methods_page.py
 """
@@ -15,13 +15,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
 
 
 def page(text: str) -> str:
-    """The text with its generated parts as they should be."""
+    """Return the text with its generated parts replaced by the present ones."""
     everything = methods.get(methods.known())
     for name, part in (("properties", property_table(everything)), ("methods", method_list(everything))):
         pattern = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
-        text, found = re.subn(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.DOTALL)
-        if found != 1:
-            raise SystemExit(f"{PAGE} has {found} parts named {name}: expected one")
+        text, count = re.subn(pattern, lambda m, part=part: m[1] + part + m[2], text, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"{PAGE} has {count} parts named {name}: expected one")
     return text
 
 

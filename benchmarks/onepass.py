@@ -1,10 +1,10 @@
-"""One pass over all cells of the paper's trade-off figure and cost table, against a plain loop for each cell.
+"""Time one pass over all cells of the paper's trade-off figure and cost table, against a plain loop for each cell.
 
     python benchmarks/onepass.py --out results/paper/onepass
 
-By recipe `paper`: batch 16, AlexNet server, LeNet-5 rejectors, momentum SGD. Times are measured in one run, after a
-warm-up, over some hundred steps. Writes onepass.csv (a row a number of rejectors: milliseconds a step, peak memory),
-onepass.png, and prints what a step of the 54 cells costs in one pass and cell by cell.
+The recipe is `paper`: batch 16, AlexNet server, LeNet-5 rejectors, momentum SGD. Times are measured in one run, after a
+warm-up, over some hundred steps. Writes onepass.png and onepass.csv, which has one row per number of rejectors:
+milliseconds per step and peak memory. Prints what a step of the 54 cells costs in one pass and cell by cell.
 """
 
 from __future__ import annotations

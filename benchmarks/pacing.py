@@ -1,8 +1,8 @@
-"""What pacing gains over first come, first served under the same hard cap, and what the limiter costs a call.
+"""Measure what pacing gains over first come, first served under one hard cap, and what the limiter costs per call.
 
     python benchmarks/pacing.py [--seeds 20] [--hours 6]
 
-Each stream has its own pattern of arrivals; every policy has the same budget of 100 in any sliding hour and
+Each stream has its own pattern of arrivals. Every policy has the same budget of 100 in any sliding hour, and
 never asks where nothing is expected to be saved. The optimum knows the whole stream of scores in advance.
 Needs scipy.
 """

@@ -1,12 +1,12 @@
-"""Our server beside MLServer and the model alone, and an answer on the device beside its model calls; in one run.
+"""Compare our server with MLServer and the model alone, and an answer on the device with its model calls, in one run.
 
     python benchmarks/serving.py --out results/serving --mlserver .venv-mlserver/bin/python
 
-A LeNet-5 on 32x32 images behind both servers, 64 connections, one image per request; ours with a key, ledger, metrics
-and batching on. Then an AlexNet of 57 million weights behind ours, beside onnxruntime alone at its best batch size. At
-last a local answer of the edge client beside the one call of its LeNet and rejector in one graph. All come in turn,
-several rounds of each, and the median round counts. The load is that of `l2h bench serve`. Writes serving.csv and
-prints the ratios.
+First both servers run a LeNet-5 on 32x32 images, with 64 connections and one image per request. Ours has a key, ledger,
+metrics and batching on. Then ours runs an AlexNet of 57 million weights, compared with onnxruntime alone at its best
+batch size. At last a local answer of the edge client is compared with the one call of its LeNet and rejector in one
+graph. All take turns for several rounds, and the median round counts. The load is that of `l2h bench serve`. Writes
+serving.csv and prints the ratios.
 """
 
 from __future__ import annotations
