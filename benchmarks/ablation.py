@@ -44,7 +44,7 @@ class NoStudent(PricedAttached):
 
 
 class Bits(PricedAttached):
-    """The heads learn 0/1 outcomes, from honest samples alone."""
+    """The heads learn 0/1 outcomes, from held-out samples alone."""
 
     name = "0/1 targets, honest samples"
 
@@ -57,7 +57,7 @@ class Bits(PricedAttached):
 
 
 class HonestOnly(PricedAttached):
-    """Soft targets, but none of the samples the server was fitted to; more changed copies of the others instead."""
+    """Soft targets without the samples that the server was fitted to; more augmented copies of the others instead."""
 
     name = "honest samples alone"
 

@@ -3,8 +3,8 @@
     python benchmarks/bounded.py runs/seed-0 runs/seed-1 ... --out results/bounded-digits
 
 Writes bounded.csv and bounded.png. The CSV file has one row per bound and rule: realised rate and accuracy, mean and
-standard error over the runs. The rules are: the threshold, the paper's stochastic rule, and asking at random. Each is calibrated on the
-run's calibration samples and measured on its test set.
+standard error over the runs. The rules are the threshold, the paper's stochastic rule, and asking at random. Each is
+calibrated on the run's calibration samples and measured on its test set.
 """
 
 from __future__ import annotations
