@@ -25,8 +25,8 @@ from sklearn.isotonic import IsotonicRegression
 from l2h import metrics
 from l2h.costs import Costs, generalized_loss
 from l2h.decision import Judgement
+from l2h.experiments.compare.comparing import GRID_1, GRID_E
 from l2h.experiments.compare.seed import make_bench
-from l2h.experiments.comparing import GRID_1, GRID_E
 from l2h.experiments.overrides import make_settings, parse_options
 from l2h.experiments.plan import Plan, digits_plan, divide, load_data
 from l2h.losses import priced_losses

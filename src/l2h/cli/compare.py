@@ -105,7 +105,7 @@ def compare(options: CompareOptions) -> None:
     """
     from l2h.cli.console import log
     from l2h.cli.output import print_json
-    from l2h.experiments.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
+    from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
     from l2h.report import write_comparison
 
     if options.seeds < 1:
