@@ -50,8 +50,8 @@ def train_on_pool(specs: list[RejectorSpec], kind: str, settings: StageSettings)
 
 
 def assert_same_rejector(batch: RejectorBatch, i: int, alone: RejectorBatch, atol: float, what: str) -> None:
-    for name, tensor in alone.tensors().items():
-        expected, found = tensor[0].detach(), batch.tensors()[name][i].detach()
+    for name, tensor in alone.state_dict().items():
+        expected, found = tensor[0].detach(), batch.state_dict()[name][i].detach()
         # Relative where weights are large: under the paper's loss they run away, as they would alone.
         difference = float((found - expected).abs().max()) / max(1.0, float(expected.abs().max()))
         assert difference <= atol, f"{what}: {name} differs by {difference}"

@@ -149,10 +149,10 @@ def test_loaded_weights_decide_anew_whether_to_group() -> None:
     one_scaling = [make("separate", shape, seed, view) for seed in range(REJECTORS)]
     several = [make("separate", shape, 10 + seed, view, shift=20.0 * seed) for seed in range(REJECTORS)]
     rejectors = batch_of(one_scaling)
-    rejectors.load(batch_of(several).tensors())
+    rejectors.load_state_dict(batch_of(several).state_dict())
     assert not rejectors.grouped
     assert_as_alone(rejectors, several, x, view)
-    rejectors.load(batch_of(one_scaling).tensors())
+    rejectors.load_state_dict(batch_of(one_scaling).state_dict())
     assert rejectors.grouped
     assert_as_alone(rejectors, one_scaling, x, view)
 
@@ -197,8 +197,8 @@ def test_groups_train_as_each_alone(kind: str) -> None:
     assert together.grouped
     for i in (0, 1):
         alone = train([i])
-        for name, tensor in alone.tensors().items():
-            difference = float((together.tensors()[name][i] - tensor[0]).detach().abs().max())
+        for name, tensor in alone.state_dict().items():
+            difference = float((together.state_dict()[name][i] - tensor[0]).detach().abs().max())
             assert difference <= 1e-5 * max(1.0, float(tensor.detach().abs().max())), name
 
 
