@@ -200,8 +200,10 @@ class Policy:
         assert self._limit.fraction is not None
         saving = self._calibrated(which).saving(costs)
         confidence = self._limit.confidence
-        if (self._rule or ("threshold" if confidence is None else "guaranteed")) == "threshold":
+        rule = self._rule or ("threshold" if confidence is None else "guaranteed")
+        if rule == "threshold":
             return limits.threshold_for(saving, self._limit.fraction)
+        assert rule == "guaranteed", f"rule {rule!r} has no threshold"
         return limits.guaranteed_threshold(saving, self._limit.fraction, 0.95 if confidence is None else confidence)
 
     def _make_terms(self, costs: Costs | None, which: int | None) -> Terms:
