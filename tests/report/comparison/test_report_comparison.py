@@ -117,8 +117,8 @@ def test_headline_says_the_opposite_when_the_default_is_worst() -> None:
     assert max(learned, key=learned.__getitem__) == DEFAULT
     best = min(learned, key=learned.__getitem__)
     opening, field, confidence, *_ = sentences = comparison_headline(made)
-    assert f"{len(learned) - 1} of the {len(learned) - 1} other learned methods being lower" in opening
-    assert f"the lowest is {best} with {learned[best]:.4f}, {learned[DEFAULT] - learned[best]:.4f} less" in opening
+    assert f"{len(learned) - 1} of the {len(learned) - 1} other learned methods are lower" in opening
+    assert f"The lowest is {best} with {learned[best]:.4f}, {learned[DEFAULT] - learned[best]:.4f} less" in opening
     assert "more than its standard error" in opening
     assert "the lowest of the" not in opening.split(";")[0]
     beaten = [p["a"] for p in made["pairs"] if p["b"] == DEFAULT and p["high"] < 0 and p["a"] not in REFERENCES]

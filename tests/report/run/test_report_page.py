@@ -51,9 +51,9 @@ def test_sections_stand_in_the_order_of_reading(full: tuple[Report, Page]) -> No
     _, found = full
     assert [text for tag, text in found.headings if tag == "h1"] == ["A title"]
     assert [text for tag, text in found.headings if tag == "h2"] == [
-        "Risk beside every baseline",
+        "Risk compared with every baseline",
         "Accuracy for every reject rate",
-        "Who is right where",
+        "Accuracy on the inputs kept and sent",
         "Images kept and sent",
         "Reject rate per class",
         "Calibration of the heads",
@@ -89,7 +89,7 @@ def test_risk_and_contrastive_tables_hold_every_number(full: tuple[Report, Page]
 
 def test_verdict_comes_before_everything_with_its_numbers(full: tuple[Report, Page]) -> None:
     report, found = full
-    opening = found.text[: found.text.index("Risk beside every baseline")]
+    opening = found.text[: found.text.index("Risk compared with every baseline")]
     assert re.search("asking (may )?pay|does not pay", opening)
     values = [f"{v:.4f}" for v in (report.risk.system, report.risk.best_trivial, report.risk.confidence)]
     values += [f"{v:.1%}" for v in (report.reject_rate, *report.accuracy.values())]

@@ -1,4 +1,4 @@
-"""The terminal tables: their numbers, and a verdict that is honest in both directions."""
+"""The terminal tables: their numbers, and a verdict that tells wins and losses alike."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_verdict_flips_with_the_sign_of_the_difference() -> None:
     assert verdict(good).pays
     assert not verdict(bad).pays
     share = 1 - good.risk.system / good.risk.best_trivial
-    assert f"asking pays: {100 * share:.1f}% below the best trivial rule" in printed(risk_table(good))
+    assert f"asking pays: the risk is {100 * share:.1f}% below the best trivial rule" in printed(risk_table(good))
     assert "does not pay at these prices" in printed(risk_table(bad))
     assert "asking pays" not in printed(risk_table(bad))
 
@@ -136,7 +136,7 @@ def test_verdict_names_the_rule_that_wins() -> None:
     cheap = make_report(skill=0.0, rate=0.5, costs=Costs(c_e=0.0), confidence=False)
     assert str(verdict(dear)).startswith("asking does not pay at these prices")
     assert "(never ask)" in str(verdict(dear))
-    assert str(verdict(cheap)).startswith("keeping inputs local does not pay at these prices")
+    assert str(verdict(cheap)).startswith("answering locally does not pay at these prices")
     assert "(always ask)" in str(verdict(cheap))
 
 

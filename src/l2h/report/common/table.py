@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells side by side; ``kind`` is "best", "beyond" (what no device can have), "default" or empty."""
+    """Cells side by side; ``kind`` is "best", "beyond" (no device can do this), "default" or empty."""
 
     cells: list[Cell]
     kind: str = ""

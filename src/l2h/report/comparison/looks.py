@@ -1,4 +1,4 @@
-"""How each method is drawn in every plot of a comparison, and the legend that says so."""
+"""The look of each method in every plot of a comparison, and the legend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from l2h.report.comparison.model import MethodRow, groups
 Look = dict[str, Any]  # keywords of ``Axes.plot``
 
 NAME = 22  # letters of a method's name that are drawn
-# One colour per group; its methods are told apart by dash and marker, so that nothing hangs on a shade.
+# One colour per group; its methods are told apart by dash and marker, not by shade.
 _COLOURS = {"ours": SYSTEM, "learned": SERVER, "confidence": CONFIDENCE, "trivial": MUTED, "reference": INK}
 _HEADINGS = {
     "ours": "ours",
     "learned": "other learned",
     "confidence": "confidence",
     "trivial": "trivial",
-    "reference": "what no device knows",
+    "reference": "references",
 }
 _DASHES: tuple[Any, ...] = (
     "-",

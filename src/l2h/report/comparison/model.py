@@ -34,8 +34,9 @@ class MethodRow:
         risk: mean over the grid, with its spread over seeds.
         gain: frontier gain; ``None`` where there is none.
         sent: mean share of the inputs sent.
-        versus: its risk less the default's; ``None`` for the default.
-        record: prices at which the default clearly wins, is not separated, clearly loses; ``None`` for the default.
+        versus: its risk minus the default's; ``None`` for the default.
+        record: number of prices at which the default clearly wins, neither clearly wins, and the default clearly
+            loses; ``None`` for the default.
         best: whether no method but the references has a lower risk.
     """
 
@@ -52,12 +53,12 @@ class MethodRow:
 
     @property
     def beyond(self) -> bool:
-        """It looks at what no device knows."""
+        """Whether it uses information that no device has."""
         return self.group == REFERENCE
 
     @property
     def ordinary(self) -> bool:
-        """It is neither trivial nor a reference; those may lie so far off that scales are chosen without them."""
+        """Whether it is neither trivial nor a reference; those may lie far off, so scales are chosen without them."""
         return self.group not in ("trivial", REFERENCE)
 
 
@@ -69,7 +70,7 @@ class ComparisonView:
         prices: for each ``c_1`` its values of ``c_e``, rising.
         cells: by method and price.
         pairs: the mean over the grid of ``risk(a) - risk(b)`` by ``(a, b)``.
-        against: the risk of a method less the default's by method and price; the default itself is left out.
+        against: the risk of a method minus the default's by method and price; the default itself is left out.
         rows: every method, the lowest mean risk first and the references after all others.
         default: the row of the default; ``None`` where it was not run.
     """

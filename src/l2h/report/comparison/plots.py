@@ -21,9 +21,9 @@ _BAND: dict[str, Any] = {"color": SYSTEM, "alpha": 0.2, "linewidth": 0}
 
 
 def plot_frontiers(comparison: Values) -> Figure:
-    """Draw joint accuracy against the share sent for every method, and below it the same less the default's.
+    """Draw joint accuracy against the share sent for every method, and below it the difference from the default.
 
-    A method that ranks nothing is shown by the points at which it works.
+    A method that does not rank the inputs is shown by its operating points.
     """
     rows = ComparisonView(comparison).rows
     looks = method_looks(rows)
@@ -36,7 +36,7 @@ def plot_frontiers(comparison: Values) -> Figure:
     top, bottom = axes[0], axes[-1]
     for row in rows:
         _curve(top, *curves[row.name], looks[row.name], row.name in frontiers)
-    titled(top, "Accuracy bought by asking", "", "accuracy of the two together")
+    titled(top, "Accuracy gained by asking", "", "joint accuracy")
     grid_lines(top)
     if ours is not None:
         base, sem = curves[ours][1], frontiers[ours]["sem"]
@@ -47,14 +47,13 @@ def plot_frontiers(comparison: Values) -> Figure:
             x, y = curves[row.name]
             if len(x) < 3:
                 continue
-            less = 100 * (y - np.interp(x, rate, base))
-            _curve(bottom, x, less, looks[row.name], len(x) == len(rate))
+            more = 100 * (y - np.interp(x, rate, base))
+            _curve(bottom, x, more, looks[row.name], len(x) == len(rate))
             if row.ordinary:
-                extent.append(less)
+                extent.append(more)
         bottom.fill_between(rate, -100 * spread, 100 * spread, **_BAND)
         _limits(bottom, extent)
-        title = "The same less the accuracy of the default, in percentage points"
-        titled(bottom, title, "", "points more than the default")
+        titled(bottom, "Difference from the default, in percentage points", "", "points above the default")
         grid_lines(bottom)
     top.set_xlim(-0.015, 1.015)
     percent_axis(top.yaxis, bottom.xaxis)
@@ -65,9 +64,9 @@ def plot_frontiers(comparison: Values) -> Figure:
 
 
 def plot_risk_grid(comparison: Values) -> Figure:
-    """Draw mean risk against c_e, a panel for each c_1, and below it the same less the default's.
+    """Draw mean risk against c_e, a panel for each c_1, and below it the difference from the default.
 
-    Where there is one c_e only, a point with its standard error for each method.
+    With a single c_e, every method is one point with its standard error.
     """
     view = ComparisonView(comparison)
     grid, rows, paired = view.prices, view.rows, view.default is not None
@@ -88,7 +87,7 @@ def plot_risk_grid(comparison: Values) -> Figure:
         if paired:
             lower = axes[(band * deep + 1) * across + column]
             _risk_differences(lower, view, looks, prices)
-            titled(lower, "", "c_e, price of a request", "" if column else "risk less the default's")
+            titled(lower, "", "c_e, price of a request", "" if column else "risk minus the default's")
             if not column:
                 remark(lower, "filled: the interval excludes 0", loc="left", fontsize=9, pad=None)
     for ax in axes:
@@ -98,7 +97,7 @@ def plot_risk_grid(comparison: Values) -> Figure:
 
 
 def plot_pairs(comparison: Values) -> Figure:
-    """Draw who beats whom: the risk of the row's method less the column's, dots where the interval excludes 0."""
+    """Draw the risk of each row's method minus the column's, with a dot where the interval excludes 0."""
     view = ComparisonView(comparison)
     rows, n = view.rows, len(view.rows)
     pairs = [[view.pairs.get((a.name, b.name)) for b in rows] for a in rows]
@@ -131,7 +130,7 @@ def plot_pairs(comparison: Values) -> Figure:
     ax.tick_params(length=0, labelsize=9)
     for side in ax.spines.values():
         side.set_visible(False)
-    titled(ax, "Risk of the row less the column's", pad=26)
+    titled(ax, "Risk of the row's method minus the column's", pad=26)
     extend = "both" if np.nanmax(np.abs(values), initial=0.0) > limit else "neither"
     bar = figure.colorbar(image, ax=ax, orientation="horizontal", shrink=0.6, aspect=30, pad=0.02, extend=extend)
     bar.ax.tick_params(labelsize=9)
@@ -141,7 +140,7 @@ def plot_pairs(comparison: Values) -> Figure:
 
 
 def _frontier(comparison: Values, name: str, rate: Floats) -> tuple[Floats, Floats]:
-    """Share sent and accuracy of a method: its frontier, or else the points at which it works."""
+    """Share sent and accuracy of a method: its frontier, or else its operating points."""
     frontier = comparison["frontiers"]["methods"].get(name)
     if frontier:
         return rate, np.asarray(frontier["mean"], dtype=np.float64)
@@ -209,7 +208,7 @@ def _risk_points(view: ComparisonView) -> Figure:
             if row.default:
                 ax.axvline(risk["mean"], color=look["color"], linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         grid_lines(ax, "y")
-        titled(ax, f"c_1 = {c_1:g}, c_e = {c_e:g}", "risk ± standard error: less is better")
+        titled(ax, f"c_1 = {c_1:g}, c_e = {c_e:g}", "risk ± standard error: lower is better")
     axes[0].set_yticks(range(len(rows)), [plain(row.name, NAME) for row in rows])
     axes[0].invert_yaxis()
     for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
@@ -226,7 +225,7 @@ def _limits(ax: Axes, extent: Sequence[Floats]) -> None:
 
 
 def _limit(values: Floats, rows: Sequence[MethodRow]) -> float:
-    """The end of the colour scale: the trivial and the references would bleach all else."""
+    """The end of the colour scale; trivial methods and references would make all others look alike."""
     inner = [i for i, row in enumerate(rows) if row.ordinary]
     for some in (values[np.ix_(inner, inner)], values):
         known = np.abs(some[np.isfinite(some)])

@@ -14,16 +14,16 @@ _NAME = 22  # letters of a method's name that are shown in the terminal
 
 
 def comparison_table(comparison: Values) -> TextTable:
-    """Return every method's means over the grid, the lowest risk first, the references last, the best marked."""
+    """Return the means of every method over the grid: lowest risk first, references last, the best marked."""
     note = (
-        f"vs default: risk less that of {one_line(comparison['default'])}; w/t/l: prices at which the default clearly "
-        f"wins, is not separated, clearly loses; {interval_note(comparison)}"
+        f"vs default: risk minus that of {one_line(comparison['default'])}; w/t/l: number of prices at which the "
+        f"default clearly wins, neither clearly wins, the default clearly loses; {interval_note(comparison)}"
     )
     prices, seeds = len(comparison["costs"]), len(comparison["seeds"])
     columns = [
         *headings("method", "risk ± s.e." if seeds > 1 else "risk", "sent"),
         Column("frontier gain", "gain"),
-        Column("risk less the default's", "vs default"),
+        Column("risk minus the default's", "vs default"),
         Column("wins / ties / losses", "w/t/l"),
     ]
     rows = []
@@ -45,9 +45,9 @@ def comparison_table(comparison: Values) -> TextTable:
 
 
 def grid_tables(comparison: Values, figure: str = "risk") -> list[TextTable]:
-    """Return a table for each ``c_1``, the lowest but the references bold.
+    """Return a table for each ``c_1``, the lowest value at each price in bold (references excluded).
 
-    Methods for which the figure is nowhere known are left out.
+    Methods without this figure are left out.
     """
     view, tables = ComparisonView(comparison), []
     for c_1, c_es in view.prices.items():
@@ -68,12 +68,12 @@ def grid_tables(comparison: Values, figure: str = "risk") -> list[TextTable]:
             rows.append(Row([_name(row.name), *cells], _kind(row)))
         columns = [*headings("method"), *(Column(f"c_e = {c_e:g}", f"c_e={c_e:g}") for c_e in c_es)]
         if rows:
-            tables.append(TextTable(f"Risk at c_1 = {c_1:g}", columns, rows, marks="the lowest but for the references"))
+            tables.append(TextTable(f"Risk at c_1 = {c_1:g}", columns, rows, marks="the lowest, references excluded"))
     return tables
 
 
 def property_table(methods: Sequence[Values]) -> TextTable:
-    """Return the four properties of the paper's table; a star where that table says otherwise, told below."""
+    """Return the four properties of the paper's table; a star and a note where that table says otherwise."""
     rows, notes = property_rows(methods)
     columns = [*headings("method"), *(Column(name, justify="center") for name in PROPERTIES.values())]
     cells = [texts(_name(method), *answers) for method, answers in rows]
@@ -95,7 +95,7 @@ def size_table(methods: Sequence[Values]) -> TextTable:
     """Return what each method decides with: its parameters, its computation and its training."""
     keys = ("parameters", "multiply_adds", "steps")
     rows = [texts(method["name"], *(_count(method[key]) for key in keys)) for method in methods]
-    return TextTable("", headings("method", "parameters", "multiply-adds an input", "training steps"), rows)
+    return TextTable("", headings("method", "parameters", "multiply-adds per input", "training steps"), rows)
 
 
 def _name(name: str, suffix: str = "") -> Cell:

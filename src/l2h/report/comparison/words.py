@@ -1,4 +1,4 @@
-"""What a comparison of methods says in sentences, for the terminal and the page."""
+"""What a comparison of methods says in words, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LISTED = 4  # lost prices named one by one in a sentence
 
 
 def comparison_headline(comparison: Values) -> list[str]:
-    """Return what the numbers say of the default method, in sentences; the losses as plainly as the wins.
+    """Return sentences about the default method, which state its losses as plainly as its wins.
 
     "Clearly" means that the paired bootstrap interval excludes 0.
     """
@@ -34,7 +34,7 @@ def comparison_headline(comparison: Values) -> list[str]:
     sentences.append(_losses(view, [row.name for row in others]))
     beyond = ", ".join(f"{row.name} {number(row.risk['mean'])}" for row in view.rows if row.beyond)
     if beyond:
-        sentences.append(f"For scale, the mean risk of rules that know what no device knows: {beyond}.")
+        sentences.append(f"For reference, the mean risk of rules that use information no device has: {beyond}.")
     return [sentence for sentence in sentences if sentence]
 
 
@@ -47,13 +47,13 @@ def standing(comparison: Values) -> str:
 
 
 def interval_note(comparison: Values) -> str:
-    """How the intervals were made."""
+    """Return how the intervals were made."""
     bootstrap, seeds = comparison["bootstrap"], len(comparison["seeds"])
     sets = "one test set for all seeds" if bootstrap["test_set"] == "shared" else "a test set of its own for each seed"
     where = "the test set" if seeds == 1 else sets
     return (
         f"{bootstrap['confidence']:.0%} intervals from a paired bootstrap, {bootstrap['draws']:,} draws, {where}; "
-        "none is corrected for the number of comparisons"
+        "not corrected for the number of comparisons"
     )
 
 
@@ -78,7 +78,7 @@ def _rank(comparison: Values, ours: MethodRow, usable: list[MethodRow]) -> str:
         sem = ours.risk["sem"]
         within = "" if sem is None else f", {'within' if behind <= sem else 'more than'} its standard error"
         return (
-            f"{opening}, {better} of the {len(others)} other {family} methods being lower; the lowest is {rival.name} "
+            f"{opening}; {better} of the {len(others)} other {family} methods are lower. The lowest is {rival.name} "
             f"with {number(rival.risk['mean'])}, {number(behind)} less{within} ({_clear(rival.versus)})."
         )
     if rival.risk["mean"] <= risk + SAME:

@@ -33,7 +33,7 @@ from l2h.report.paper.plots import DASHES, LABEL, Curve, require_some
 _STYLES = {"paper": (SERVER, "s", 5.4), "bounded": (CLIENT, "^", 5.0), "ours": (SYSTEM, "o", 3.8)}
 # For curves whose style is none of these. Smaller markers are drawn above the larger ones.
 _OTHERS = ((CONFIDENCE, "D", 4.2), (LABEL_FREE, "v", 5.0), (INK, "P", 4.6), (MUTED, "X", 4.6))
-_SAME = 0.01  # points of a curve nearer than this in share sent and accuracy are drawn as one
+_SAME = 0.01  # points of a curve closer than this in share sent and accuracy are drawn as one
 
 Look = tuple[str, str, float]  # colour, marker and its size
 
@@ -48,8 +48,8 @@ def plot_tradeoff(
 
     Args:
         curves: mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
-            "paper", "bounded" and "ours", which chooses the colour. The line tells c_1. Where a curve stays on one
-            place for several c_e, its marker grows with their number.
+            "paper", "bounded" and "ours", which chooses the colour. The dashes tell c_1. Where several c_e of a curve
+            fall on one point, its marker grows with their number.
         client: accuracy of the client alone, or one by the data set's name.
         server: accuracy of the server alone, or one by the data set's name.
 
@@ -80,10 +80,10 @@ def plot_tradeoff(
         bottom.set_ylim(-0.04, 1.04)
         top.margins(y=0.09)
         price_ticks(bottom, _c_es(mine))
-        y = "" if k else "accuracy of the two together"
+        y = "" if k else "joint accuracy"
         titled(top, plain(dataset), "reject rate (share of inputs sent)", y)
         if several:
-            remark(top, "larger: several c_e on one place")
+            remark(top, "larger marker: several c_e at one point")
         titled(bottom, "", "c_e, price of a request", "" if k else "reject rate")
     handles = [legend_line(**_line((INK, "o", 3.8), i)) for i in range(len(c_1s))]
     _legend(figure, looks, handles, [f"c_1 = {c_1:g}" for c_1 in c_1s])
@@ -91,7 +91,7 @@ def plot_tradeoff(
 
 
 def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str, Any]]) -> Figure:
-    """Draw risk against c_e beside never and always asking, a panel for each c_1.
+    """Draw risk against c_e, with that of never and always asking, one panel per c_1.
 
     Args:
         curves: of one data set, as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy.
@@ -99,7 +99,7 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
             c_e are those of the first curve with that c_1, or its own ``c_e``.
 
     Raises:
-        DataError: there are no curves, they are of several data sets, or ``trivial`` has not their c_1.
+        DataError: there are no curves, they are of several data sets, or a c_1 is missing in ``trivial``.
     """
     require_some(curves)
     datasets = sorted({str(curve.get("dataset", "")) for curve in curves})
@@ -123,7 +123,7 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
         grid_lines(ax)
         price_ticks(ax, _c_es(mine))
         below = k + columns >= len(c_1s)
-        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "" if k % columns else "risk: less is better")
+        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "" if k % columns else "risk: lower is better")
     # The axes share their height, which is known only now.
     for ax, rival in rivals.items():
         _shade(ax, *rival)
@@ -154,10 +154,10 @@ def _line(look: Look, c_1: int) -> dict[str, Any]:
 
 
 def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | None, look: Mapping[str, Any]) -> bool:
-    """Points joined in the order of c_e, with the standard errors of both; those on one place as a larger marker.
+    """Points joined in the order of c_e, with the standard errors of both; those that coincide as a larger marker.
 
     Returns:
-        Whether there is such a place.
+        Whether any coincide.
     """
     ax.plot(x, y, **dict(look) | {"marker": "", "linewidth": 1.0, "alpha": 0.7})
     x_error, y_error = (None if sem is None else np.nan_to_num(sem) for sem in (x_sem, y_sem))
@@ -173,7 +173,7 @@ def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | 
 
 
 def _places(x: Floats, y: Floats) -> list[tuple[tuple[float, float], int]]:
-    """Where the points of a curve lie, and how many on each place."""
+    """The distinct points of a curve, and how often each occurs."""
     places: list[list[float]] = []
     for a, b in zip(x, y, strict=True):
         if not np.isfinite(a + b):

@@ -51,7 +51,7 @@ def require_unique(names: list[str], what: str) -> None:
     """Raise a :class:`DataError` where a name occurs twice."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DataError(f"two {what} are called {', '.join(twice)}: give each a name of its own")
+        raise DataError(f"two {what} are called {', '.join(twice)}: give each its own name")
 
 
 def tables(experiment: Experiment) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from l2h.report.common.markdown import markdown_code, markdown_line, markdown_li
 from l2h.report.paper.experiment import Experiment, origin, paragraphs
 from l2h.report.paper.tables import section_table
 
-LONG = 40  # rows past which a table is folded away in a page and left to its CSV file in Markdown
+LONG = 40  # a table of more rows is folded away in a page and left to its CSV file in Markdown
 
 
 def markdown(title: str, experiments: Sequence[Experiment]) -> str:
@@ -21,7 +21,7 @@ def markdown(title: str, experiments: Sequence[Experiment]) -> str:
 def _experiment(experiment: Experiment) -> Iterator[str]:
     yield f"## {markdown_line(experiment['title'])}"
     yield markdown_line(experiment["question"])
-    quick = " **A quick run: too small to judge the methods by.**" if experiment["quick"] else ""
+    quick = " **A quick run: too small to judge the methods.**" if experiment["quick"] else ""
     yield f"{markdown_line(origin(experiment))}.{quick}"
     if experiment["findings"]:
         yield markdown_list(experiment["findings"])
@@ -48,6 +48,6 @@ def _section(section: Mapping[str, Any], experiment: Experiment) -> Iterator[str
         table = section_table(section, len(experiment["seeds"]))
         yield markdown_table(table)
         if table.marks:
-            yield f"In bold {table.marks}."
+            yield f"In bold: {table.marks}."
     if section.get("note"):
         yield markdown_line(section["note"])

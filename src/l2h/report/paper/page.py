@@ -54,7 +54,7 @@ def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> lis
     """Write ``index.html``, which links to every ``NAME/report.html``, and all results as ``RESULTS.md``.
 
     Args:
-        experiments: as :func:`write_experiment` takes them, in the order in which they are told.
+        experiments: as :func:`write_experiment` takes them, in the order in which they are shown.
         folder: holds the folder ``NAME`` of each.
 
     Returns:

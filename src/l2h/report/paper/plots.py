@@ -1,4 +1,4 @@
-"""Plots of the paper's experiments beside the curves over the price. Each function returns a ``Figure``.
+"""Plots of the paper's experiments that are not curves over the price. Each function returns a ``Figure``.
 
 Numbers over seeds are ``{"mean": [...], "sem": [...] | None}``. A value that is missing or not finite, of a rejector
 that diverged, leaves a gap.
@@ -67,7 +67,7 @@ def plot_losses(curves: Sequence[Curve]) -> Figure:
 
 
 def plot_bounds(curves: Sequence[Curve]) -> Figure:
-    """Draw accuracy against the bound on the share sent, and beside it the share sent less the bound.
+    """Draw accuracy against the bound on the share sent, and beside it the share sent minus the bound.
 
     Args:
         curves: one for each rule: mappings with ``label``, ``bound``, ``rate`` and ``accuracy``.
@@ -82,8 +82,8 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
         bound, (rate, rate_sem) = floats(curve["bound"]), mean_and_sem(curve["rate"])
         banded_line(left, bound, *mean_and_sem(curve["accuracy"]), look)
         banded_line(right, bound, rate - bound, rate_sem, look)
-    titled(left, "Accuracy under a bound", "bound on the share sent", "accuracy of the two together")
-    titled(right, "Share sent less the bound", "bound on the share sent", "percentage points over the bound")
+    titled(left, "Accuracy under a bound", "bound on the share sent", "joint accuracy")
+    titled(right, "Share sent minus the bound", "bound on the share sent", "percentage points over the bound")
     right.axhline(0.0, color=INK, linewidth=0.8, zorder=1)
     for ax in (left, right):
         grid_lines(ax)
@@ -98,7 +98,7 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
 
 
 def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> Figure:
-    """Draw the reject rate of each class in the order given, the class that the client never saw set apart.
+    """Draw the reject rate of each class in the order given, the class that the client never saw highlighted.
 
     Args:
         rows: mappings with ``name``, ``mean``, ``sem`` and ``missing``, or such a list for each of several recipes,
@@ -134,7 +134,7 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
     percent_axis(ax.xaxis)
     titled(ax, "Reject rate per class", "share of the class sent")
     if any(missing):
-        remark(ax, "banded: the client was trained without it")
+        remark(ax, "shaded: the client was trained without this class")
     if any(recipes):
         handles = [legend_line(color=colour, linewidth=6) for colour in looks]
         legend_below(figure, handles, [plain(label, LABEL) for label in recipes])

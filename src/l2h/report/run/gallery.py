@@ -1,4 +1,4 @@
-"""Images kept and sent, with what client and server made of them."""
+"""Images kept and sent, with the answers of client and server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Sample:
 
 
 def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, seed: int = 0) -> Figure | None:
-    """Draw images kept above images sent, drawn at random, with the truth and both answers under each.
+    """Draw images kept above images sent, chosen at random, with the truth and both answers under each.
 
     Args:
         report: of these images.
@@ -55,7 +55,7 @@ def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, s
         The figure, or ``None`` without images.
 
     Raises:
-        DataError: the images have another type, shape or number than said above.
+        DataError: the images do not have this type and shape, or are not as many as the samples.
     """
     if images is None:
         return None
@@ -75,12 +75,12 @@ def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, s
 
 
 def choose(report: Report, images: Images, *, per_side: int = 10, seed: int = 0) -> dict[str, list[Sample]]:
-    """Some of the images kept and some of those sent, by side; the same for the same seed."""
+    """Return some of the images kept and some of those sent, by side; the same for the same seed."""
     images = np.asarray(images)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
         raise DataError(f"images must be uint8 (n, 1 or 3, H, W); got {images.dtype} {images.shape}")
     if len(images) != len(report.y):
-        raise DataError(f"{len(images)} images for a report on {len(report.y)} samples: give one for each")
+        raise DataError(f"{len(images)} images for a report on {len(report.y)} samples: give one image per sample")
     rng = np.random.default_rng(seed)
     out: dict[str, list[Sample]] = {}
     for side, chosen in ((KEPT, ~report.remote), (SENT, report.remote)):

@@ -28,7 +28,7 @@ _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 # This system first, where the eye looks first.
 _LEGEND = ("system", "point", "client", "server", "confidence", "random", "label_free", "oracle")
-_FEW = 20  # samples in a bin below which its point says little
+_FEW = 20  # a bin of fewer samples says little
 _COLUMN = 34  # classes in one column of the plot per class
 _MANY = 4 * _COLUMN  # more classes than this and only both ends are shown
 
@@ -52,14 +52,14 @@ def plot_frontier(report: Report) -> Figure:
     ax.set_xlim(-0.015, 1.015)
     grid_lines(ax)
     percent_axis(ax.xaxis, ax.yaxis)
-    titled(ax, "Accuracy bought by asking", "reject rate (share of inputs sent)", "accuracy of the two together")
+    titled(ax, "Accuracy gained by asking", "reject rate (share of inputs sent)", "joint accuracy")
     handles, labels = zip(*(entries[key] for key in _LEGEND), strict=True)
     legend_below(figure, handles, labels)
     return figure
 
 
 def plot_contrastive(report: Report) -> Figure:
-    """Draw the accuracy of client and server on the inputs kept, sent, and all; ``n/a`` for an empty side."""
+    """Draw the accuracies of client and server on the inputs kept, on those sent, and on all."""
     figure, (ax,) = blank(6.6, 4.2)
     shown = sides(report)
     places = np.arange(len(shown))
@@ -75,13 +75,13 @@ def plot_contrastive(report: Report) -> Figure:
     ax.set_ylim(0, 1.08)
     ax.set_yticks(np.linspace(0, 1, 6))
     percent_axis(ax.yaxis)
-    titled(ax, f"Who is right where (joint accuracy {percent(report.contrastive.joint)})", "", "accuracy")
+    titled(ax, f"Accuracy on the inputs kept and sent (joint: {percent(report.contrastive.joint)})", "", "accuracy")
     legend_below(figure, *ax.get_legend_handles_labels())
     return figure
 
 
 def plot_risk(report: Report) -> Figure:
-    """Draw the risk of the system and of every rule it must beat; less is better."""
+    """Draw the risk of the system and of every rule that it must beat; lower is better."""
     rows = [row for row in risk_rows(report) if row.risk is not None]
     figure, (ax,) = blank(6.6, 0.44 * len(rows) + 1.2)
     colours = {"system": SYSTEM, "oracle": FAINT}
@@ -99,18 +99,18 @@ def plot_risk(report: Report) -> Figure:
     ax.invert_yaxis()
     ax.tick_params(axis="y", length=0)
     ax.set_xlim(0, 1.14 * top)
-    titled(ax, f"Risk at {report.costs}: less is better", "generalized 0-1 risk (mean cost of an input)")
+    titled(ax, f"Risk at {report.costs}: lower is better", "generalized 0-1 risk (mean cost per input)")
     return figure
 
 
 def plot_per_class(report: Report) -> Figure:
-    """Draw the reject rate of each class, the most sent first; past 136 classes, both ends of that order."""
+    """Draw the reject rate of each class, highest first; of more than 136 classes, the highest and the lowest."""
     rates = report.per_class
     order = sorted(range(len(rates)), key=lambda k: -np.nan_to_num(rates[k], nan=-1.0))
     if len(order) > _MANY:
         present = [k for k in order if not np.isnan(rates[k])]
         blocks = [present[:_COLUMN], present[-_COLUMN:]]
-        notes = [f"the {_COLUMN} of {len(order)} classes sent most", "sent least"]
+        notes = [f"{_COLUMN} of {len(order)} classes: those sent most often", "those sent least often"]
     else:
         columns = 1 if len(order) <= _COLUMN - 9 else -(-len(order) // _COLUMN)
         blocks = [list(block) for block in np.array_split(np.array(order), columns)]
@@ -133,7 +133,7 @@ def plot_reliability(report: Report) -> Figure | None:
     if not report.heads:
         return None
     figure, (ax, counts) = blank(6.6, 6.0, 2, 1, sharex=True, height_ratios=(3.2, 1))
-    ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, label="stated as observed")
+    ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, label="perfectly calibrated")
     looks = {"client": (CLIENT, "o", -0.009, "q_m"), "server": (SERVER, "s", 0.009, "q_e")}
     for name, curve in report.heads.items():
         colour, marker, shift, symbol = looks[name]
@@ -145,7 +145,7 @@ def plot_reliability(report: Report) -> Figure | None:
     percent_axis(ax.xaxis, ax.yaxis)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.04))
     grid_lines(ax)
-    titled(ax, "Do the heads' probabilities hold?", "", "observed share right")
+    titled(ax, "Calibration of the heads", "", "observed share right")
     ax.text(0.02, 0.98, f"hollow: fewer than {_FEW} samples", va="top", fontsize=9, color=MUTED)
     titled(counts, "", "stated probability of being right", "samples")
     legend_below(figure, *ax.get_legend_handles_labels(), columns=3)
@@ -159,7 +159,7 @@ def draw(
     images: npt.NDArray[np.uint8] | None = None,
     seed: int = 0,
 ) -> dict[str, Figure]:
-    """Return every plot that there is something to draw for, by name."""
+    """Return all plots by name, without those that have nothing to show."""
     figures = {
         "frontier": plot_frontier(report),
         "contrastive": plot_contrastive(report),

@@ -33,7 +33,7 @@ class RiskRow:
         key: its name in ``metrics.json``.
         name: its name for people.
         risk: generalized 0-1 risk; ``None`` where it was not measured.
-        rate: share of the inputs that it sends; ``None`` where it is not known.
+        rate: share of the inputs for which it asks the server; ``None`` where it is not known.
         best: whether no rule but the oracle has a lower risk.
     """
 
@@ -61,7 +61,7 @@ def risk_rows(report: Report) -> list[RiskRow]:
 
 
 def risk_table(report: Report) -> TextTable:
-    """Return the system's risk beside its baselines, the best but the oracle marked, and the verdict below."""
+    """Return the risk of the system and its baselines, the best one marked (the oracle excluded), and the verdict."""
     rows = []
     for row in risk_rows(report):
         versus = None if row.risk is None else row.risk - report.risk.system
@@ -74,20 +74,20 @@ def risk_table(report: Report) -> TextTable:
 
 
 def sides(report: Report) -> dict[str, Side]:
-    """Return what both classifiers do on the inputs kept, sent, and all, by name."""
+    """Return the accuracies of both classifiers on the inputs kept, on those sent, and on all, by name."""
     everything = Side(1.0, report.accuracy["client"], report.accuracy["server"])
     return {KEPT: report.contrastive.local, SENT: report.contrastive.remote, ALL: everything}
 
 
 def contrastive_table(report: Report) -> TextTable:
-    """Return both classifiers on the inputs kept, sent, and all, in percent; ``n/a`` for an empty side."""
+    """Return both accuracies on the inputs kept, on those sent, and on all; ``n/a`` for an empty side."""
     rows = []
     for name, side in sides(report).items():
         shares = (percent(share) for share in (side.ratio, side.client, side.server))
         rows.append(texts(name, *shares, signed(side.difference, points=True)))
     columns = [*headings("inputs", "share"), *_WHO, Column("difference")]
     note = f"joint accuracy {percent(report.contrastive.joint)}"
-    return TextTable(f"{report.dataset}: who is right where", columns, rows, note)
+    return TextTable(f"{report.dataset}: accuracy on the inputs kept and sent", columns, rows, note)
 
 
 def class_table(report: Report) -> TextTable:

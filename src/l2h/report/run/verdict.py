@@ -1,4 +1,4 @@
-"""What a report says in a sentence: whether asking the server pays, and by how much."""
+"""What a report says in words: whether asking the server pays, and by how much."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verdict:
         clear: the difference is larger than the noise of the test set.
         text: one line that says so.
         rule: the best trivial rule, "never ask" or "always ask".
-        difference: the system's risk less that rule's.
+        difference: the system's risk minus that rule's.
         interval: half the width of the 95% interval of ``difference``, from the paired losses; ``None`` for a
             single sample.
     """
@@ -56,25 +56,23 @@ def verdict(report: Report) -> Verdict:
     interval = _interval(report, np.full(len(report.y), not never))
     pays = difference < -SAME
     clear = interval is not None and abs(difference) > max(interval, SAME)
-    noise = "" if clear or abs(difference) <= SAME else f", within the noise of {len(report.y):,} samples"
-    against = f"{relation(risk.system, best)} the best trivial rule ({rule}){noise}"
+    noise = "" if clear or abs(difference) <= SAME else f" (within the noise of {len(report.y):,} samples)"
+    against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}){noise}"
     text = _gain(against, clear, report) if pays else _loss(against, never, report)
     return Verdict(pays=pays, clear=clear, text=text, rule=rule, difference=difference, interval=interval)
 
 
 def headline(report: Report) -> str:
-    """Return the result in one sentence: risk against its baselines, share sent, and the accuracies."""
+    """Return the result in three sentences: risk against its baselines, share sent, and the accuracies."""
     risk, accuracy = report.risk, report.accuracy
     rule, best = verdict(report).rule, risk.best_trivial
     against = f"{relation(risk.system, best)} the best trivial rule ({rule}, {number(best)})"
     if risk.confidence is not None:
-        beside = relation(risk.system, risk.confidence)
-        against += f" and {beside} a confidence threshold ({number(risk.confidence)})"
+        against += f" and {relation(risk.system, risk.confidence)} a confidence threshold ({number(risk.confidence)})"
     return (
-        f"At {report.costs} the risk of the system is {number(risk.system)}, {against}; it sends "
-        f"{percent(report.reject_rate)} of the inputs, and accuracy goes from {percent(accuracy['client'])} "
-        f"(client) to {percent(accuracy['system'])} (system), where the server alone has "
-        f"{percent(accuracy['server'])}."
+        f"At {report.costs} the risk of the system is {number(risk.system)}, {against}. It asks the server for "
+        f"{percent(report.reject_rate)} of the inputs. Its accuracy is {percent(accuracy['system'])}; the client "
+        f"alone has {percent(accuracy['client'])}, the server alone {percent(accuracy['server'])}."
     )
 
 
@@ -90,17 +88,17 @@ def _gain(against: str, clear: bool, report: Report) -> str:
         return f"{opening}: {against}"
     if confidence < report.risk.system - SAME:
         opening += ", but a plain confidence threshold does better"
-    return f"{opening}: {against}, {relation(report.risk.system, confidence)} a confidence threshold"
+    return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
 
 
 def _loss(against: str, never: bool, report: Report) -> str:
     confidence, best = report.risk.confidence, report.risk.best_trivial
     closing = "does not pay at these prices"
     if confidence is not None and confidence < best - SAME:
-        beside = f"while a confidence threshold is {relation(confidence, best)} that rule"
-        return f"this system {closing}: {against}, {beside}"
-    # Where always asking is the best trivial rule, it is the keeping that does not pay.
-    return f"{'asking' if never else 'keeping inputs local'} {closing}: {against}"
+        other = f"while a confidence threshold is {relation(confidence, best)} that rule"
+        return f"this system {closing}: {against}, {other}"
+    # Where always asking is the best trivial rule, it is answering locally that does not pay.
+    return f"{'asking' if never else 'answering locally'} {closing}: {against}"
 
 
 def _interval(report: Report, remote: BoolArray) -> float | None:
