@@ -49,7 +49,7 @@ def standing(comparison: Values) -> str:
 def interval_note(comparison: Values) -> str:
     """Return how the intervals were made."""
     bootstrap, seeds = comparison["bootstrap"], len(comparison["seeds"])
-    sets = "one test set for all seeds" if bootstrap["test_set"] == "shared" else "a test set of its own for each seed"
+    sets = "one test set for all seeds" if bootstrap["test_set"] == "shared" else "a separate test set for each seed"
     where = "the test set" if seeds == 1 else sets
     return (
         f"{bootstrap['confidence']:.0%} intervals from a paired bootstrap, {bootstrap['draws']:,} draws, {where}; "

@@ -56,8 +56,8 @@ def verdict(report: Report) -> Verdict:
     interval = _interval(report, np.full(len(report.y), not never))
     pays = difference < -SAME
     clear = interval is not None and abs(difference) > max(interval, SAME)
-    noise = "" if clear or abs(difference) <= SAME else f" (within the noise of {len(report.y):,} samples)"
-    against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}){noise}"
+    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report.y):,} samples"
+    against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}{noise})"
     text = _gain(against, clear, report) if pays else _loss(against, never, report)
     return Verdict(pays=pays, clear=clear, text=text, rule=rule, difference=difference, interval=interval)
 
