@@ -5,8 +5,6 @@ over its link (:mod:`l2h.training.links`). A link that is always up is Algorithm
 server's loss does not depend on the rejectors, so one server is enough for all of them, whatever their costs and links.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

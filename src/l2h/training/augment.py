@@ -1,7 +1,5 @@
 """Random changes to images that leave their class as it is, drawn on the device of the images."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Making the networks of a training: servers and rejectors behind the scaling that the data asks for."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path

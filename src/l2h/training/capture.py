@@ -6,8 +6,6 @@ that is not full runs as it is. On other devices nothing is recorded. Random dra
 follow torch's generator in a replay as they do outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

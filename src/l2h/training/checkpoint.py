@@ -3,8 +3,6 @@
 A crash, an interrupt or a full disk during a save leaves the previous checkpoint as it was. Nothing is pickled.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ channels of the nets stay side by side, and the first layer, whose input all net
 where there are more nets than samples, the later convolutions are matrix products over windows instead.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ trains the rejectors by L2 against the last snapshot that arrived: the server's 
 training samples, one bit each.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from abc import ABC, abstractmethod

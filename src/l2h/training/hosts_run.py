@@ -1,7 +1,5 @@
 """Run one side of Algorithm 2: train the server and offer its snapshots, or train rejectors against those snapshots."""
 
-from __future__ import annotations
-
 import logging
 import os
 import stat
@@ -33,26 +31,17 @@ log = logging.getLogger("l2h")
 class HostLink:
     """How the two programs reach each other.
 
-    Attributes:
-        token: shared by both.
-        send: ``weights``, or ``answers`` where both hold the same training samples.
-        listen: ``HOST:PORT`` of the server's side.
-        url: where the client's side finds it.
-        publish_every: steps between two snapshots; None: once per epoch.
-        linger: seconds for which the server's side goes on offering snapshots after its training.
-        interval: seconds between two checks of the client's side for a newer snapshot.
-
     Raises:
         SettingsError: a value that cannot be used.
     """
 
-    token: str
-    send: str = "weights"
-    listen: str = "127.0.0.1:8470"
-    url: str = ""
-    publish_every: int | None = None
-    linger: float = 30.0
-    interval: float = 1.0
+    token: str  # shared by both
+    send: str = "weights"  # ``weights``, or ``answers`` where both hold the same training samples
+    listen: str = "127.0.0.1:8470"  # ``HOST:PORT`` of the server's side
+    url: str = ""  # where the client's side finds it
+    publish_every: int | None = None  # steps between two snapshots; None: once per epoch
+    linger: float = 30.0  # seconds for which the server's side goes on offering snapshots after its training
+    interval: float = 1.0  # seconds between two checks of the client's side for a newer snapshot
 
     def __post_init__(self) -> None:
         if self.send not in ("weights", "answers"):
@@ -127,19 +116,12 @@ def publishing(stage: PublishingStage, link: HostLink, identity: Mapping[str, An
 
 @dataclass(frozen=True)
 class FollowResult:
-    """The result of the client's side.
+    """The result of the client's side."""
 
-    Attributes:
-        server: the last copy of the server; None where only its answers were sent.
-        rejectors: as trained.
-        used: whether any snapshot was used.
-        status: how the link did.
-    """
-
-    server: nn.Module | None
-    rejectors: RejectorBatch
-    used: bool
-    status: FetchStatus
+    server: nn.Module | None  # the last copy of the server; None where only its answers were sent
+    rejectors: RejectorBatch  # as trained
+    used: bool  # whether any snapshot was used
+    status: FetchStatus  # how the link did
 
 
 def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, Any], arrivals: Path) -> FollowResult:

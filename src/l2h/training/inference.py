@@ -1,7 +1,5 @@
 """Running trained networks over arrays, in chunks, so that a large array need not fit on the device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is to be trained, and with which settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The loop over epochs that trains every stage: seeding, history, checkpoints, progress and early stopping."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """What a stack of rejectors is trained by: the loss of each rejector on each sample."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

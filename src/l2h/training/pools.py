@@ -11,29 +11,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SamplePool:
-    """Samples a rejector trains on, resident on the device, the two classifiers' outcomes computed once.
+    """Samples a rejector trains on, resident on the device, the two classifiers' outcomes computed once."""
 
-    Attributes:
-        x: inputs.
-        view: the client's view, (n, V).
-        y: int (n,), the truth.
-        client_correct: bool (n,).
-        server_correct: bool (n,).
-        server_probability: float (n, K), the server's softmax, scaled so that it holds on unseen samples.
-        client_target: float (n,), what the priced head of the client is trained towards.
-        server_target: what the head of the server is trained towards.
-        teacher: float (n, K), the class probabilities a rejector's student is taught.
-    """
-
-    x: Tensor
-    view: Tensor
-    y: Tensor
-    client_correct: Tensor
-    server_correct: Tensor
-    server_probability: Tensor
-    client_target: Tensor
-    server_target: Tensor
-    teacher: Tensor
+    x: Tensor  # inputs
+    view: Tensor  # the client's view, (n, V)
+    y: Tensor  # int (n,), the truth
+    client_correct: Tensor  # bool (n,)
+    server_correct: Tensor  # bool (n,)
+    server_probability: Tensor  # float (n, K), the server's softmax, scaled so that it holds on unseen samples
+    client_target: Tensor  # float (n,), what the priced head of the client is trained towards
+    server_target: Tensor  # what the head of the server is trained towards
+    teacher: Tensor  # float (n, K), the class probabilities a rejector's student is taught
 
     def __len__(self) -> int:
         return len(self.x)

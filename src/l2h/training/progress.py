@@ -1,7 +1,5 @@
 """Reports of how training goes: none, a plain log, TensorBoard. The terminal bars live with the commands."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """From samples and a fixed client to a trained server and trained rejectors: our recipe, and the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,34 +22,21 @@ from l2h.training.targets import make_pools, train_server
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Outcomes on samples that neither the server nor the rejectors were fitted to, for calibration.
+    """Outcomes on samples that neither the server nor the rejectors were fitted to, for calibration."""
 
-    Attributes:
-        scores: (R, n, 2), what each rejector says.
-        client_confidence: (n,).
-        client_correct: bool (n,).
-        server_correct: bool (n,).
-    """
-
-    scores: npt.NDArray[np.floating]
-    client_confidence: npt.NDArray[np.float64]
-    client_correct: npt.NDArray[np.bool_]
-    server_correct: npt.NDArray[np.bool_]
+    scores: npt.NDArray[np.floating]  # (R, n, 2), what each rejector says
+    client_confidence: npt.NDArray[np.float64]  # (n,)
+    client_correct: npt.NDArray[np.bool_]  # bool (n,)
+    server_correct: npt.NDArray[np.bool_]  # bool (n,)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a recipe gives.
+    """What a recipe gives."""
 
-    Attributes:
-        server: trained; None where it is fixed.
-        rejectors: one per spec.
-        held_out: None where the recipe keeps no samples back.
-    """
-
-    server: nn.Module | None
-    rejectors: RejectorBatch
-    held_out: HeldOut | None
+    server: nn.Module | None  # trained; None where it is fixed
+    rejectors: RejectorBatch  # one per spec
+    held_out: HeldOut | None  # None where the recipe keeps no samples back
 
 
 def train_paper(job: Job, context: Context) -> Trained:

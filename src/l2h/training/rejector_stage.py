@@ -1,7 +1,5 @@
 """The stages that train rejectors: beside a server that still learns, or on outcomes that are known."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ Algorithm 2, sync interval. Each gets exactly the update it would get alone: the
 and the optimizers work element by element.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The server stage: it trains the server, or any other classifier, by L1 alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ On the samples that a model was fitted to it looks far better than it is. So the
 server has not seen: a held-out part or, by cross-fitting, every sample through a server that was trained without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,34 +28,21 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Teacher:
-    """A server, or the server of one fold, and the samples that it was not fitted to.
+    """A server, or the server of one fold, and the samples that it was not fitted to."""
 
-    Attributes:
-        index: those samples.
-        model: the server; None where it is fixed and its answers are given.
-        log_probability: its answers to those samples, in the order of ``index``.
-        temperature: divides its logits so that its probabilities hold on them.
-    """
-
-    index: Rows
-    model: nn.Module | None
-    log_probability: Tensor
-    temperature: float
+    index: Rows  # those samples
+    model: nn.Module | None  # the server; None where it is fixed and its answers are given
+    log_probability: Tensor  # its answers to those samples, in the order of ``index``
+    temperature: float  # divides its logits so that its probabilities hold on them
 
 
 @dataclass(frozen=True)
 class ServerOutcome:
-    """What the server stage gives.
+    """What the server stage gives."""
 
-    Attributes:
-        server: trained; None where it is fixed.
-        teachers: who speaks of which samples.
-        fitted: the samples that the server was fitted to, where no teacher speaks of them.
-    """
-
-    server: nn.Module | None
-    teachers: Sequence[Teacher]
-    fitted: Rows | None
+    server: nn.Module | None  # trained; None where it is fixed
+    teachers: Sequence[Teacher]  # who speaks of which samples
+    fitted: Rows | None  # the samples that the server was fitted to, where no teacher speaks of them
 
 
 @dataclass(frozen=True)

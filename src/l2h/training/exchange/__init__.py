@@ -8,8 +8,6 @@ them, sent as raw bytes and JSON. Nothing is unpickled, and nothing here depends
 Publishing over the network needs ``pip install 'l2h[serve]'``.
 """
 
-from __future__ import annotations
-
 from l2h.training.exchange.answers import pack_answers, unpack_answers
 from l2h.training.exchange.downloads import ReceivedSnapshot
 from l2h.training.exchange.errors import ExchangeError, IdentityError, SnapshotError

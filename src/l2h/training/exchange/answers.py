@@ -1,7 +1,5 @@
 """The server's answers on the training samples, one bit per sample: all that L2 needs of the server."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """The publisher's HTTP application and its server. Imported only when needed: starlette and uvicorn are optional."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Requests to a publisher that may answer anything, late, or never."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time

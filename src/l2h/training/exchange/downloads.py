@@ -1,7 +1,5 @@
 """The fetcher's files: the snapshot in use, the newest versions seen, and the unfinished download."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

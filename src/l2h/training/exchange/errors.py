@@ -1,7 +1,5 @@
 """The errors of the exchange."""
 
-from __future__ import annotations
-
 from l2h.errors import L2HError
 
 

@@ -1,7 +1,5 @@
 """The identity of a training, which must be the same on both sides, the token, and the names both sides use in HTTP."""
 
-from __future__ import annotations
-
 import hmac
 import json
 from collections.abc import Mapping

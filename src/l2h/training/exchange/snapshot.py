@@ -23,25 +23,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The manifest of one snapshot.
+    """The manifest of one snapshot."""
 
-    Attributes:
-        kind: one of :data:`KINDS`.
-        version: counts up from 1 for each kind of a store.
-        step: the publisher's training step.
-        size: the number of bytes.
-        sha256: the SHA-256 of the bytes, in hexadecimal.
-        meta: plain values of the publisher's choice.
-        time: when it was published, in seconds since 1970 by the publisher's clock.
-    """
-
-    kind: str
-    version: int
-    step: int
-    size: int
-    sha256: str
-    meta: dict[str, Any]
-    time: float
+    kind: str  # one of :data:`KINDS`
+    version: int  # counts up from 1 for each kind of a store
+    step: int  # the publisher's training step
+    size: int  # the number of bytes
+    sha256: str  # the SHA-256 of the bytes, in hexadecimal
+    meta: dict[str, Any]  # plain values of the publisher's choice
+    time: float  # when it was published, in seconds since 1970 by the publisher's clock
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON.

@@ -1,7 +1,5 @@
 """The publisher's files: whenever the process is killed, versions never repeat and are either whole or missing."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import logging
