@@ -5,8 +5,7 @@ import torch
 # Small nets are fastest on one thread, and one thread adds up in one order.
 torch.set_num_threads(1)
 
-#: Fixtures that several folders share.
-pytest_plugins = ["bundle_fixtures"]
+pytest_plugins = ["shared_fixtures"]
 
 # Not searched for doctests: as modules the conftests of several folders would share one name.
 collect_ignore_glob = ["*conftest.py"]

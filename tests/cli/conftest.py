@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, QUICK, Result, call, execute
+from commands import DIGITS, QUICK, Result, call, execute, undrawn
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +23,7 @@ def seeds(trained: tuple[Path, Result]) -> list[Path]:
     for seed in (1, 2):
         folder = trained[0].with_name(f"seed-{seed}")
         prices = ["--c-e", "0.1", "--c-e", "0.3", "--c-1", "1.25"]
-        assert call("train", *DIGITS, *QUICK, *prices, "--seed", seed, "--out", folder).status == 0
+        with undrawn():
+            assert call("train", *DIGITS, *QUICK, *prices, "--seed", seed, "--out", folder).status == 0
         folders.append(folder)
     return folders

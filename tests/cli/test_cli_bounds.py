@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import Result, assert_schema, assert_told, call, files_of, one_line
+from commands import Result, assert_schema, assert_told, call, files_of, one_line, undrawn
 from scipy.stats import binom
 
 import l2h
@@ -42,9 +42,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each kind, and its data beside it."""
     folder = tmp_path_factory.mktemp("bounds")
     data = save_clouds(folder / "clouds.npz", 0)
-    for kind, flags in KINDS.items():
-        result = call("train", "--data", data, *QUICK, *flags, "--out", folder / kind)
-        assert result.status == 0, result.err
+    with undrawn():
+        for kind, flags in KINDS.items():
+            result = call("train", "--data", data, *QUICK, *flags, "--out", folder / kind)
+            assert result.status == 0, result.err
     return {kind: folder / kind for kind in KINDS}
 
 

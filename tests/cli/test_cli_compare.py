@@ -21,6 +21,8 @@ from l2h.costs import Costs, generalized_loss
 from l2h.experiments import runs
 from l2h.experiments.compare.seed import SeedResult
 
+#: The real processes draw; what the others draw is not looked at here.
+pytestmark = pytest.mark.usefixtures("no_pictures")
 DEADLINE = 120.0
 #: Seconds a seed, with every part of a real one.
 QUICK = [
@@ -239,7 +241,7 @@ def test_a_killed_comparison_goes_on_and_ends_as_an_unbroken_one(
     assert not (folder / "comparison.json").exists(), "it was killed before its end"
     before = written(folder)
     assert list(before) == ["seed-0.npz"]
-    result = execute(*arguments)
+    result = call(*arguments)
     assert result.status == 0, result.err
     assert written(folder)["seed-0.npz"] == before["seed-0.npz"]
     assert_same_comparison(folder, compared[0])
@@ -251,7 +253,7 @@ def test_seeds_side_by_side_give_what_they_give_one_after_the_other(
     compared: tuple[Path, Result], table: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "side-by-side"
-    result = execute(*few(table, folder, jobs=2))
+    result = call(*few(table, folder, jobs=2))
     assert result.status == 0, result.err
     one, other = comparison(folder), comparison(compared[0])
     for found in (one, other):

@@ -82,6 +82,7 @@ def test_several_runs_as_tables(seeds: list[Path]) -> None:
     assert "±" in result.out
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_runs_of_other_prices_are_not_averaged(seeds: list[Path], tmp_path: Path) -> None:
     other = tmp_path / "other"
     assert call("train", *DIGITS, *QUICK, "--seed", "9", "--c-e", "0.4", "--out", other).status == 0
@@ -89,6 +90,7 @@ def test_runs_of_other_prices_are_not_averaged(seeds: list[Path], tmp_path: Path
     assert len(call("evaluate", seeds[0], other, "--c-e", "0.4", "--c-1", "1", "--json").json()) == 1
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_mean_over_runs_is_a_mean_over_seeds(seeds: list[Path], tmp_path: Path) -> None:
     assert_told(call("evaluate", seeds[0], seeds[0]), [1], "different seeds")
     other = tmp_path / "other"

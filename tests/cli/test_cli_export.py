@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import call, execute
+from commands import call, execute, undrawn
 
 import l2h
 from l2h import Costs
@@ -25,7 +25,8 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 @pytest.fixture(scope="session")
 def trained(once: Once) -> Path:
     def train(folder: Path) -> None:
-        status, _, err = call("train", *QUICK, "--out", folder)
+        with undrawn():
+            status, _, err = call("train", *QUICK, "--out", folder)
         assert status == 0, err
 
     return once("run", train)

@@ -110,6 +110,7 @@ def test_without_the_flag_there_are_no_tensorboard_logs(seeds: list[Path]) -> No
     assert not (seeds[1] / "tensorboard").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_force_replaces_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = ["train", *DIGITS, *QUICK, "--tensorboard", "--out", folder]
@@ -128,6 +129,7 @@ def test_force_replaces_the_run(tmp_path: Path) -> None:
     assert len(logs) == 1, "the old run's logs are gone, the new run's are there"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_same_seed_gives_the_same_run(trained: tuple[Path, Result], tmp_path: Path) -> None:
     prices = ["--c-e", "0.1", "--c-e", "0.3", "--c-1", "1.25"]
     result = call("train", *DIGITS, *QUICK, *prices, "--json", "--out", tmp_path / "again")
@@ -149,6 +151,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_table_with_perceptrons(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     models = ["--client", "mlp", "--server", "mlp", "--client-share", "0.3"]
@@ -201,6 +204,7 @@ def write_exported(path: Path) -> None:
     torch.export.save(program, path)
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("name", "write"), [("tree.onnx", write_tree), ("net.pt", write_torchscript), ("net.pt2", write_exported)]
@@ -221,6 +225,7 @@ def test_a_client_from_a_file(name: str, write: object, tmp_path: Path) -> None:
     assert_same(call("evaluate", folder, "--json").json()[0], report)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_server_from_a_file_is_kept_as_it_is(tmp_path: Path) -> None:
     path, folder = tmp_path / "server.onnx", tmp_path / "run"
     write_tree(path)
@@ -241,6 +246,7 @@ def test_a_pickle_is_no_client(tmp_path: Path) -> None:
     assert "pickle" in result.err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_the_papers_recipe(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     recipe = ["--recipe", "paper", "--loss", "shifted", "--rejector", "separate", "--set", "server.epochs=1"]

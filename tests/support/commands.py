@@ -9,11 +9,13 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 
 import l2h
 from l2h.cli.app import run
@@ -62,6 +64,20 @@ def call(*arguments: object) -> Result:
         log.level, log.propagate, log.handlers = before
         log.setLevel(before[0])
     return Result(status, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def undrawn() -> Iterator[None]:
+    """Within the block every picture that this process saves is one white pixel, for tests of everything else."""
+    pixel = io.BytesIO()
+    Image.new("RGB", (1, 1), "white").save(pixel, "PNG")
+
+    def save(figure: Figure, file: io.BytesIO, **_: Any) -> None:
+        file.write(pixel.getvalue())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        yield
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import call, environment
+from commands import call, environment, undrawn
 
 from l2h.training.checkpoint import load_checkpoint
 
@@ -48,7 +48,8 @@ def arguments(recipe: str, out: Path) -> list[str]:
 
 def train(recipe: str, out: Path, *more: str) -> None:
     """``l2h train`` to its end, in this process: it has not seen the one that was killed."""
-    result = call(*arguments(recipe, out), *more)
+    with undrawn():
+        result = call(*arguments(recipe, out), *more)
     assert result.status == 0, result.err
 
 

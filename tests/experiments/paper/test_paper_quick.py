@@ -367,9 +367,12 @@ def test_where_the_main_cell_diverged_the_paper_s_recipe_has_what_needs_no_rejec
 
 
 @pytest.mark.slow
-def test_the_same_command_trains_nothing_and_writes_the_same(finished: tuple[Path, Result], copied: Path) -> None:
+def test_the_same_command_trains_nothing_and_writes_the_same(
+    finished: tuple[Path, Result], copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = written(copied)
-    result = execute(copied.parent, "all", *DIGITS)
+    monkeypatch.chdir(copied.parent)
+    result = call("all", *DIGITS)
     assert result.status == 0, result.err
     assert written(copied) == before
     assert "epoch" not in result.err
@@ -378,11 +381,14 @@ def test_the_same_command_trains_nothing_and_writes_the_same(finished: tuple[Pat
 
 
 @pytest.mark.slow
-def test_only_what_was_removed_is_trained_again(finished: tuple[Path, Result], copied: Path) -> None:
+def test_only_what_was_removed_is_trained_again(
+    finished: tuple[Path, Result], copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = "digits-ours-missing-0.npz"
     before = written(copied)
     (copied / "passes" / gone).unlink()
-    result = execute(copied.parent, "missing-class", *DIGITS)
+    monkeypatch.chdir(copied.parent)
+    result = call("missing-class", *DIGITS)
     assert result.status == 0, result.err
     after = written(copied)
     assert after.keys() == before.keys()
@@ -429,10 +435,11 @@ def test_a_killed_experiment_goes_on_and_ends_as_an_unbroken_one(finished: tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [0, 100])
-def test_a_damaged_pass_is_told_in_one_line(length: int, copied: Path) -> None:
+def test_a_damaged_pass_is_told_in_one_line(length: int, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copied / "passes" / "digits-ours-0.npz"
     path.write_bytes(path.read_bytes()[:length])
-    result = execute(copied.parent, "contrastive", *DIGITS)
+    monkeypatch.chdir(copied.parent)
+    result = call("contrastive", *DIGITS)
     assert_told(result, 1, "digits-ours-0.npz", "damaged", "remove it")
     assert path.stat().st_size == length, "what is damaged is left to the user"
 
@@ -441,6 +448,7 @@ def test_a_damaged_pass_is_told_in_one_line(length: int, copied: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
 def test_a_folder_of_images_stands_for_both_data_sets(tmp_path: Path) -> None:
     for seed, name in enumerate(("cifar10", "svhn")):
         write_images(tmp_path / "data" / f"{name}.npz", seed)
@@ -461,6 +469,7 @@ def test_a_folder_of_images_stands_for_both_data_sets(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
 def test_the_vit_starts_from_a_file_and_needs_cifar100_alone(tmp_path: Path) -> None:
     """Other weights to start from are another training; a file that does not fit is told in one line."""
     write_images(tmp_path / "data" / "cifar100.npz", 0)

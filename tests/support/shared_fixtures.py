@@ -1,11 +1,14 @@
+"""Fixtures that several folders share."""
+
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bundle_maker import KINDS
+from commands import undrawn
 
 from l2h import HelpSystem
 
@@ -46,3 +49,10 @@ def bundles(
 ) -> Callable[[str], Path]:
     """The bundle of each kind; exporting takes seconds, so it is done once for all workers."""
     return lambda kind: once(kind, lambda folder: systems(kind).export(folder))
+
+
+@pytest.fixture
+def no_pictures() -> Iterator[None]:
+    """Pictures that this process saves are not drawn: for tests of everything else."""
+    with undrawn():
+        yield
