@@ -14,9 +14,9 @@ import numpy.typing as npt
 from l2h.bundle.client import ClientRun, exported_client, given_client
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import Manifest
-from l2h.bundle.sessions import CHUNK, Array, all_finite, check_inputs, make_session, run
+from l2h.bundle.sessions import CHUNK, Array, check_inputs, make_session, run
 from l2h.bundle.verifying import read_file, read_side
-from l2h.classifiers import prepare_inputs
+from l2h.classifiers import all_finite, prepare_inputs
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
 from l2h.errors import SettingsError

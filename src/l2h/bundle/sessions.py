@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import InputPart
+from l2h.classifiers import all_finite
 
 Array = npt.NDArray[Any]
 #: How many samples are run at once, which bounds the memory that a large array needs.
@@ -49,11 +50,6 @@ def run(session: Any, outputs: list[str], feeds: dict[str, Array], name: str) ->
         shapes = ", ".join(f"{key} {value.shape}" for key, value in feeds.items())
         raise BundleError(f"{name} failed on {shapes}: {error}") from error
     return values
-
-
-def all_finite(values: Array) -> bool:
-    """Return whether no value is NaN or infinite; for few values twice as fast as ``np.isfinite(values).all()``."""
-    return bool(np.count_nonzero(np.isfinite(values)) == values.size)
 
 
 def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Array:

@@ -8,7 +8,7 @@ from l2h.classifiers.base import Classifier, ClassifierAnswers
 from l2h.classifiers.functions import CallableClassifier, StochasticClient
 from l2h.classifiers.loading import as_client
 from l2h.classifiers.onnx import OnnxClassifier
-from l2h.classifiers.reading import FLOOR, prepare_inputs, read_output, to_array, unit_range
+from l2h.classifiers.reading import FLOOR, all_finite, prepare_inputs, read_output, to_array, unit_range
 from l2h.classifiers.sklearn import SklearnClassifier
 from l2h.classifiers.torch import TorchClassifier
 
@@ -21,6 +21,7 @@ __all__ = [
     "SklearnClassifier",
     "StochasticClient",
     "TorchClassifier",
+    "all_finite",
     "as_client",
     "prepare_inputs",
     "read_output",

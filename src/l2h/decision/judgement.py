@@ -78,9 +78,10 @@ class Judgement:
         cls, logits: npt.NDArray[np.floating], platt: Sequence[Sequence[float]], answerers: tuple[Answerer, ...] = TWO
     ) -> Judgement:
         """Do what :meth:`from_heads` does for logits (1, J), faster: on a device one input is the common case."""
-        (row,) = logits.tolist()
-        stated = [_sigmoid(scale * z + shift) for z, (scale, shift) in zip(row, platt, strict=True)]
-        return cls(logits, np.array([stated]), answerers)
+        stated = np.empty(logits.shape)
+        for j, (scale, shift) in enumerate(platt):
+            stated[0, j] = _sigmoid(scale * logits.item(j) + shift)
+        return cls(logits, stated, answerers)
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -107,13 +108,21 @@ class Judgement:
         Raises:
             DataError: a score is NaN.
         """
+        return self.decide(costs)[1]
+
+    def decide(self, costs: AnyCosts) -> tuple[FloatArray, BoolArray]:
+        """Return :meth:`saving` and :meth:`remote` at once.
+
+        Raises:
+            DataError: a score is NaN.
+        """
+        saving = self.saving(costs)
         if self.probability is None:
             refuse_nan(self.scores)
             local, remote = self._sides(self.scores, np.max)
-            return np.asarray(local <= remote)
-        saving = self.saving(costs)
+            return saving, np.asarray(local <= remote)
         refuse_nan(saving)
-        return np.asarray(saving >= 0)
+        return saving, np.asarray(saving >= 0)
 
     def choose(self, costs: AnyCosts, remote: BoolArray) -> npt.NDArray[np.intp]:
         """Return int (n,), the column of the cheapest answerer: among the servers where ``remote``, else locally."""
@@ -146,8 +155,10 @@ def outcome_costs(answerers: Sequence[Answerer], costs: AnyCosts) -> FloatArray:
     Raises:
         CostError: prices for a server that does not exist, no prices for one that does, or local costs that differ.
     """
-    servers = [answerer.name for answerer in answerers if answerer.remote]
-    by_server = {name: costs for name in servers} if isinstance(costs, Costs) else dict(costs)
+    if isinstance(costs, Costs):
+        kept, asked = (costs.c_cc, costs.c_ce), (costs.c_sc, costs.c_se)
+        return np.array([asked if answerer.remote else kept for answerer in answerers])
+    servers, by_server = [answerer.name for answerer in answerers if answerer.remote], dict(costs)
     if set(by_server) != set(servers):
         raise CostError(f"costs are given for {', '.join(by_server)}; the servers are {', '.join(servers)}: name each")
     local = {(one.c_cc, one.c_ce) for one in by_server.values()}

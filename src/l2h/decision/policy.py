@@ -141,8 +141,7 @@ class Policy:
         Raises:
             DataError: a score is NaN.
         """
-        wanted = judgement.remote(terms.costs)
-        saving = judgement.saving(terms.costs)
+        saving, wanted = judgement.decide(terms.costs)
         if self._limit is None:
             return Proposal(saving, wanted, wanted)
         if terms.q1 is not None:

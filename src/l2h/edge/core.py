@@ -41,6 +41,9 @@ _KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
 #: The reason by 2 * remote + wanted.
 _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
 
+#: For one input that is worth asking about; without a limit nobody reads the saving.
+_ASK_ONE = Proposal(saving=np.zeros(1), wanted=np.ones(1, dtype=np.bool_), able=np.ones(1, dtype=np.bool_))
+
 
 class EdgeCore:
     """The base of both edge clients, which add how their callers wait; :class:`l2h.EdgeClient` has the arguments."""
@@ -156,12 +159,14 @@ class EdgeCore:
         terms = self._terms_for(costs)
         seconds = self._options.deadline if deadline is None else check_seconds("deadline", deadline)
         label, judgement = self._bundle.judge(X, terms.which)
-        if not call.abandoned and len(label) == 1 and not self._bounded and terms.keeps(judgement):
+        # One input without a limit is the common case: it is decided without work on arrays.
+        simple = len(label) == 1 and not self._bounded
+        if simple and not call.abandoned and terms.keeps(judgement):
             return self._kept(label, terms.costs, call.begun)
         call.deadline, call.costs, call.label = call.begun + seconds, terms.costs, label
         if call.abandoned:
             return None
-        proposal = self._policy.propose(judgement, terms, self._rng)
+        proposal = _ASK_ONE if simple else self._policy.propose(judgement, terms, self._rng)
         self._ask(call, X, proposal, call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds))
         return None if call.requests or call.abandoned else self._finish(call)
 
