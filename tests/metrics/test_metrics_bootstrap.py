@@ -225,7 +225,7 @@ def test_an_interval_is_made_of_the_quantiles() -> None:
 )
 @pytest.mark.parametrize("shared", [False, True])
 def test_losses_of_another_shape_are_refused(losses: list[Array], shared: bool) -> None:
-    with pytest.raises(DataError, match="one a seed"):
+    with pytest.raises(DataError, match="one per seed"):
         bootstrap_means(losses, draws=10, shared=shared)
 
 

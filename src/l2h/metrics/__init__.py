@@ -1,4 +1,4 @@
-"""What is measured: pure functions of arrays, with no state and no torch."""
+"""Measurements as pure functions of arrays, with no state and no torch."""
 
 from l2h.metrics.bootstrap import Interval, bootstrap_means, interval
 from l2h.metrics.calibration import (

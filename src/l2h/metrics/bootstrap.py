@@ -1,13 +1,13 @@
-"""The paired bootstrap: how sure is a difference of means over seeds and test samples?
+"""The paired bootstrap: intervals for differences of means over seeds and test samples.
 
-All columns (methods, prices) of a draw are averaged over the same seeds and the same samples, so that what is easy for
-one method is easy for the other as well, and only their difference spreads.
+All columns (methods, prices) of a draw are averaged over the same seeds and the same samples, so that a sample that is
+easy for one method is easy for the other too, and only their difference varies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from l2h.costs import FloatArray
 from l2h.errors import DataError
 
-CHUNK = 64  # draws at once: their weights on all samples must fit into memory
+CHUNK = 64  # draws at a time: their weights on all samples must fit into memory
 
 
 @dataclass(frozen=True)
@@ -28,36 +28,36 @@ class Interval:
 
     @property
     def below(self) -> bool:
-        """The whole interval is below 0: ``a`` is clearly lower."""
+        """Whether the whole interval is below 0: ``a`` is clearly lower."""
         return self.high < 0
 
     @property
     def above(self) -> bool:
-        """The whole interval is above 0: ``a`` is clearly higher."""
+        """Whether the whole interval is above 0: ``a`` is clearly higher."""
         return self.low > 0
 
     def as_dict(self) -> dict[str, float]:
-        """Plain values for JSON."""
-        return {"difference": self.difference, "low": self.low, "high": self.high}
+        """Return plain values for JSON."""
+        return asdict(self)
 
 
 def bootstrap_means(
     losses: Sequence[npt.ArrayLike], *, draws: int = 2000, seed: int = 0, shared: bool = False
 ) -> FloatArray:
-    """Means of every column over drawn seeds and drawn samples.
+    """Return the mean of every column over drawn seeds and drawn samples.
 
     Args:
         losses: for each seed an array (n, M): the loss of M columns on its n test samples.
         draws: how many.
-        seed: of the draws.
-        shared: True where all seeds have the same test samples in the same order: then a draw takes the same samples
-            of every seed, since what one seed finds hard the others find hard too.
+        seed: of the random draws.
+        shared: whether all seeds have the same test samples in the same order. A draw then takes the same samples of
+            every seed, since what is hard for one seed is hard for the others too.
 
     Returns:
         (draws, M).
 
     Raises:
-        DataError: no seeds, arrays of different widths, or shared samples of different number.
+        DataError: there are no seeds, the arrays differ in width, or shared samples differ in number.
 
     Example:
         >>> means = bootstrap_means([np.array([[0.0, 1.0], [1.0, 2.0]])], draws=100)
@@ -66,25 +66,24 @@ def bootstrap_means(
     """
     arrays = [np.asarray(a, dtype=np.float64) for a in losses]
     if not arrays or any(a.ndim != 2 or not len(a) or a.shape[1] != arrays[0].shape[1] for a in arrays):
-        raise DataError(f"need (n, M) arrays of one width, one a seed; got {[a.shape for a in arrays]}")
+        raise DataError(f"need (n, M) arrays of one width, one per seed; got {[a.shape for a in arrays]}")
     if shared and len({len(a) for a in arrays}) > 1:
-        raise DataError(f"shared test samples must be as many for every seed; got {[len(a) for a in arrays]}")
+        raise DataError(f"shared test samples must have the same number for every seed; got {[len(a) for a in arrays]}")
     rng = np.random.default_rng(seed)
     seeds = len(arrays)
     out = np.empty((draws, arrays[0].shape[1]))
     for start in range(0, draws, CHUNK):
         some = slice(start, min(start + CHUNK, draws))
         count = some.stop - some.start
-        # How often each seed is drawn, and the mean of every seed over its drawn samples.
+        # How often each seed is drawn.
         times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=count)
         weights = _sample_weights(rng, count, len(arrays[0])) if shared else None
         total = np.zeros((count, arrays[0].shape[1]))
         for k, array in enumerate(arrays):
-            if shared:
-                assert weights is not None
+            if weights is not None:
                 total += times[:, k : k + 1] * (weights @ array)
             else:
-                # Each time a seed is drawn its samples are drawn anew.
+                # Each time that a seed is drawn, its samples are drawn again.
                 for again in range(int(times[:, k].max(initial=0))):
                     drawn = times[:, k] > again
                     total[drawn] += _sample_weights(rng, int(drawn.sum()), len(array)) @ array
@@ -93,7 +92,7 @@ def bootstrap_means(
 
 
 def interval(draws: npt.ArrayLike, difference: float, confidence: float = 0.95) -> Interval:
-    """The percentile interval of drawn differences around the one that was measured."""
+    """Return the measured difference with the percentile interval of the drawn ones."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(np.asarray(draws, dtype=np.float64), [tail, 1 - tail])
     return Interval(float(difference), float(low), float(high))

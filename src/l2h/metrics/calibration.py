@@ -1,4 +1,4 @@
-"""Do stated probabilities hold? Reliability, expected calibration error, and a two-parameter cure."""
+"""Calibration: reliability curves, the expected calibration error, and Platt scaling."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Reliability:
     """A reliability curve over the bins that hold samples.
 
     Attributes:
-        stated: (b,), mean stated probability in the bin.
-        observed: (b,), share of right answers in the bin.
-        count: (b,), samples in the bin.
+        stated: (b,), mean stated probability in each bin.
+        observed: (b,), share of right answers in each bin.
+        count: (b,), number of samples in each bin.
     """
 
     stated: FloatArray
@@ -27,13 +27,15 @@ class Reliability:
     count: npt.NDArray[np.int64]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain lists for JSON."""
+        """Return plain lists for JSON."""
         return {"stated": self.stated.tolist(), "observed": self.observed.tolist(), "count": self.count.tolist()}
 
 
 def reliability_curve(probability: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 10) -> Reliability:
-    """Bin samples by stated probability into ``bins`` of equal width and compare with how often they were right."""
+    """Sort samples by stated probability into ``bins`` of equal width and count how often they were right."""
     p, right = _pair(probability, correct)
+    if not ((p >= 0) & (p <= 1)).all():
+        raise DataError("probabilities must lie in [0, 1]")
     which = np.minimum((p * bins).astype(int), bins - 1)
     count = np.bincount(which, minlength=bins)
     used = count > 0
@@ -43,7 +45,7 @@ def reliability_curve(probability: npt.ArrayLike, correct: npt.ArrayLike, bins: 
 
 
 def expected_calibration_error(probability: npt.ArrayLike, correct: npt.ArrayLike, bins: int = 10) -> float:
-    """Mean distance of stated and observed over the bins, weighted by their samples.
+    """Return the mean distance between stated and observed over the bins, weighted by their samples.
 
     Example:
         >>> expected_calibration_error([0.75, 0.75, 0.75, 0.75], [True, True, True, False])
@@ -54,21 +56,21 @@ def expected_calibration_error(probability: npt.ArrayLike, correct: npt.ArrayLik
 
 
 def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3) -> tuple[float, float]:
-    """Scale and shift of a logit that minimise the held-out log-loss, by Newton's method.
+    """Return the scale and the shift of a logit that minimise the log-loss, found by Newton's method.
 
     Args:
-        logit: (n,), what a head says, before the sigmoid.
-        correct: bool (n,), what happened.
-        ridge: pull towards (1, 0), per fit and not per sample: it only matters where the data say nothing, such as
+        logit: (n,), the output of a head before the sigmoid.
+        correct: bool (n,), whether the answer was right.
+        ridge: pull towards (1, 0), per fit and not per sample: it only matters where the data do not decide, such as
             when every answer was right.
 
     Returns:
         ``(scale, shift)`` such that ``sigmoid(scale * logit + shift)`` is calibrated on these samples.
+
+    Raises:
+        DataError: the arrays are empty, differ in length, or a logit is not finite.
     """
-    z = np.asarray(logit, dtype=np.float64)
-    right = as_bool("correct", correct)
-    if z.ndim != 1 or z.shape != right.shape or not len(z):
-        raise DataError(f"need two arrays of one length, not empty; got {z.shape} and {right.shape}")
+    z, right = _pair(logit, correct)
     if not np.isfinite(z).all():
         row = int(np.argmin(np.isfinite(z)))
         raise DataError(f"logit of sample {row} is {z[row]}: the model has diverged")
@@ -79,8 +81,8 @@ def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3)
         margin = np.where(right, 1.0, -1.0) * (design @ at)
         return float(np.logaddexp(0.0, -margin).sum() + ridge * ((at - start) ** 2).sum())
 
-    # Where the logits are far too large the sigmoid is flat at (1, 0) and Newton's steps are of no use: start from
-    # the share of right answers if that is the better of the two.
+    # Where the logits are far too large the sigmoid is flat at (1, 0) and Newton's steps do not help: start from the
+    # share of right answers if that has the lower loss.
     share = (right.sum() + 0.5) / (len(right) + 1)
     theta = min((start, np.array([0.0, np.log(share / (1 - share))])), key=loss)
 
@@ -102,7 +104,7 @@ def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3)
 
 
 def apply_platt(logit: npt.ArrayLike, scale: float, shift: float) -> FloatArray:
-    """``sigmoid(scale * logit + shift)``."""
+    """Return ``sigmoid(scale * logit + shift)``."""
     return _sigmoid(scale * np.asarray(logit, dtype=np.float64) + shift)
 
 
@@ -110,11 +112,9 @@ def _sigmoid(z: FloatArray) -> FloatArray:
     return np.asarray(np.exp(-np.logaddexp(0.0, -z)))
 
 
-def _pair(probability: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    p = np.asarray(probability, dtype=np.float64)
+def _pair(values: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    array = np.asarray(values, dtype=np.float64)
     right = as_bool("correct", correct)
-    if p.ndim != 1 or p.shape != right.shape or not len(p):
-        raise DataError(f"need two arrays of one length, not empty; got {p.shape} and {right.shape}")
-    if not ((p >= 0) & (p <= 1)).all():
-        raise DataError("probabilities must lie in [0, 1]")
-    return p, right
+    if array.ndim != 1 or array.shape != right.shape or not len(array):
+        raise DataError(f"need two arrays of one length, not empty; got {array.shape} and {right.shape}")
+    return array, right

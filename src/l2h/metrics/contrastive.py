@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from l2h.errors import DataError
 
 @dataclass(frozen=True)
 class Side:
-    """One row of the table. The accuracies of an empty side are ``None``, which prints as n/a."""
+    """The share of the samples on one side and both accuracies there, which are ``None`` for an empty side."""
 
     ratio: float
     client: float | None
@@ -22,31 +22,31 @@ class Side:
 
     @property
     def difference(self) -> float | None:
-        """Server accuracy less client accuracy: what asking would gain on this side."""
+        """Server accuracy minus client accuracy: what asking the server gains on this side."""
         if self.client is None or self.server is None:
             return None
         return self.server - self.client
 
     def as_dict(self) -> dict[str, float | None]:
-        """Plain values for JSON."""
-        return {"ratio": self.ratio, "client": self.client, "server": self.server}
+        """Return plain values for JSON."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Contrastive:
-    """Both rows, and the accuracy of the two working together."""
+    """Both sides, and the joint accuracy of client and server under these decisions."""
 
     local: Side
     remote: Side
     joint: float
 
     def as_dict(self) -> dict[str, dict[str, float | None]]:
-        """Plain values for JSON, as in ``metrics.json``."""
+        """Return plain values for JSON, as in ``metrics.json``."""
         return {"local": self.local.as_dict(), "remote": self.remote.as_dict()}
 
 
 def contrastive(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike) -> Contrastive:
-    """Split by decision and score both classifiers on both sides.
+    """Split the samples by decision and score both classifiers on both sides.
 
     Example:
         >>> table = contrastive([True, False, True, False], [True, True, True, False], [False, True, False, False])
@@ -64,7 +64,7 @@ def contrastive(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, re
 
 
 def reject_rate_per_class(remote: npt.ArrayLike, y: npt.NDArray[Any], num_classes: int) -> npt.NDArray[np.float64]:
-    """Share of each class that is sent, (K,); NaN for a class that does not occur."""
+    """Return the share of each class for which the server is asked, (K,); NaN for a class that does not occur."""
     sent = as_bool("remote", remote)
     count = np.bincount(y, minlength=num_classes).astype(np.float64)
     sent_count = np.bincount(y, weights=sent, minlength=num_classes)
@@ -72,7 +72,7 @@ def reject_rate_per_class(remote: npt.ArrayLike, y: npt.NDArray[Any], num_classe
 
 
 def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:
-    """Boolean arrays of one length, at least one sample long; named in the error when they are not."""
+    """Return boolean arrays; raise a :class:`DataError` with their names if they are empty or differ in length."""
     out = [as_bool(name, values) for name, values in arrays.items()]
     lengths = {name: array.shape for name, array in zip(arrays, out, strict=True)}
     if len(set(lengths.values())) != 1 or out[0].ndim != 1:

@@ -17,9 +17,9 @@ class Frontier:
     """A curve from (0, accuracy of the client) to (1, accuracy of the server).
 
     Attributes:
-        rate: (p,), share of samples sent, increasing from 0 to 1.
-        accuracy: (p,), joint accuracy there.
-        area: the area under it.
+        rate: (p,), share of samples for which the server is asked, increasing from 0 to 1.
+        accuracy: (p,), joint accuracy at that rate.
+        area: under the curve.
     """
 
     rate: FloatArray
@@ -28,15 +28,18 @@ class Frontier:
 
 
 def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> Frontier:
-    """Send the samples of the highest score first.
+    """Return the curve of asking the server for the samples with the highest scores first.
 
-    Samples of equal score are sent together; between such groups the curve is straight, which is what breaking the
-    ties at random gives on average.
+    Samples of equal score go together; between such groups the curve is straight, which is what breaking ties at
+    random gives on average.
 
     Args:
         score: (n,), larger means more to gain from asking.
         client_correct: bool (n,).
         server_correct: bool (n,).
+
+    Raises:
+        DataError: the arrays are empty or differ in length, or a score is NaN.
 
     Example:
         >>> frontier([0.1, 0.9], [True, False], [True, True]).accuracy
@@ -61,9 +64,9 @@ def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct
 
 
 def frontier_gain(area: float, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> float | None:
-    """``(A - A_random) / (A_oracle - A_random)``: 0 for a random order, 1 for the best one.
+    """Return ``(A - A_random) / (A_oracle - A_random)``: 0 for a random order, 1 for the best one.
 
-    ``None`` where no order is better than another, so that there is nothing to gain.
+    It is ``None`` where all orders are equally good, so that there is nothing to gain.
     """
     client, server = same_length(client_correct=client_correct, server_correct=server_correct)
     best = frontier(server.astype(float) - client.astype(float), client, server).area
@@ -74,7 +77,7 @@ def frontier_gain(area: float, client_correct: npt.ArrayLike, server_correct: np
 
 
 def label_free_score(server_probability: npt.ArrayLike, client_label: npt.ArrayLike) -> FloatArray:
-    """``max p_e - p_e[m's label]``: the ranking of one who knows the server's softmax but not the truth."""
+    """Return ``max p_e - p_e[client's label]``, (n,): a ranking that uses the server's softmax but not the truth."""
     p = np.asarray(server_probability, dtype=np.float64)
     label = np.asarray(client_label)
     if p.ndim != 2 or label.shape != (len(p),):

@@ -1,4 +1,4 @@
-"""Everything that is measured of one system on one test set at one price, as one plain object."""
+"""The measurements of one system on one test set at one price, as one plain object."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Report:
     """The result of ``HelpSystem.evaluate``. :meth:`as_dict` is what ``metrics.json`` holds.
 
     Attributes:
-        dataset: its name.
-        seed: the seed of the training.
+        dataset: name of the data set.
+        seed: seed of the training.
         costs: the prices.
         accuracy: of ``client``, ``server`` and ``system``.
-        reject_rate: share of samples sent.
-        risk: beside its baselines.
-        contrastive: the table of the two sides.
+        reject_rate: share of samples for which the server is asked.
+        risk: of the system and its baselines.
+        contrastive: both accuracies on each side of the decision.
         frontiers: curves by name: ``system``, ``confidence``, ``label_free``, ``oracle``, ``random``.
         gains: frontier gain by the same names; ``None`` where there is nothing to gain.
-        per_class: reject rate of each class; NaN where the class does not occur.
-        class_names: as many.
+        per_class: (K,), reject rate of each class; NaN for a class that does not occur.
+        class_names: K names.
         heads: reliability of the priced heads, ``client`` and ``server``; empty for a rejector without them.
-        ece: their expected calibration errors.
+        ece: expected calibration errors of the heads.
         remote: bool (n,), the decisions.
-        confidence_remote: bool (n,), those of the confidence rule; None where it has no held-out threshold.
+        confidence_remote: bool (n,), the decisions of the confidence rule; ``None`` without a held-out threshold.
         client_label: int (n,), the client's answers.
         server_label: int (n,), the server's answers.
-        y: int (n,), the truth.
-        score: (n,), what the frontier ranks by.
+        y: int (n,), the true classes.
+        score: (n,), the ranking behind the system's frontier.
     """
 
     dataset: str
@@ -73,7 +73,7 @@ class Report:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: shares and rates are fractions, a missing value is ``None``."""
+        """Return plain values for JSON: shares and rates are fractions, a missing value is ``None``."""
         return {
             "schema": SCHEMA,
             "dataset": self.dataset,
@@ -115,21 +115,21 @@ def evaluate(
     dataset: str = "unnamed",
     seed: int | None = None,
 ) -> Report:
-    """Measure decisions that have been taken.
+    """Return the report on decisions that were made.
 
     Args:
-        y: int (n,), the truth.
+        y: int (n,), the true classes.
         client_label: int (n,), the client's answers.
-        client_confidence: (n,), its largest probability.
+        client_confidence: (n,), the client's largest probability.
         server_probability: (n, K), the server's softmax.
-        remote: bool (n,), the decisions.
-        score: (n,), the ranking behind them; larger means more to gain.
+        remote: bool (n,), the decisions, true where the server is asked.
+        score: (n,), the ranking behind them; larger means more to gain from asking.
         costs: the prices.
-        confidence_remote: bool (n,), decisions of the confidence rule at its held-out threshold.
-        head_probability: what the priced heads state: ``{"client": q_m, "server": q_e}``, or empty.
-        class_names: one a class.
-        dataset: its name.
-        seed: of the training.
+        confidence_remote: bool (n,), decisions of the confidence rule at its held-out threshold, if it has one.
+        head_probability: probabilities of the priced heads, ``{"client": q_m, "server": q_e}``, or empty.
+        class_names: one per class.
+        dataset: name of the data set.
+        seed: seed of the training.
     """
     server_label = server_probability.argmax(axis=1)
     client_correct, server_correct = client_label == y, server_label == y

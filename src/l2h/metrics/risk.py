@@ -1,4 +1,4 @@
-"""Generalized 0-1 risk, never without its trivial baselines."""
+"""Generalized 0-1 risk, always together with its trivial baselines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from l2h.decision import oracle
 
 @dataclass(frozen=True)
 class Risks:
-    """The system's risk and what it must be compared with, all on the same samples and prices.
+    """The risk of a system and of its baselines, all on the same samples at the same prices.
 
     Attributes:
-        system: of the decisions taken.
-        all_local: of never asking.
-        all_remote: of always asking.
+        system: risk of the decisions taken.
+        all_local: risk of never asking the server.
+        all_remote: risk of always asking it.
         random: expected risk of asking at random as often as the system does.
-        confidence: of a threshold on the client's own confidence, chosen on held-out samples; ``None`` where no
-            held-out samples were given.
-        oracle: of the decisions of one who knows every outcome.
+        confidence: risk of a threshold on the client's confidence, chosen on held-out samples; ``None`` without such
+            samples.
+        oracle: risk of the best decisions, made with the outcomes known.
     """
 
     system: float
@@ -34,16 +34,16 @@ class Risks:
 
     @property
     def best_trivial(self) -> float:
-        """The better of never and always asking."""
+        """The lower risk of never and always asking."""
         return min(self.all_local, self.all_remote)
 
     def as_dict(self) -> dict[str, float | None]:
-        """Plain values for JSON, as in ``metrics.json``."""
+        """Return plain values for JSON, as in ``metrics.json``."""
         return asdict(self)
 
 
 def risk(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike, costs: Costs) -> float:
-    """Mean generalized 0-1 loss of these decisions.
+    """Return the mean generalized 0-1 loss of these decisions.
 
     Example:
         >>> risk([True, False], [True, True], [False, True], Costs(c_e=0.1))
@@ -59,27 +59,27 @@ def risks(
     costs: Costs,
     confidence_remote: npt.ArrayLike | None = None,
 ) -> Risks:
-    """The risk of ``remote`` beside every trivial baseline.
+    """Return the risk of ``remote`` and of every baseline.
 
     Args:
         client_correct: bool (n,).
         server_correct: bool (n,).
-        remote: bool (n,), the system's decisions.
+        remote: bool (n,), the system's decisions, true where the server is asked.
         costs: the prices.
         confidence_remote: bool (n,), the decisions of the confidence rule at its held-out threshold.
     """
     n = len(np.asarray(client_correct))
     rate = float(np.asarray(remote).mean())
 
-    def of(decision: npt.ArrayLike) -> float:
+    def risk_of(decision: npt.ArrayLike) -> float:
         return risk(client_correct, server_correct, decision, costs)
 
-    all_local, all_remote = of(np.zeros(n, dtype=bool)), of(np.ones(n, dtype=bool))
+    all_local, all_remote = risk_of(np.zeros(n, dtype=bool)), risk_of(np.ones(n, dtype=bool))
     return Risks(
-        system=of(remote),
+        system=risk_of(remote),
         all_local=all_local,
         all_remote=all_remote,
         random=rate * all_remote + (1 - rate) * all_local,
-        confidence=None if confidence_remote is None else of(confidence_remote),
-        oracle=of(oracle(client_correct, server_correct, costs)),
+        confidence=None if confidence_remote is None else risk_of(confidence_remote),
+        oracle=risk_of(oracle(client_correct, server_correct, costs)),
     )

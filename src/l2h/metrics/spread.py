@@ -1,4 +1,4 @@
-"""Several seeds: mean, standard deviation and standard error."""
+"""Mean, standard deviation and standard error over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from l2h.errors import DataError
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean over seeds with its spread.
+    """The mean over seeds with its spread.
 
     Attributes:
         mean: over the seeds.
@@ -28,7 +28,7 @@ class Spread:
     n: int
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean and spread of one figure over seeds.
+    """Return the mean and the spread of one figure over seeds.
 
     Example:
         >>> spread([1.0, 2.0, 3.0])
@@ -52,10 +52,9 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def spread_of_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and spread of every number that all of these ``metrics.json`` objects share, in the same nesting.
+    """Return the mean and spread of every number that all of these ``metrics.json`` objects share, nested as there.
 
-    A figure that is ``None`` in any of them is ``None`` here: a mean over other seeds than its neighbours' would
-    mislead.
+    A figure that is ``None`` in one of them is ``None`` here: a mean over fewer seeds than the others would mislead.
     """
     if not reports:
         raise DataError("no reports to take the mean of")

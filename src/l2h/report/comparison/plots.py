@@ -130,7 +130,7 @@ def plot_pairs(comparison: Values) -> Figure:
     ax.tick_params(length=0, labelsize=9)
     for side in ax.spines.values():
         side.set_visible(False)
-    titled(ax, "Risk of the row's method minus the column's", pad=26)
+    titled(ax, "Risk: row minus column", pad=26)
     extend = "both" if np.nanmax(np.abs(values), initial=0.0) > limit else "neither"
     bar = figure.colorbar(image, ax=ax, orientation="horizontal", shrink=0.6, aspect=30, pad=0.02, extend=extend)
     bar.ax.tick_params(labelsize=9)
