@@ -1,1 +1,1 @@
-"""What every report shares: numbers in words, tables, figures, and the shell of a page."""
+"""What all reports share: number formats, tables, figures, and the frame of a page."""

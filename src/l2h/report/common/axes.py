@@ -1,4 +1,4 @@
-"""What stands on axes: titles, grids, ticks, remarks, and curves with their spread."""
+"""Axes: titles, grids, ticks, remarks, and curves with their spread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remark(ax: Axes, text: str, **options: Any) -> None:
 
 
 def grid_lines(ax: Axes, axis: Literal["both", "x", "y"] = "both") -> None:
-    """Draw a faint grid under all else."""
+    """Draw a faint grid below everything else."""
     ax.grid(axis=axis, color=FAINT, linewidth=0.5)
     ax.set_axisbelow(True)
 
@@ -47,7 +47,7 @@ def price_ticks(ax: Axes, c_es: Collection[float]) -> None:
 
 
 def value_at_right(ax: Axes, place: float, text: str, room: float, **look: Any) -> None:
-    """Write the value of a horizontal bar right of an axis that ends at 1, where nothing can run through it."""
+    """Write the value of a horizontal bar to the right of an axis that ends at 1, where nothing crosses it."""
     options: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "center", "annotation_clip": False}
     ax.annotate(text, (1.0, place), (room, 0), **options, **look)
 
@@ -65,7 +65,7 @@ def mean_and_sem(value: Mapping[str, Any]) -> tuple[Floats, Floats | None]:
 
 
 def banded_line(ax: Axes, x: Floats, y: Floats, sem: Floats | None, look: Mapping[str, Any]) -> None:
-    """Draw a line with a band of one standard error; bars where a point has no neighbour to draw a band to."""
+    """Draw a line with a band of one standard error, or with error bars at points that have no neighbours."""
     ax.plot(x, y, **look)
     if sem is None:
         return

@@ -1,4 +1,4 @@
-"""Figures: a blank one, its legend, and writing it."""
+"""Figures: a blank one, its legend, and its PNG file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DPI = 150
 def blank(
     width: float, height: float, rows: int = 1, columns: int = 1, *, used: int | None = None, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a white figure of this size in inches and its axes, row by row; pyplot does not know of it.
+    """Return a white figure of this size in inches and its axes, row by row; pyplot does not know it.
 
     Args:
         width: in inches.
@@ -55,12 +55,12 @@ def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], 
 
 
 def legend_line(**look: Any) -> Line2D:
-    """Return a line for a legend alone; one of no look at all leaves a gap."""
+    """Return a line to show in a legend; without a look it leaves a gap."""
     return Line2D([], [], **(look or {"linestyle": "none"}))
 
 
 def plain(text: str, longest: int = 24) -> str:
-    """Return a name from a stranger, safe to draw: one line, shortened, no dollar signs that start mathematics."""
+    """Return an untrusted name, safe to draw: one line, shortened, without dollar signs that start mathematics."""
     return one_line(text, longest).replace("$", r"\$")
 
 

@@ -9,7 +9,7 @@ from l2h.report.common.table import TextTable
 
 
 def markdown_line(text: str) -> str:
-    """Return one line of Markdown that shows the text as it is; only what stands between backticks is code."""
+    """Return one line of Markdown that shows the text as it is; only what is between backticks is code."""
     parts = re.split(r"`([^`]*)`", " ".join(str(text).split()))
     for i in range(0, len(parts), 2):
         part = re.sub(r"([\\*~$`]|\](?=\()|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", parts[i])
@@ -37,5 +37,5 @@ def markdown_table(table: TextTable) -> str:
     for row in table.rows:
         fields = [(markdown_line(cell.text), cell.bold) for cell in row.cells]
         lines.append([f"**{text}**" if bold else text for text, bold in fields])
-    # A pipe parts cells even within code.
+    # A pipe separates cells even within code.
     return "\n".join("| " + " | ".join(field.replace("|", r"\|") for field in line) + " |" for line in lines)

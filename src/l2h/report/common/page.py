@@ -1,4 +1,4 @@
-"""Pages of one file: no script, nothing from outside, readable with no network."""
+"""Pages that are one file: no script, nothing loaded from elsewhere, readable without a network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
 
 
 def data_uri(content: bytes) -> str:
-    """Return a PNG file as an address that holds all of it."""
+    """Return a PNG file as a ``data:`` address that holds all of it."""
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 

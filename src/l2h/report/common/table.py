@@ -22,7 +22,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and the side on which the cells stand; ``kind`` colours the heading in a page."""
+    """A heading and the alignment of its cells; ``kind`` colours the heading in a page."""
 
     name: str
     short: str | None = None
@@ -69,7 +69,7 @@ class TextTable:
 
 
 def headings(*names: str) -> list[Column]:
-    """Return columns of numbers beside a first column of names."""
+    """Return a column of names, left-aligned, and columns of numbers."""
     return [Column(name, justify="right" if i else "left") for i, name in enumerate(names)]
 
 

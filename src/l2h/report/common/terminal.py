@@ -14,7 +14,7 @@ from l2h.report.common.table import Cell, TextTable
 from l2h.report.common.text import one_line
 
 _WIDTH = 120
-_TEXT = 40  # letters of a column of text, past which it is wrapped
+_TEXT = 40  # letters after which a text is wrapped
 _STYLES = {"best": "bold green", "beyond": "dim", "default": "bold"}
 
 
@@ -49,7 +49,7 @@ def _caption(table: TextTable) -> str:
 
 
 def _cell(cell: Cell) -> Text:
-    # The star is there for a terminal without bold letters.
+    # The star is for terminals without bold letters.
     text = cell.text if cell.short is None else cell.short
     style = "bold green" if cell.bold else "red" if cell.bad else ""
     return Text(("*" if cell.bold else "") + (text and one_line(text, 400)), style=style)
@@ -75,5 +75,5 @@ def _parts(widths: list[int], keys: int) -> list[list[int]]:
 
 
 def _total(widths: Iterable[int]) -> int:
-    # A column takes three more than its text, and the edge one.
+    # A column is three wider than its text, and the edge adds one.
     return 1 + sum(width + 3 for width in widths)

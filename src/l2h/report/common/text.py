@@ -63,6 +63,6 @@ def counted(count: int, noun: str) -> str:
 
 
 def one_line(text: str, longest: int = 24) -> str:
-    """Return a name from a stranger on one line, shortened; ``?`` where nothing of it can be shown."""
+    """Return an untrusted name on one line, shortened; ``?`` where nothing of it can be shown."""
     line = "".join(c if c.isprintable() else " " for c in str(text)).strip() or "?"
     return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -55,7 +55,7 @@ def method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
 
 
 def marker_places(look: Look) -> tuple[int, int]:
-    """Return the first marker and the step on a frontier of 201 points, so that those of two methods seldom meet."""
+    """Return the first marker and the step on a frontier of 201 points; those of two methods seldom coincide."""
     return 5 + 3 * (_MARKERS.index(look["marker"]) % 8), 32
 
 
@@ -65,7 +65,7 @@ def legend_height(rows: Sequence[MethodRow]) -> float:
 
 
 def group_legend(figure: Figure, rows: Sequence[MethodRow], looks: dict[str, Look]) -> None:
-    """Draw the legend of all methods under the axes, a column for each group."""
+    """Draw the legend of all methods under the axes, one column per group."""
     columns = _columns(rows)
     longest = _longest(columns)
     entries: list[tuple[Any, str, bool]] = []  # line, label, whether it is bold
@@ -90,7 +90,7 @@ def _longest(columns: list[list[tuple[str, list[MethodRow]]]]) -> int:
 
 
 def _columns(rows: Sequence[MethodRow]) -> list[list[tuple[str, list[MethodRow]]]]:
-    """The groups in columns of the legend: the small ones that everybody knows share one."""
+    """The groups by column of the legend; the two smallest share one."""
     members = groups(rows)
     shared = [["ours"], ["learned"], ["confidence"], ["trivial", "reference"]]
     columns = [[(name, members[name]) for name in column if name in members] for column in shared]

@@ -1,4 +1,4 @@
-"""A comparison of methods in rows, shared by its words, its tables, its plots and its page."""
+"""A comparison of methods in rows, for its words, its tables, its plots and its page."""
 
 from __future__ import annotations
 

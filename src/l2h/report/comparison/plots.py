@@ -1,4 +1,4 @@
-"""Plots of a comparison of methods. Each function returns a matplotlib ``Figure`` that pyplot does not know view."""
+"""Plots of a comparison of methods. Each function returns a ``Figure`` that pyplot does not know."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plot_frontiers(comparison: Values) -> Figure:
 
 
 def plot_risk_grid(comparison: Values) -> Figure:
-    """Draw mean risk against c_e, a panel for each c_1, and below it the difference from the default.
+    """Draw mean risk against c_e, one panel per c_1, and below it the difference from the default.
 
     With a single c_e, every method is one point with its standard error.
     """
@@ -195,7 +195,7 @@ def _risk_differences(ax: Axes, view: ComparisonView, looks: dict[str, Look], pr
 
 
 def _risk_points(view: ComparisonView) -> Figure:
-    """A panel for each c_1, a line for each method, its risk with the standard error."""
+    """The risk of every method with its standard error, one panel per c_1."""
     grid, rows, looks = view.prices, view.rows, method_looks(view.rows)
     figure, axes = blank(min(max(8.8, 3.0 * len(grid) + 2.4), 14.0), 0.26 * len(rows) + 1.6, 1, len(grid), sharey=True)
     for ax, (c_1, (c_e,)) in zip(axes, grid.items(), strict=True):
@@ -217,7 +217,7 @@ def _risk_points(view: ComparisonView) -> Figure:
 
 
 def _limits(ax: Axes, extent: Sequence[Floats]) -> None:
-    """Set the y-axis to what must be told apart; other curves may leave the panel."""
+    """Fit the y-axis to these values; other curves may run out of the panel."""
     values = np.concatenate(extent)
     low, high = float(values.min()), float(values.max())
     room = 0.06 * (high - low) or 0.01

@@ -7,7 +7,7 @@ from l2h.report.common.text import SAME, counted, number, plus_minus, signed
 from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values
 
 _TRIVIAL = ("all-local", "all-remote")
-_LISTED = 4  # lost prices named one by one in a sentence
+_LISTED = 4  # at most so many losses are listed in a sentence
 
 
 def comparison_headline(comparison: Values) -> list[str]:

@@ -1,4 +1,4 @@
-"""Curves over the price: accuracy, reject rate and risk of several recipes. Each function returns a ``Figure``.
+"""Curves over the price: accuracy, reject rate and risk of several recipes.
 
 Numbers over seeds are ``{"mean": [...], "sem": [...] | None}``. A value that is missing or not finite, of a rejector
 that diverged, leaves a gap.
@@ -44,7 +44,7 @@ def plot_tradeoff(
     client: float | Mapping[str, float] | None = None,
     server: float | Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw accuracy against the reject rate, and below it the reject rate against c_e; a column for each data set.
+    """Draw accuracy against the reject rate, and below it the reject rate against c_e; one column per data set.
 
     Args:
         curves: mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
@@ -146,7 +146,7 @@ def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
 
 
 def _line(look: Look, c_1: int) -> dict[str, Any]:
-    """Keywords of ``Axes.plot``; for every c_1 but the first larger markers, hollow, so that they hide nothing."""
+    """Keywords of ``Axes.plot``; every c_1 but the first has larger, hollow markers, which hide nothing."""
     colour, marker, size = look
     face, size = (colour, 0.85 * size) if c_1 == 0 else ("none", 1.4 * size)
     options = {"color": colour, "linestyle": DASHES[c_1 % len(DASHES)], "linewidth": 1.4, "marker": marker}
@@ -165,7 +165,7 @@ def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | 
     places = _places(x, y)
     for place, count in places:
         size = look["markersize"] * min(3.0, np.sqrt(0.8 + 0.4 * (count - 1)))
-        # The larger the marker, the lower it lies, and one of several points is seen through: none hides another.
+        # Larger markers lie lower, and those of several points are transparent: none hides another.
         face = (look["color"], 0.3) if count > 1 and look["markerfacecolor"] != "none" else look["markerfacecolor"]
         options = {"linestyle": "none", "markersize": size, "markerfacecolor": face, "zorder": 4 - size / 30}
         ax.plot(*place, **dict(look) | options)
@@ -198,7 +198,7 @@ def _c_es(curves: Sequence[Curve]) -> list[float]:
 
 
 def _trivial(ax: Axes, c_e: Floats, rule: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
-    """Draw never and always asking; c_e and the risks of both."""
+    """Draw the risks of never and always asking, and return them after c_e."""
     never, always = (np.broadcast_to(floats(rule[name]), c_e.shape) for name in ("all_local", "all_remote"))
     marker = "" if len(c_e) > 1 else "_"
     for values, label, dash in ((never, "never ask", DASHES[2]), (always, "always ask", DASHES[1])):
@@ -208,7 +208,7 @@ def _trivial(ax: Axes, c_e: Floats, rule: Mapping[str, Any]) -> tuple[Floats, Fl
 
 
 def _shade(ax: Axes, c_e: Floats, never: Floats, always: Floats) -> None:
-    """Shade all that costs no less than the better of never and always asking."""
+    """Shade where the risk is no lower than that of the better trivial rule."""
     low, high = ax.get_ylim()
     # The two may cross between prices; a single price has no width to shade.
     fine = np.linspace(c_e[0], c_e[-1], 400) if len(c_e) > 1 else c_e[0] + np.array([-0.01, 0.01])
@@ -218,7 +218,7 @@ def _shade(ax: Axes, c_e: Floats, never: Floats, always: Floats) -> None:
 
 
 def _legend(figure: Figure, looks: Mapping[str, Look], handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """The recipes, and in a second line what else is to be told."""
+    """The recipes in the first line, the rest in the second."""
     recipes = [(legend_line(**_line(look, 0)), plain(label, LABEL)) for label, look in looks.items()]
     others = list(zip(handles, labels, strict=True))
     columns = max(len(recipes), len(others))

@@ -1,4 +1,4 @@
-"""One of the paper's experiments as plain values, checked before anything of it is shown."""
+"""One of the paper's experiments as plain values, checked before they are shown."""
 
 from __future__ import annotations
 

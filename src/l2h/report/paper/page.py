@@ -79,7 +79,6 @@ def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> lis
 
 
 def _section(section: Mapping[str, Any], experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """What the template needs of a section."""
     if section["kind"] == "text":
         return {"kind": "text", "paragraphs": paragraphs(section["text"])}
     if section["kind"] == "table":

@@ -1,4 +1,4 @@
-"""Plots of the paper's experiments that are not curves over the price. Each function returns a ``Figure``.
+"""Plots of the paper's experiments that are not curves over the price.
 
 Numbers over seeds are ``{"mean": [...], "sem": [...] | None}``. A value that is missing or not finite, of a rejector
 that diverged, leaves a gap.
@@ -38,7 +38,7 @@ _COLOURS = (SYSTEM, CLIENT, SERVER, CONFIDENCE, LABEL_FREE, INK)
 
 
 def plot_losses(curves: Sequence[Curve]) -> Figure:
-    """Draw the rejector's training loss against the epoch, a line for each link and a panel for each pair of prices.
+    """Draw the rejector's training loss against the epoch, one line per link and one panel per pair of prices.
 
     Args:
         curves: mappings with ``panel``, ``label``, ``epoch``, ``mean`` and ``sem``.
@@ -70,7 +70,7 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
     """Draw accuracy against the bound on the share sent, and beside it the share sent minus the bound.
 
     Args:
-        curves: one for each rule: mappings with ``label``, ``bound``, ``rate`` and ``accuracy``.
+        curves: one per rule: mappings with ``label``, ``bound``, ``rate`` and ``accuracy``.
 
     Raises:
         DataError: there are no curves.
@@ -89,7 +89,7 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
         grid_lines(ax)
     percent_axis(left.xaxis, left.yaxis, right.xaxis)
     low, high = right.get_ylim()
-    if high - low < 0.02:  # where every rule keeps to the bound, rounding errors are not worth a scale
+    if high - low < 0.02:  # every rule keeps to the bound: do not magnify rounding errors
         right.set_ylim(min(low, -0.01), max(high, 0.01))
     right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g}" if abs(value) > 1e-9 else "0")
     handles, labels = [legend_line(**look) for look in looks], [plain(str(curve["label"]), LABEL) for curve in curves]

@@ -1,4 +1,4 @@
-"""The tables of the paper's experiments as text, for the terminal, and as CSV files."""
+"""The tables of the paper's experiments as text and as CSV files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def measured(section: Mapping[str, Any]) -> list[bool]:
 
 
 def _best(section: Mapping[str, Any], row: Sequence[Any]) -> set[int]:
-    """Places of the best cells of a row; none where there is nothing to compare."""
+    """The positions of the best cells of a row; none where there is nothing to compare."""
     if not section.get("best"):
         return set()
     names = section.get("compare")
@@ -95,7 +95,7 @@ def _text(cell: Any, seeds: int) -> str:
 
 
 def _number(value: float) -> str:
-    """A setting or a count as people write it: no zeros at the end, four decimals at most."""
+    """A setting or a count: no trailing zeros, four decimals at most."""
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.0f}"
     if value == 0 or abs(value) >= 0.001:

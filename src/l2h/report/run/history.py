@@ -89,7 +89,7 @@ def group_stages(stages: Sequence[str]) -> dict[str, list[str]]:
         names = list(panels)
         rest = [stage for name in names[_PANELS - 1 :] for stage in panels[name]]
         panels = {name: panels[name] for name in names[: _PANELS - 1]} | {"other stages": rest}
-    # A panel of one stage bears that stage's own name.
+    # A panel of one stage has the full name of that stage.
     return {members[0] if len(members) == 1 else name: members for name, members in panels.items()}
 
 

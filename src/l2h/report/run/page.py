@@ -1,4 +1,4 @@
-"""The page of a report, and the plots beside it."""
+"""The page of a report and its plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of a report. Each function returns a matplotlib ``Figure`` that pyplot does not know of."""
+"""Plots of a report. Each function returns a ``Figure`` that pyplot does not know."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
 _LEGEND = ("system", "point", "client", "server", "confidence", "random", "label_free", "oracle")
 _FEW = 20  # a bin of fewer samples says little
 _COLUMN = 34  # classes in one column of the plot per class
-_MANY = 4 * _COLUMN  # more classes than this and only both ends are shown
+_MANY = 4 * _COLUMN  # of more classes only the first and the last column are shown
 
 
 def plot_frontier(report: Report) -> Figure:
@@ -90,7 +90,7 @@ def plot_risk(report: Report) -> Figure:
     ax.barh(np.arange(len(rows)), risks, height=0.68, color=[colours.get(row.key, "#9A9A9A") for row in rows])
     ax.axvline(report.risk.system, color=SYSTEM, linewidth=1, linestyle=(0, (4, 3)))
     for i, (row, risk) in enumerate(zip(rows, risks, strict=True)):
-        # The value stands on white, so that the line of the system's risk does not run through it.
+        # The white box keeps the line of the system's risk from crossing the value.
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
         look: dict[str, Any] = {"fontsize": 10, "color": INK, "fontweight": "bold" if row.key == "system" else "normal"}
         ax.text(float(risk) + 0.012 * top, i, number(row.risk), va="center", bbox=box, **look)

@@ -36,7 +36,7 @@ class Verdict:
 
     @property
     def standing(self) -> str:
-        """``good`` where it clearly pays, ``unsure`` where it may pay, else ``bad``."""
+        """``good`` if it clearly pays, ``unsure`` if it may pay, else ``bad``."""
         return "bad" if not self.pays else "good" if self.clear else "unsure"
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ def verdict(report: Report) -> Verdict:
     """Compare the system with the better of never and always asking, and with a confidence threshold.
 
     The noise is that of the test set alone: the standard error of the paired difference of the losses, in the
-    normal approximation. The spread over trainings is another matter, for which several seeds are needed.
+    normal approximation. It says nothing about the spread over trainings, which needs several seeds.
     """
     risk, best = report.risk, report.risk.best_trivial
     never = risk.all_local <= risk.all_remote
