@@ -1,7 +1,5 @@
 """The ``with`` statement for objects that have to be closed."""
 
-from __future__ import annotations
-
 from typing import Self
 
 

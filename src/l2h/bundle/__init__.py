@@ -5,8 +5,6 @@ be copied to different hosts: each is loaded, and verified, without the other. N
 a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 """
 
-from __future__ import annotations
-
 from l2h.bundle.device import DeviceBundle
 from l2h.bundle.errors import BundleError
 from l2h.bundle.manifest import (

@@ -1,7 +1,5 @@
 """What the client of a bundle answers: its file's outputs, or a given classifier's, as labels and log-probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The device's half of a bundle: the client's answer and what the rejector makes of it."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random inputs for a model of which only the input's shape and type are known, to measure with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

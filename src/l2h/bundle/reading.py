@@ -1,7 +1,5 @@
 """Reading plain values that somebody else wrote: every one is of its type and in its range, and none is left over."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, is_dataclass
 from sys import float_info

@@ -1,7 +1,5 @@
 """The server's half of a bundle."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

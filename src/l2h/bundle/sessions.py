@@ -1,7 +1,5 @@
 """A file of a bundle as a session of onnxruntime, and the check of its inputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

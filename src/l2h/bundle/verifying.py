@@ -1,7 +1,5 @@
 """Checks that the files of a bundle are the ones that its manifest describes."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from pathlib import Path
 

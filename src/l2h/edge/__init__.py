@@ -4,8 +4,6 @@
 Inference Protocol. No torch is needed, and none is imported.
 """
 
-from __future__ import annotations
-
 from l2h.edge.aio import AsyncEdgeClient
 from l2h.edge.client import EdgeClient
 from l2h.edge.errors import EdgeError, EdgeSettingsError

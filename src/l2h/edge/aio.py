@@ -1,7 +1,5 @@
 """``AsyncEdgeClient``: the device's side for coroutines."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

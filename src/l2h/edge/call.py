@@ -1,7 +1,5 @@
 """One call of ``predict``: its deadline, the device's answers, and the requests it sent to the server."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future

@@ -1,7 +1,5 @@
 """``EdgeClient``: the device's side for callers that block until the answer is there."""
 
-from __future__ import annotations
-
 from concurrent.futures import CancelledError, wait
 
 import numpy.typing as npt

@@ -1,7 +1,5 @@
 """What the two edge clients share: the local answer, the decision, the requests, and the answers made of them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time
@@ -87,7 +85,7 @@ class EdgeCore:
         every_price = self._bundle.manifest.rejector.specs[0].costs is None
         self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
         self._rng = np.random.default_rng(0)
-        self._complained = False
+        self._limiter_failed = False
         self._bounded = limit is not None
         try:
             self._terms = self._policy.terms(costs)
@@ -219,13 +217,13 @@ class EdgeCore:
         try:
             return self._policy.permit(proposal, most)
         except L2HError as error:  # the limiter's clock or file; no permit, no request
-            if not self._complained:
+            if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
-            self._complained = True
+            self._limiter_failed = True
             return np.zeros(len(proposal.able), dtype=np.bool_)
 
     def _ask(self, call: PredictCall, X: npt.ArrayLike, proposal: Proposal, until: float) -> None:
-        """Send what may go and can go, and note what becomes of the rest."""
+        """Send what the policy permits and the breaker admits, and note the reasons of the rest."""
         size = self._options.max_batch
         unable = self._unable(until)
         # The breaker is asked before the limiter: no permit is spent on what is then not sent.

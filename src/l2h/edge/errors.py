@@ -1,7 +1,5 @@
 """Errors that the caller has to fix. What the network does is never raised: the device answers instead."""
 
-from __future__ import annotations
-
 from l2h.errors import L2HError, SettingsError
 
 

@@ -1,7 +1,5 @@
 """What can come of a request instead of labels, and when it may be repeated."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """The key for the server, read from a file or the environment rather than from the command line."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is accepted from the server: its answers and its metadata, by the Open Inference Protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -40,16 +38,7 @@ def most_bytes(rows: int, classes: int) -> int:
 def read_labels(
     body: bytes, headers: Mapping[str, str], *, rows: int, classes: int, model: str, output: str, id: str
 ) -> tuple[npt.NDArray[np.int64], str | None]:
-    """Return the server's labels, int64 (rows,), and the version of its model.
-
-    Args:
-        body: of its answer.
-        headers: of its answer.
-        rows: how many inputs it was asked about.
-        classes: how many there are.
-        model: its name.
-        output: name of the scores.
-        id: of the request.
+    """Return the server's labels for so many inputs, int64 (rows,), and the version of its model.
 
     Raises:
         FaultError: the answer cannot be used, with the reason ``bad_answer``.

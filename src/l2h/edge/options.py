@@ -1,7 +1,5 @@
 """The options of an edge client, checked before anything is done with them."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import math

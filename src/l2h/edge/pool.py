@@ -1,7 +1,5 @@
 """Kept connections to one server, and one exchange over them with every size bounded."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -91,10 +89,10 @@ class ConnectionPool:
         Args:
             method: GET or POST.
             path: below the server's address.
-            most: bytes that are read of the answer; a longer one is a fault.
+            most: the longest answer that is accepted, in bytes.
             body: of the request.
             headers: beside those of every request.
-            attempt: notes how far it got.
+            attempt: notes how far the request got.
 
         Raises:
             FaultError: no such answer came.

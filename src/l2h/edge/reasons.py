@@ -1,7 +1,5 @@
 """Why the device or the server answered: the codes of the edge, beside those of :mod:`l2h.answers`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING

@@ -1,7 +1,5 @@
 """What an edge client counts: answers by reason, traffic, latency. Bounded in memory, safe under threads."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass

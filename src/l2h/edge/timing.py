@@ -1,7 +1,5 @@
 """How long an answer on the device takes compared with its model calls, measured in turns on the same inputs."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,12 +65,9 @@ def measure(
 
     Args:
         bundle: the device's half.
-        X: inputs to take one after the other.
+        X: inputs, which are taken in turn.
         repeats: how many answers of each kind.
-        server: address of a server to measure as well.
-        key: the server's key.
-        deadline: seconds for an answer by the server.
-        verify_tls: as in :class:`EdgeClient`.
+        server: address of a server to measure as well; it and the options after it are those of :class:`EdgeClient`.
 
     Raises:
         SettingsError: fewer than one repeat.

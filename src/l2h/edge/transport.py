@@ -1,7 +1,5 @@
 """Asking the server: one answer to a set of inputs, with the repeats that are safe, by a given time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -101,12 +99,7 @@ class Transport:
         self._names_lock = asyncio.Lock()
 
     async def ask(self, X: Array, scope: RequestScope) -> Reply:
-        """Return the server's labels for these inputs, or why there are none; never raise.
-
-        Args:
-            X: (n, ...), as the bundle takes them.
-            scope: when it ends without them.
-        """
+        """Return the server's labels for inputs (n, ...), or why there are none; never raise."""
         attempt = Attempt()
         fault = FaultError(reasons.DEADLINE, "no answer within the deadline")
         try:

@@ -15,8 +15,6 @@ often than permitted, so the permitted probability is divided by their number an
 union bound, which holds however the overlapping looks depend on one another.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """The run-time limiter: cap, pacing and drift behind one lock."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -16,8 +16,6 @@ quiet time does not spend what the next burst needs; as many as in the last h; a
 of the window, so that a burst does not use up the budget at its beginning.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from bisect import bisect_left, bisect_right, insort

@@ -10,8 +10,6 @@ permits of the others but never holds one too many; only a grant needs the file.
 request is written, since it moves the window.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sqlite3

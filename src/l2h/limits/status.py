@@ -1,7 +1,5 @@
 """What the limiter answers: a :class:`Permit` per request, and a :class:`LimiterStatus`."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Where a limiter keeps its permits: the interface, and the permits of one process in memory."""
 
-from __future__ import annotations
-
 import math
 from typing import Protocol
 

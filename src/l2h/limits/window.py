@@ -6,8 +6,6 @@ if that window then holds no more than the cap, and x never decreases, so every 
 holds no more than the cap; and any window at all holds no more than the one that ends at its last permit.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 from fractions import Fraction

@@ -4,8 +4,6 @@ The device and the server share this module, so that they cannot disagree. Nothi
 is not a well-formed message within the limits is refused with a :class:`WireError` that says why.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

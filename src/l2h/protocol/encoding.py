@@ -1,7 +1,5 @@
 """Writing messages of the Open Inference Protocol as JSON, with tensors in it or as bytes behind it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the Open Inference Protocol (V2) is about: tensors, their datatypes, requests and answers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
