@@ -21,7 +21,7 @@ import l2h
 PACKAGE = Path(l2h.__file__).parent
 PROJECT = Path(__file__).parents[1]
 #: Plain values and functions, which need numpy alone, and all that a device needs.
-VALUES = ["answers", "closing", "costs", "decision", "errors", "files", "limits", "metrics", "settings"]
+VALUES = ["answers", "costs", "decision", "errors", "files", "limits", "metrics", "settings"]
 DEVICE = [*VALUES, "bundle", "classifiers", "edge", "protocol", "serving.bench.load"]
 IMPORT_SECONDS = 0.3
 #: What a device does: it answers, and where it would ask there is nobody to.

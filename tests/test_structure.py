@@ -24,12 +24,11 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 #: Plain values and functions, each with those of them that it may import.
 VALUES = {
     "errors": set(),
-    "closing": set(),
     "costs": {"errors"},
     "files": {"errors"},
     "settings": {"errors"},
     "answers": {"costs", "errors"},
-    "limits": {"closing", "costs", "errors"},
+    "limits": {"costs", "errors"},
     "decision": {"costs", "errors", "limits"},
     "metrics": {"costs", "decision", "errors"},
 }

@@ -1,18 +1,18 @@
 """``EdgeClient``: the device's side for callers that block until the answer is there."""
 
 from concurrent.futures import CancelledError, wait
+from contextlib import AbstractContextManager
 
 import numpy.typing as npt
 
 from l2h.answers import Answers
-from l2h.closing import Closing
 from l2h.costs import Costs
 from l2h.decision import Judgement
 from l2h.edge.call import PredictCall
 from l2h.edge.core import EdgeCore
 
 
-class EdgeClient(EdgeCore, Closing):
+class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
     """Answers on the device and asks the server where it pays; always gives an answer within the deadline.
 
     **The answer comes, whatever the server does.** Where the server gives no good answer in time, the device's own is
@@ -114,3 +114,6 @@ class EdgeClient(EdgeCore, Closing):
     def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
         self._close()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

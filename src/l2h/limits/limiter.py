@@ -7,11 +7,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import numpy.typing as npt
 
-from l2h.closing import Closing
 from l2h.errors import DataError
 from l2h.limits.drift import DriftMonitor
 from l2h.limits.pacing import Pacer
@@ -33,7 +33,7 @@ from l2h.limits.window import Window
 log = logging.getLogger("l2h.limits")
 
 
-class Limiter(Closing):
+class Limiter(AbstractContextManager["Limiter"]):
     """Keeps a limit at run time, whatever the traffic is.
 
     **The cap is hard.** For ``RateLimit(100, per="1h")`` no time window of that length, half open and at any
@@ -184,6 +184,9 @@ class Limiter(Closing):
         """Close the file, if there is one."""
         with self._lock:
             self._store.close()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def _decide(self, score: float) -> Permit:
         store, pacer = self._store, self._pacer
