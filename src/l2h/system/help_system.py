@@ -109,6 +109,11 @@ class HelpSystem:
         """One name per class: those given, or numbers once the system is fitted."""
         return self.given_class_names if self.fitted is None else self.fitted.class_names
 
+    @property
+    def num_classes(self) -> int:
+        """K, known after :meth:`fit`."""
+        return self.require_fitted().num_classes
+
     def require_fitted(self) -> FittedSystem:
         """Return what was fitted.
 
