@@ -57,9 +57,15 @@ def call(*arguments: object) -> Result:
     log = logging.getLogger("l2h")
     before = log.level, log.propagate, list(log.handlers)
     out, err = io.StringIO(), io.StringIO()
+    words = [str(argument) for argument in arguments]
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = run([str(argument) for argument in arguments])
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(sys, "argv", ["l2h", *words])  # some commands note how they were called
+            status = run(words)
     finally:
         log.level, log.propagate, log.handlers = before
         log.setLevel(before[0])
