@@ -27,14 +27,7 @@ _EDGE = 0.14
 
 @dataclass(frozen=True)
 class Sample:
-    """One image of a gallery.
-
-    Attributes:
-        image: uint8 (H, W, 3).
-        truth: name of its class.
-        client: name of the client's answer.
-        server: name of the server's answer.
-    """
+    """An image, uint8 (H, W, 3), with the names of its class and of both answers."""
 
     image: Images
     truth: str

@@ -15,7 +15,7 @@ from l2h.metrics import Report
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.run.gallery import Images, Sample, choose
-from l2h.report.run.history import plot_sync
+from l2h.report.run.history import Rows, plot_sync
 from l2h.report.run.plots import draw
 from l2h.report.run.tables import class_table, contrastive_table, risk_table
 from l2h.report.run.verdict import headline, verdict
@@ -31,7 +31,7 @@ def write_page(
     folder: str | Path,
     *,
     title: str,
-    history: Sequence[Mapping[str, Any]] = (),
+    history: Rows = (),
     images: Images | None = None,
     settings: Mapping[str, Any] | None = None,
     next_steps: Sequence[str] = (),

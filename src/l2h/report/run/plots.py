@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,9 +13,9 @@ from l2h.report.common.axes import grid_lines, percent_axis, remark, titled, val
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, plain
 from l2h.report.common.text import number, percent
-from l2h.report.run.gallery import plot_samples
-from l2h.report.run.history import plot_history
-from l2h.report.run.tables import risk_rows, sides
+from l2h.report.run.gallery import Images, plot_samples
+from l2h.report.run.history import Rows, plot_history
+from l2h.report.run.tables import RULES, sides
 
 _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("oracle", "oracle", {"color": INK, "linestyle": (0, (1, 1.2)), "linewidth": 1.4}),
@@ -82,19 +80,18 @@ def plot_contrastive(report: Report) -> Figure:
 
 def plot_risk(report: Report) -> Figure:
     """Draw the risk of the system and of every rule that it must beat; lower is better."""
-    rows = [row for row in risk_rows(report) if row.risk is not None]
-    figure, (ax,) = blank(6.6, 0.44 * len(rows) + 1.2)
-    colours = {"system": SYSTEM, "oracle": FAINT}
-    risks = np.array([row.risk for row in rows], dtype=np.float64)
-    top = float(risks.max()) or 1.0
-    ax.barh(np.arange(len(rows)), risks, height=0.68, color=[colours.get(row.key, "#9A9A9A") for row in rows])
+    risks = {key: risk for key, risk in report.risk.as_dict().items() if risk is not None}
+    figure, (ax,) = blank(6.6, 0.44 * len(risks) + 1.2)
+    colours = [{"system": SYSTEM, "oracle": FAINT}.get(key, "#9A9A9A") for key in risks]
+    top = max(risks.values()) or 1.0
+    ax.barh(range(len(risks)), list(risks.values()), height=0.68, color=colours)
     ax.axvline(report.risk.system, color=SYSTEM, linewidth=1, linestyle=(0, (4, 3)))
-    for i, (row, risk) in enumerate(zip(rows, risks, strict=True)):
+    for i, (key, risk) in enumerate(risks.items()):
         # The white box keeps the line of the system's risk from crossing the value.
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-        look: dict[str, Any] = {"fontsize": 10, "color": INK, "fontweight": "bold" if row.key == "system" else "normal"}
-        ax.text(float(risk) + 0.012 * top, i, number(row.risk), va="center", bbox=box, **look)
-    ax.set_yticks(np.arange(len(rows)), [row.name for row in rows])
+        look: dict[str, Any] = {"fontsize": 10, "color": INK, "fontweight": "bold" if key == "system" else "normal"}
+        ax.text(risk + 0.012 * top, i, number(risk), va="center", bbox=box, **look)
+    ax.set_yticks(range(len(risks)), [RULES[key] for key in risks])
     ax.get_yticklabels()[0].set_fontweight("bold")
     ax.invert_yaxis()
     ax.tick_params(axis="y", length=0)
@@ -153,12 +150,7 @@ def plot_reliability(report: Report) -> Figure | None:
     return figure
 
 
-def draw(
-    report: Report,
-    history: Sequence[Mapping[str, Any]] = (),
-    images: npt.NDArray[np.uint8] | None = None,
-    seed: int = 0,
-) -> dict[str, Figure]:
+def draw(report: Report, history: Rows = (), images: Images | None = None, seed: int = 0) -> dict[str, Figure]:
     """Return all plots by name, without those that have nothing to show."""
     figures = {
         "frontier": plot_frontier(report),

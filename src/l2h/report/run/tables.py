@@ -1,9 +1,8 @@
-"""The tables of a report: rows for the plots, texts for the terminal and the page."""
+"""The tables of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from l2h.decision import oracle
@@ -13,7 +12,8 @@ from l2h.report.common.text import SAME, counted, number, percent, plus_minus, s
 from l2h.report.run.verdict import outcomes, verdict
 
 KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
-_RULES = {
+#: The rules that risk is compared over, by their names in ``metrics.json``.
+RULES = {
     "system": "this system",
     "all_local": "never ask",
     "all_remote": "always ask",
@@ -25,28 +25,9 @@ _GAINS = {"gain": "this system", "confidence_gain": "confidence", "label_free_ga
 _WHO = [Column("client", kind="client"), Column("server", kind="server")]
 
 
-@dataclass(frozen=True)
-class RiskRow:
-    """One rule and what it costs.
-
-    Attributes:
-        key: its name in ``metrics.json``.
-        name: its name for people.
-        risk: generalized 0-1 risk; ``None`` where it was not measured.
-        rate: share of the inputs for which it asks the server; ``None`` where it is not known.
-        best: whether no rule but the oracle has a lower risk.
-    """
-
-    key: str
-    name: str
-    risk: float | None
-    rate: float | None
-    best: bool
-
-
-def risk_rows(report: Report) -> list[RiskRow]:
-    """Return the system and every baseline, in the order in which they are shown."""
-    risks, asked = report.risk.as_dict(), report.confidence_remote
+def risk_table(report: Report) -> TextTable:
+    """Return the risk of the system and its baselines, the best one marked (the oracle excluded), and the verdict."""
+    risks, asked, system = report.risk.as_dict(), report.confidence_remote, report.risk.system
     rates = {
         "system": report.reject_rate,
         "all_local": 0.0,
@@ -56,17 +37,13 @@ def risk_rows(report: Report) -> list[RiskRow]:
         "oracle": float(oracle(*outcomes(report), report.costs).mean()),
     }
     lowest = min(risk for key, risk in risks.items() if risk is not None and key != "oracle")
-    best = {key for key, risk in risks.items() if risk is not None and key != "oracle" and risk <= lowest + SAME}
-    return [RiskRow(key, name, risks[key], rates[key], key in best) for key, name in _RULES.items()]
-
-
-def risk_table(report: Report) -> TextTable:
-    """Return the risk of the system and its baselines, the best one marked (the oracle excluded), and the verdict."""
     rows = []
-    for row in risk_rows(report):
-        versus = None if row.risk is None else row.risk - report.risk.system
-        name, kind = (f"{row.name} (best)", "best") if row.best else (row.name, "beyond" * (row.key == "oracle"))
-        rows.append(texts(name, number(row.risk), signed(versus) * (row.key != "system"), percent(row.rate), kind=kind))
+    for key, name in RULES.items():
+        risk = risks[key]
+        best = risk is not None and key != "oracle" and risk <= lowest + SAME
+        versus = "" if key == "system" else signed(None if risk is None else risk - system)
+        kind = "best" if best else "beyond" if key == "oracle" else ""
+        rows.append(texts(name + " (best)" * best, number(risk), versus, percent(rates[key]), kind=kind))
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
     title, columns = f"{report.dataset}: risk at {report.costs}", headings("rule", "risk", "vs system", "reject rate")
@@ -111,7 +88,7 @@ def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
     shares = {f"{who} accuracy": accuracy.get(who) for who in ("client", "server", "system")}
     shares["reject rate"] = merged.get("reject_rate")
     rows = [texts(f"{name}, %", plus_minus(value, ".2f", factor=100)) for name, value in shares.items()]
-    rows += [texts(f"risk: {name}", plus_minus(risk.get(key))) for key, name in _RULES.items()]
+    rows += [texts(f"risk: {name}", plus_minus(risk.get(key))) for key, name in RULES.items()]
     rows += [texts(f"frontier gain: {name}", plus_minus(frontier.get(key))) for key, name in _GAINS.items()]
     note = f"mean ± standard error over {n} seeds" if n > 1 else "one seed: no spread"
     columns = headings("figure", "mean ± s.e." if n > 1 else "value")
