@@ -45,7 +45,7 @@ def test_fit_refuses_bad_samples(case: str) -> None:
     system = make()
     with pytest.raises(DataError, match=told):
         system.fit(X_bad, y_bad)
-    assert system.fitted.rejectors is None
+    assert system.fitted is None
 
 
 def test_labels_beyond_the_named_classes_are_refused() -> None:

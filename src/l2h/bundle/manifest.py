@@ -184,7 +184,8 @@ class Manifest:
         """Return plain values, as in the file."""
         values = {"schema": SCHEMA, **asdict(self), "costs": self.costs.as_dict()}
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
-        return values
+        plain: dict[str, Any] = json.loads(json.dumps(values))  # lists for tuples
+        return plain
 
     def files_of(self, side: str) -> dict[str, FilePart]:
         """Return the files that a side needs.
