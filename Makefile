@@ -27,10 +27,10 @@ $(MLSERVER): Makefile
 demo: $(READY)  ## train and judge a small system on handwritten digits, in about half a minute
 	$(BIN)/l2h demo --out runs/demo --force
 
-test: $(READY) $(MLSERVER)  ## the suite, all but its five longest tests
+test: $(READY) $(MLSERVER)  ## the suite without its longest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not long"
 
-test-long: $(READY) $(MLSERVER)  ## those five: a storm of faults, half a minute of overload, long kills
+test-long: $(READY) $(MLSERVER)  ## the longest: a storm of faults, half a minute of overload, long kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 test-fast: $(READY)  ## the suite without its long tests

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -29,10 +31,17 @@ def drawn(x: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
 
 def blend_of(seed: int, share: float = 1.0, height: int = SIDE, width: int = SIDE) -> tuple[Tensor, float]:
     """How much of each pixel is the other image's, read off a black image after a white one; and the own weight."""
+    with seeded(CPU, seed):
+        return next(blends(share, height, width))
+
+
+def blends(share: float = 1.0, height: int = SIDE, width: int = SIDE) -> Iterator[tuple[Tensor, float]]:
+    """The same, draw after draw from torch's generator."""
     pair = torch.stack([torch.zeros(1, height, width), torch.ones(1, height, width)])
-    mixed, own = drawn(pair, share, seed)
-    assert torch.equal(mixed[0], 1 - mixed[1])
-    return mixed[0, 0], float(own)
+    while True:
+        mixed, own = mix(pair, share)
+        assert torch.equal(mixed[0], 1 - mixed[1])
+        yield mixed[0, 0], float(own)
 
 
 def is_cut(blend: Tensor) -> bool:
@@ -102,9 +111,9 @@ def test_half_the_mixed_batches_are_cut_and_half_blended_by_the_stated_weights()
     over s^2, which for many pixels is ``2 (1/4 - 1/10 + 1/96)``, about 0.32: border cuts make it less than 1/2.
     """
     cut, blended = [], []
-    for seed in range(DRAWS):
-        blend, own = blend_of(seed)
-        (cut if is_cut(blend) else blended).append(own)
+    with seeded(CPU, 0):
+        for blend, own in islice(blends(), DRAWS):
+            (cut if is_cut(blend) else blended).append(own)
     assert len(cut) / DRAWS == pytest.approx(0.5, abs=4 * math.sqrt(0.25 / DRAWS))
     assert np.mean(blended) == pytest.approx(0.5, abs=4 * math.sqrt(1 / 12 / len(blended)))
     x = np.arange(SIDE) / SIDE
@@ -119,7 +128,8 @@ def test_half_the_mixed_batches_are_cut_and_half_blended_by_the_stated_weights()
 
 @pytest.mark.parametrize("share", [0.2, 0.8])
 def test_the_share_is_how_many_batches_are_mixed(share: float) -> None:
-    untouched = sum(own == 1 for _, own in (blend_of(seed, share, 16, 16) for seed in range(DRAWS)))
+    with seeded(CPU, 0):
+        untouched = sum(own == 1 for _, own in islice(blends(share, 16, 16), DRAWS))
     # A rectangle that misses every pixel leaves a batch as it is: one narrower than a pixel, of chance below 1/16^2.
     slack = 4 * math.sqrt(share * (1 - share) / DRAWS) + 1 / 16**2
     assert 1 - untouched / DRAWS == pytest.approx(share, abs=slack)

@@ -164,6 +164,7 @@ def test_page_and_terminal_say_the_same(made: dict[str, Any], page: Page) -> Non
         assert sentence in page.text
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize(("comparison", "standing"), [(best, "good"), (worst, "bad")])
 def test_page_marks_a_win_and_a_loss_apart(comparison: Any, standing: str, tmp_path: Path) -> None:
     found = Page(write_comparison(comparison(), tmp_path))
@@ -172,6 +173,7 @@ def test_page_marks_a_win_and_a_loss_apart(comparison: Any, standing: str, tmp_p
     ]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_default_that_was_not_run_is_told(made: dict[str, Any], tmp_path: Path) -> None:
     absent = {**made, "default": "absent", "against_default": []}
     (only,) = comparison_headline(absent)
