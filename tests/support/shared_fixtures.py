@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from bundle_maker import KINDS
 from commands import undrawn
+from serving_maker import linear, write_bundle
 
 from l2h import HelpSystem
 
@@ -56,3 +58,23 @@ def no_pictures() -> Iterator[None]:
     """Pictures that this process saves are not drawn: for tests of everything else."""
     with undrawn():
         yield
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The server's half of a small bundle, which no test changes."""
+    folder = tmp_path_factory.mktemp("bundle") / "digits"
+    write_bundle(folder, linear())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The files of a certificate that nobody has signed, and of its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    more = ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*command, *more, *names], check=True, capture_output=True)
+    return cert, key

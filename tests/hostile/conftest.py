@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hostile_target import KEY, URL, OwnTarget, RunningTarget
+from serving_process import Server
+
+
+def pytest_collection_modifyitems(config, items):
+    """Only what needs no control over the server is run against one that somebody else started."""
+    if URL in os.environ:
+        here = os.path.dirname(__file__)
+        others = [item for item in items if str(item.path).startswith(here) and "target" not in item.fixturenames]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+@pytest.fixture(scope="session")
+def bundle(served):
+    return served
+
+
+@pytest.fixture(scope="session")
+def target(bundle, tmp_path_factory):
+    """The server under attack: the one that was named, or one of our own with two workers and a key."""
+    if URL in os.environ:
+        yield RunningTarget(os.environ[URL], os.environ.get(KEY))
+    else:
+        with OwnTarget(bundle, tmp_path_factory.mktemp("target")) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def server(bundle, tmp_path_factory):
+    """An open server with two workers, for tests that leave it as it was."""
+    with Server(bundle, tmp_path_factory.mktemp("server"), workers=2) as running:
+        yield running
+
+
+@pytest.fixture
+def x():
+    return np.random.default_rng(0).integers(0, 255, (3, 1, 4, 4)).astype(np.uint8)
