@@ -15,8 +15,7 @@ from waiting import free_port
 
 import l2h
 from l2h.bundle import DeviceBundle
-from l2h.edge.errors import EdgeSettingsError
-from l2h.edge.keys import read_key
+from l2h.edge.options import EdgeSettingsError, read_key
 from l2h.errors import L2HWarning
 
 

@@ -71,7 +71,7 @@ def ask(options: AskOptions) -> None:
     from l2h.cli.output import print_json
     from l2h.data.inputs import read_inputs
     from l2h.edge import EdgeClient
-    from l2h.edge.keys import read_key
+    from l2h.edge.options import read_key
     from l2h.limits import RateLimit
 
     inputs, server = options.inputs, options.server

@@ -32,7 +32,7 @@ def edge(
     from l2h.bundle.random import random_inputs
     from l2h.cli.output import make_console, make_table, print_json
     from l2h.data.inputs import read_inputs
-    from l2h.edge.keys import read_key
+    from l2h.edge.options import read_key
     from l2h.edge.timing import measure
 
     loaded = DeviceBundle(bundle)
@@ -87,7 +87,7 @@ def serve(
     Example: [bold]l2h bench serve http://127.0.0.1:8080 --model digits --inputs 8[/]
     """
     from l2h.cli.output import print_json
-    from l2h.edge.keys import read_key
+    from l2h.edge.options import read_key
     from l2h.serving.bench.target import measure_bundle, measure_running
 
     load: dict[str, Any] = {"connections": connections, "seconds": seconds, "inputs": inputs}

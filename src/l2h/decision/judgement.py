@@ -39,16 +39,12 @@ TWO = (CLIENT, SERVER)
 class Judgement:
     """What a rejector makes of n inputs and J answerers.
 
-    Attributes:
-        scores: (n, J), the rejector's outputs. Without probabilities the largest score decides, at the one price that
-            the rejector was trained for.
-        probability: (n, J), how likely each answerer is right; None for a rejector that was trained for one price.
-        answerers: one per column, those on the device first.
+    Without probabilities the largest score decides, at the one price that the rejector was trained for.
     """
 
-    scores: npt.NDArray[np.floating]
-    probability: FloatArray | None = None
-    answerers: tuple[Answerer, ...] = TWO
+    scores: npt.NDArray[np.floating]  # (n, J), the rejector's outputs
+    probability: FloatArray | None = None  # (n, J), how likely each answerer is right
+    answerers: tuple[Answerer, ...] = TWO  # one per column, those on the device first
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.scores.shape[1] != len(self.answerers):
@@ -60,13 +56,7 @@ class Judgement:
     def from_heads(
         cls, logits: npt.NDArray[np.floating], platt: npt.ArrayLike | None, answerers: tuple[Answerer, ...] = TWO
     ) -> Judgement:
-        """Judge by heads that state a probability each.
-
-        Args:
-            logits: (n, J).
-            platt: (J, 2), scale and shift of each logit; None leaves them as they are.
-            answerers: one per column.
-        """
+        """Judge by logits (n, J) of heads that state a probability each; ``platt`` (J, 2) scales and shifts them."""
         z = logits.astype(np.float64)
         if platt is not None:
             pairs = np.asarray(platt, dtype=np.float64)
@@ -103,19 +93,11 @@ class Judgement:
         return np.asarray(local - remote)
 
     def remote(self, costs: AnyCosts) -> BoolArray:
-        """Return bool (n,), true where asking pays.
-
-        Raises:
-            DataError: a score is NaN.
-        """
+        """Return bool (n,), true where asking pays; a NaN raises :class:`l2h.errors.DataError`."""
         return self.decide(costs)[1]
 
     def decide(self, costs: AnyCosts) -> tuple[FloatArray, BoolArray]:
-        """Return :meth:`saving` and :meth:`remote` at once.
-
-        Raises:
-            DataError: a score is NaN.
-        """
+        """Return :meth:`saving` and :meth:`remote` at once."""
         saving = self.saving(costs)
         if self.probability is None:
             refuse_nan(self.scores)

@@ -60,25 +60,16 @@ class Proposal(NamedTuple):
 class Policy:
     """Decides about inputs by their judgement, the prices and a limit.
 
-    Args:
-        select: gives the number of the rejector that answers for prices (and number, where a caller names one), and the
-            prices in use; see :func:`l2h.decision.select_rejector`.
-        every_price: whether the rejector answers for every price.
-        held_out: gives a rejector's judgement of the calibration samples, by its number; None where there are none.
-        limit: a bound on asking, or the limiter that keeps it.
-        rule: how a share is met: ``threshold`` (what gains most; the default), ``guaranteed`` (the default of a limit
-            with a confidence) or ``stochastic`` (the paper's).
-
-    Raises:
-        SettingsError: an unknown rule, or one without a share to meet.
+    A share is met by the rule ``threshold`` (what gains most; the default), ``guaranteed`` (the default of a limit with
+    a confidence) or ``stochastic`` (the paper's).
     """
 
     def __init__(
         self,
-        select: Callable[[Costs | None, int | None], tuple[int, Costs]],
-        every_price: bool,
-        held_out: Callable[[int], Judgement | None],
-        limit: RateLimit | Limiter | None = None,
+        select: Callable[[Costs | None, int | None], tuple[int, Costs]],  # as l2h.decision.select_rejector
+        every_price: bool,  # whether the rejector answers for every price
+        held_out: Callable[[int], Judgement | None],  # of the calibration samples, by the rejector's number
+        limit: RateLimit | Limiter | None = None,  # a bound on asking, or the limiter that keeps it
         rule: str | None = None,
     ) -> None:
         self._select, self._every_price, self._held_out = select, every_price, held_out
@@ -97,14 +88,13 @@ class Policy:
         self._terms: dict[tuple[Costs | None, int | None], Terms] = {}
         #: Savings of the calibration samples at the prices that the limiter was made for.
         self._calibration: FloatArray | None = None
-        self._scale: _SavingScale | None = None
+        #: Sorted savings of the calibration samples, at the prices of now and at those that the limiter was made for.
+        #: Other prices move all savings, which says nothing of the inputs. So a saving keeps its rank for the limiter:
+        #: the k-th largest of the calibration samples stays the k-th largest. None where the prices are the same.
+        self._scale: tuple[FloatArray, FloatArray] | None = None
 
     def terms(self, costs: Costs | None, which: int | None = None) -> Terms:
-        """Return what follows from prices; None for those of the beginning.
-
-        Raises:
-            L2HError: the rejector was trained for other prices, or the limit needs calibration samples.
-        """
+        """Return what follows from prices, None for those of the beginning; raise where they cannot be used."""
         if costs is not None:
             require_costs(costs)
         terms = self._terms.get((costs, which))
@@ -117,29 +107,19 @@ class Policy:
         return terms
 
     def settle_on(self, costs: Costs | None) -> Terms:
-        """Return the terms of prices that stay, and measure savings by them for a limiter that was made for others.
-
-        Raises:
-            L2HError: as :meth:`terms`.
-        """
+        """Return the terms of prices that stay, and measure savings by them for a limiter that was made for others."""
         terms = self.terms(costs)
         held = None if self._calibration is None else self._held_out(terms.which)
         if held is not None and self._calibration is not None:
             saving = held.saving(terms.costs)
             same = np.array_equal(saving, self._calibration)
-            self._scale = None if same else _SavingScale(saving, self._calibration)
+            self._scale = None if same else (np.sort(saving), np.sort(self._calibration))
         return terms
 
     def propose(self, judgement: Judgement, terms: Terms, rng: np.random.Generator | int) -> Proposal:
         """Return where the rejector would ask and where the server may be asked; no permit is spent.
 
-        Args:
-            judgement: of the inputs.
-            terms: of :meth:`terms`.
-            rng: breaks ties at a threshold, and draws for the stochastic rule.
-
-        Raises:
-            DataError: a score is NaN.
+        ``rng`` breaks ties at a threshold, and draws for the stochastic rule.
         """
         saving, wanted = judgement.decide(terms.costs)
         if self._limit is None:
@@ -156,13 +136,9 @@ class Policy:
     def permit(self, proposal: Proposal, most: int | None) -> BoolArray:
         """Return bool (n,), what is asked about; a limiter gives or refuses a permit for each input.
 
-        Args:
-            proposal: of :meth:`propose`.
-            most: how many inputs can be sent; None where nobody can be asked. The limiter is not asked about those
-                beyond: all of them that are wanted count as asked, and the caller keeps them.
-
-        Raises:
-            L2HError: the limiter's clock or file fails.
+        At most ``most`` inputs can be sent, none where it is None. The limiter is not asked about those beyond: all of
+        them that are wanted count as asked, and the caller keeps them. An :class:`L2HError` says that its clock or file
+        fails.
         """
         if self.limiter is None:
             return proposal.able
@@ -170,7 +146,7 @@ class Policy:
         if most is None:
             return remote
         given = 0
-        saving = proposal.saving if self._scale is None else self._scale.to_limiter(proposal.saving)
+        saving = proposal.saving if self._scale is None else _interpolated(proposal.saving, *self._scale)
         for i, (score, able) in enumerate(zip(saving.tolist(), proposal.able.tolist(), strict=True)):
             if able and given == most:
                 break
@@ -185,16 +161,11 @@ class Policy:
             return None
         status = self.limiter.status().as_dict()
         if self._scale is not None and status["threshold"] is not None:
-            status["threshold"] = float(self._scale.from_limiter(np.array([status["threshold"]]))[0])
+            status["threshold"] = float(_interpolated(np.array([status["threshold"]]), *reversed(self._scale))[0])
         return status
 
     def threshold(self, costs: Costs, which: int) -> Threshold:
-        """Return the cut on the expected saving that meets the share.
-
-        Raises:
-            NotFittedError: there are no calibration samples.
-            LimitError: they are too few for the confidence asked for.
-        """
+        """Return the cut on the expected saving that meets the share; raise where calibration samples are missing."""
         assert self._limit is not None
         assert self._limit.fraction is not None
         saving = self._calibrated(which).saving(costs)
@@ -231,23 +202,6 @@ class Policy:
                 "(before the system is exported), or give a number in a time, such as RateLimit(100, per='1h')"
             )
         return held
-
-
-class _SavingScale:
-    """Translates savings at the prices of now into those at the prices that a limiter was made for.
-
-    A limiter goes by scores that it has seen, and by held-out ones. Other prices move them all, which says nothing of
-    the inputs. A saving keeps its rank: the k-th largest of the calibration samples stays the k-th largest.
-    """
-
-    def __init__(self, now: FloatArray, limiter: FloatArray) -> None:
-        self._now, self._limiter = np.sort(now), np.sort(limiter)
-
-    def to_limiter(self, saving: FloatArray) -> FloatArray:
-        return _interpolated(saving, self._now, self._limiter)
-
-    def from_limiter(self, saving: FloatArray) -> FloatArray:
-        return _interpolated(saving, self._limiter, self._now)
 
 
 def _interpolated(saving: FloatArray, before: FloatArray, after: FloatArray) -> FloatArray:

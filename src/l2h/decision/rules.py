@@ -43,12 +43,7 @@ def bayes(posterior: npt.ArrayLike, client_label: npt.ArrayLike, costs: Costs) -
 
 
 def expected_costs(probability: FloatArray, outcomes: npt.ArrayLike) -> FloatArray:
-    """Return (n, J), what each answerer is expected to cost.
-
-    Args:
-        probability: (n, J), how likely each answerer is right.
-        outcomes: (J, 2), what a right and a wrong answer of each cost.
-    """
+    """Return (n, J), what each answerer costs by its chance (n, J) to be right and its two outcomes (J, 2)."""
     right, wrong = np.asarray(outcomes, dtype=np.float64).T
     # Grouped so that two answerers with equal costs and probabilities are an exact tie.
     return np.asarray(wrong - (wrong - right) * probability)

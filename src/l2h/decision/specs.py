@@ -12,19 +12,13 @@ from l2h.errors import SettingsError
 
 @dataclass(frozen=True)
 class RejectorSpec:
-    """What one rejector is trained for.
+    """What one rejector is trained for."""
 
-    Attributes:
-        loss: ``priced``, ``shifted``, ``swapped``, ``paper``, or the name of another method.
-        costs: the prices; None for a rejector that answers for every price.
-        seed: of its weights.
-        sync: when a copy of the server arrives (recipe ``paper``): Algorithm 2's S in steps, ``"epoch"``, or a link as
-            :func:`l2h.training.links.parse_link` reads it. 1 is Algorithm 1.
-    """
-
-    loss: str = "priced"
-    costs: Costs | None = None
-    seed: int = 0
+    loss: str = "priced"  # or shifted, swapped, paper, or the name of another method
+    costs: Costs | None = None  # None for a rejector that answers for every price
+    seed: int = 0  # of its weights
+    #: When a copy of the server arrives (recipe ``paper``): Algorithm 2's S in steps, ``"epoch"``, or a link as
+    #: :func:`l2h.training.links.parse_link` reads it. 1 is Algorithm 1.
     sync: int | str = 1
 
     def __post_init__(self) -> None:
@@ -33,8 +27,7 @@ class RejectorSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        costs = None if self.costs is None else self.costs.as_dict()
-        return {"loss": self.loss, "costs": costs, "seed": self.seed, "sync": self.sync}
+        return vars(self) | {"costs": None if self.costs is None else self.costs.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
@@ -44,11 +37,7 @@ class RejectorSpec:
 
 
 def fitting_rejectors(specs: Sequence[RejectorSpec], costs: Costs | None) -> list[int]:
-    """Return the numbers of the rejectors that answer for these prices; for None, of all.
-
-    Raises:
-        SettingsError: there is none; the message lists what there is.
-    """
+    """Return the numbers of the rejectors that answer for these prices, of all for None; raise if there is none."""
     fitting = [i for i, spec in enumerate(specs) if costs is None or spec.costs in (None, costs)]
     if not fitting:
         raise SettingsError(
@@ -63,11 +52,8 @@ def select_rejector(
 ) -> tuple[int, Costs]:
     """Return the number of the rejector that answers for these prices, and the prices in use.
 
-    Args:
-        specs: of all rejectors.
-        costs: the prices asked for; None for those of the training, or ``default`` where it answers for every price.
-        default: prices for a rejector that answers for every price.
-        which: number of the rejector, where the prices do not tell.
+    Without ``costs`` these are the prices of its training, or ``default`` where it answers for every price. ``which``
+    names the rejector where the prices do not tell.
 
     Raises:
         SettingsError: none fits, or several; the message lists what there is.

@@ -4,9 +4,8 @@
 Inference Protocol. No torch is needed, and none is imported.
 """
 
-from l2h.edge.aio import AsyncEdgeClient
-from l2h.edge.client import EdgeClient
-from l2h.edge.errors import EdgeError, EdgeSettingsError
+from l2h.edge.client import AsyncEdgeClient, EdgeClient
+from l2h.edge.options import EdgeError, EdgeSettingsError
 from l2h.edge.reasons import REASONS
 from l2h.edge.stats import EdgeStats
 

@@ -41,13 +41,7 @@ class Admission:
 class Breaker:
     """Decides whether the server is worth trying; any number of threads may ask.
 
-    Args:
-        failures: how many in a row open it.
-        rest: seconds for which it then stays open before one request may probe.
-        clock: seconds that never go back.
-
-    Raises:
-        EdgeSettingsError: ``failures`` is no whole number of 1 or more, or ``rest`` no time above 0.
+    So many ``failures`` in a row open it. It then stays open for ``rest`` seconds before one request may probe.
 
     Example:
         >>> now = 0.0
@@ -75,8 +69,7 @@ class Breaker:
         self._epoch = 0
         self._until = 0.0
         self._probing = False
-        #: How often it opened.
-        self.opened = 0
+        self.opened = 0  # how often
 
     @property
     def state(self) -> str:

@@ -5,7 +5,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,11 @@ from l2h.costs import BoolArray, Costs
 from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
-from l2h.edge.call import PredictCall, SentRequest
-from l2h.edge.errors import EdgeError
 from l2h.edge.loop import LoopThread
-from l2h.edge.options import EdgeOptions, check_seconds
+from l2h.edge.options import EdgeError, EdgeOptions, check_seconds
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
-from l2h.edge.transport import RequestScope, Transport
+from l2h.edge.transport import Reply, RequestScope, Transport
 from l2h.errors import L2HError, NotFittedError
 from l2h.limits import Limiter, RateLimit
 
@@ -41,6 +39,61 @@ _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, W
 
 #: For one input that is worth asking about; without a limit nobody reads the saving.
 _ASK_ONE = Proposal(saving=np.zeros(1), wanted=np.ones(1, dtype=np.bool_), able=np.ones(1, dtype=np.bool_))
+
+
+class PredictCall:
+    """A call of ``predict``: its deadline, the device's answers, and the requests it sent to the server."""
+
+    __slots__ = ("abandoned", "begun", "codes", "costs", "deadline", "label", "requests")
+
+    costs: Costs
+    label: npt.NDArray[np.int64]  # (n,), the device's answers
+    codes: npt.NDArray[np.int8]  # (n,), the reason of every answer, as its place in REASONS
+
+    def __init__(self) -> None:
+        self.begun = self.deadline = time.monotonic()
+        self.abandoned = False  # whether its caller has gone meanwhile
+        self.requests: list[SentRequest] = []
+
+    def seconds_left(self) -> float:
+        """Return the time until the deadline, 0 after it."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def abandon(self) -> None:
+        """End what is under way, since the caller has gone."""
+        self.abandoned = True
+        for request in self.requests:
+            request.abandon()
+
+
+class SentRequest:
+    """Some inputs of a call, its ``rows``, that travel in one request, which ``end`` ends."""
+
+    __slots__ = ("_admission", "_end", "future", "rows")
+
+    def __init__(
+        self, rows: npt.NDArray[np.intp], admission: Admission, future: Future[Reply], end: Callable[[], None]
+    ) -> None:
+        self.rows, self._admission, self.future, self._end = rows, admission, future, end
+        future.add_done_callback(self._report)
+
+    def abandon(self) -> None:
+        """End the request, which then says nothing about the server."""
+        self._admission.report(None)
+        self._end()
+
+    def reply(self) -> Reply:
+        """Return what came of it by now."""
+        if not self.future.done():  # it ends by itself at any moment, and then reports what it knows of the server
+            return Reply(reasons.DEADLINE, None, healthy=None)
+        self._report(self.future)
+        try:
+            return self.future.result()
+        except CancelledError:  # the client was closed meanwhile
+            return Reply(reasons.SERVER_UNREACHABLE, None, healthy=True)
+
+    def _report(self, future: Future[Reply]) -> None:
+        self._admission.report(None if future.cancelled() or future.exception() else future.result().healthy)
 
 
 class EdgeCore:
@@ -146,12 +199,9 @@ class EdgeCore:
     def _begin(
         self, call: PredictCall, X: npt.ArrayLike, costs: Costs | None, deadline: float | None
     ) -> Answers | None:
-        """Answer locally, decide, and send what goes.
+        """Answer locally, decide, and send what goes, unless the call was abandoned.
 
-        Nothing is decided or sent for a call that was abandoned.
-
-        Returns:
-            The answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
+        Returns the answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
         """
         self._require_usable()
         terms = self._terms_for(costs)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -16,11 +17,7 @@ Question = tuple[Any, ...]
 
 
 class LoopThread:
-    """Runs coroutines for callers of any thread; the thread starts with the first of them.
-
-    Args:
-        ending: awaited on the loop before it ends.
-    """
+    """Runs coroutines for callers of any thread, and ``ending`` last; the thread starts with the first of them."""
 
     def __init__(self, ending: Callable[[], Awaitable[None]]) -> None:
         self._ending = ending
@@ -31,11 +28,7 @@ class LoopThread:
         self._pid = os.getpid()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine.
-
-        Raises:
-            RuntimeError: the thread was stopped.
-        """
+        """Start a coroutine; raise ``RuntimeError`` where the thread was stopped."""
         try:
             with self._lock:
                 if self._stopped:
@@ -108,21 +101,15 @@ class _Loop(asyncio.SelectorEventLoop):
         return await asyncio.shield(lookup)
 
     def _look_up(self, question: Question, lookup: asyncio.Future[list[Any]]) -> None:
-        answer: list[Any] | None = None
-        error: Exception | None = None
         try:
-            answer = socket.getaddrinfo(*question)
-        except (OSError, UnicodeError) as problem:
-            error = problem
+            settle = partial(lookup.set_result, socket.getaddrinfo(*question))
+        except (OSError, UnicodeError) as error:
+            settle = partial(lookup.set_exception, error)
 
         def finish() -> None:
             self._lookups.pop(question, None)
-            if lookup.done():
-                return
-            if error is not None:
-                lookup.set_exception(error)
-            else:
-                lookup.set_result(answer or [])
+            if not lookup.done():
+                settle()
 
         with suppress(RuntimeError):  # the loop has ended meanwhile
             self.call_soon_threadsafe(finish)

@@ -2,37 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h import protocol
 from l2h.bundle import Manifest
-from l2h.edge.errors import EdgeError
-from l2h.edge.faults import bad_answer
-from l2h.edge.options import EdgeOptions
+from l2h.edge.options import EdgeError, EdgeOptions
+from l2h.edge.reasons import bad_answer
 from l2h.errors import shown
 
 Array = npt.NDArray[Any]
-READY_PATH = "/v2/health/ready"
-#: Bytes of an answer beside its scores, and at most so many per score: JSON writes a float64 in up to 25.
-_HEAD, _SCORE = 1 << 16, 32
-
-
-def model_path(model: str) -> str:
-    """Return the path of a model's metadata."""
-    return f"/v2/models/{quote(model, safe='')}"
-
-
-def infer_path(model: str) -> str:
-    """Return the path of a model's inference."""
-    return f"{model_path(model)}/infer"
-
-
-def most_bytes(rows: int, classes: int) -> int:
-    """Return the length of the longest answer that is read."""
-    return _HEAD + rows * classes * _SCORE
 
 
 def read_labels(
@@ -73,12 +53,7 @@ def _labels(scores: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
 
 
 def tensor_names(metadata: Any, options: EdgeOptions, manifest: Manifest) -> tuple[str, str]:
-    """Return the names of the model's input and output, where the metadata fits the bundle.
-
-    Args:
-        metadata: what the server says of the model.
-        options: the model's name, and those of its tensors where they are given.
-        manifest: of the bundle; the names of the classes are compared where the server gives them.
+    """Return the names of the model's input and output, where the server's metadata fits the bundle.
 
     Raises:
         EdgeError: it does not fit; the message says what differs.

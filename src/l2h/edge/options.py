@@ -1,37 +1,44 @@
-"""The options of an edge client, checked before anything is done with them."""
+"""The options of an edge client, checked before anything is done with them, and the errors that its caller has to fix.
+
+What the network does is never raised: the device answers instead.
+"""
 
 import ipaddress
 import logging
 import math
+import os
 import ssl
+import warnings
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from l2h.edge.errors import EdgeSettingsError
+from l2h.errors import L2HError, L2HWarning, SettingsError
 
 log = logging.getLogger("l2h.edge")
 #: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance.
 _FAIR, _FAIR_SHARE = 0.25, 0.5
 _ADDRESS_FORMS = "write http://HOST:PORT or https://HOST"
+#: Where the commands look for the key if no file is named.
+_KEY_VARIABLE = "L2H_KEY"
+_LONGEST_KEY = 4096
+
+
+class EdgeError(L2HError, RuntimeError):
+    """A server that does not fit the bundle, or a client that is closed or belongs to another process."""
+
+
+class EdgeSettingsError(EdgeError, SettingsError):
+    """An option of the edge client out of its range, or an invalid address."""
 
 
 @dataclass(kw_only=True)
 class EdgeOptions:
-    """How the server is asked; :class:`l2h.EdgeClient` describes the options. They do not change once checked.
+    """How the server is asked; :class:`l2h.EdgeClient` describes the options. They do not change once checked."""
 
-    Attributes:
-        server: its address without a slash at the end; None: there is none.
-        key: for the server; never shown.
-        tls: how the server's certificate is verified; None for plain HTTP.
-
-    Raises:
-        EdgeSettingsError: an option that cannot be used; the message never shows the key.
-    """
-
-    server: str | None
+    server: str | None  # its address without a slash at the end
     deadline: float
     model: str
     input_name: str | None
@@ -40,9 +47,9 @@ class EdgeOptions:
     retries: int
     max_batch: int
     connections: int
-    key: str | None = field(repr=False)
+    key: str | None = field(repr=False)  # never shown, nor in an error
     verify_tls: InitVar[bool | str | Path]
-    tls: ssl.SSLContext | None = field(init=False, repr=False)
+    tls: ssl.SSLContext | None = field(init=False, repr=False)  # None for plain HTTP
 
     def __post_init__(self, verify_tls: bool | str | Path) -> None:
         self.server = None if self.server is None else _check_url(self.server)
@@ -51,7 +58,7 @@ class EdgeOptions:
             if text is not None and (not isinstance(text, str) or not text):
                 raise EdgeSettingsError(f"{name}={text!r} must be a name")
         if self.key is not None:
-            check_key(self.key)
+            _check_key(self.key)
             if self.server is not None and _in_the_open(httpx.URL(self.server)):
                 log.warning("the key goes to %s unencrypted: use https where others can listen", self.server)
         self.deadline = check_seconds("deadline", self.deadline)
@@ -73,11 +80,7 @@ class EdgeOptions:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return the option as a float, a finite time above 0.
-
-    Raises:
-        EdgeSettingsError: it is none.
-    """
+    """Return the option as a float; raise :class:`EdgeSettingsError` unless it is a finite time above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
         raise EdgeSettingsError(f"{name}={value!r} must be a finite number of seconds above 0")
     return float(value)
@@ -89,12 +92,33 @@ def check_whole(name: str, value: Any, *, least: int) -> None:
         raise EdgeSettingsError(f"{name}={value!r} must be a whole number of {least} or more")
 
 
-def check_key(key: Any) -> str:
-    """Return the key if it can stand in a header.
+def read_key(path: str | Path | None = None) -> str | None:
+    """Return the key in a file, or else in the environment's ``L2H_KEY``; None where there is neither.
+
+    Warns of a file that others may read.
 
     Raises:
-        EdgeSettingsError: it cannot; the message does not show it.
+        EdgeSettingsError: the file cannot be read, or holds no key; the message does not show what it holds.
     """
+    if path is None:
+        key = os.environ.get(_KEY_VARIABLE)
+        return None if key is None else _check_key(key.strip())
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_LONGEST_KEY + 1)
+    except OSError as error:
+        raise EdgeSettingsError(f"cannot read the key file {path}: {error.strerror or error}") from error
+    if os.name == "posix" and mode & 0o077:
+        warnings.warn(f"others can read the key file {path}: chmod 600 {path}", L2HWarning, stacklevel=2)
+    try:
+        return _check_key(text.decode("ascii").strip() if len(text) <= _LONGEST_KEY else "")
+    except (UnicodeDecodeError, EdgeSettingsError):
+        raise EdgeSettingsError(f"{path} holds no key: one line of printable ASCII without spaces") from None
+
+
+def _check_key(key: Any) -> str:
+    """Return the key if it can stand in a header; the message of an error does not show it."""
     if not isinstance(key, str) or not key or not all("!" <= c <= "~" for c in key):
         raise EdgeSettingsError("the key is empty or has characters other than printable ASCII without spaces")
     return key

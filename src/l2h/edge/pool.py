@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import httpx
 
-from l2h.edge import faults
-from l2h.edge.faults import FaultError
+from l2h.edge import reasons
 from l2h.edge.options import EdgeOptions
+from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
 
 #: Seconds that an idle connection is kept.
@@ -29,12 +29,9 @@ class Attempt:
     __slots__ = ("blamed", "fault", "fresh", "paused", "silent", "since")
 
     def __init__(self) -> None:
-        #: When it was first sent, or a connection was first opened for it; None before.
-        self.since: float | None = None
-        #: Seconds of pauses between repeats.
-        self.paused = 0.0
-        #: Whether an earlier repeat failed because of the server or the network.
-        self.blamed = False
+        self.since: float | None = None  # when it was first sent, or a connection was first opened for it
+        self.paused = 0.0  # seconds of pauses between repeats
+        self.blamed = False  # whether an earlier repeat failed because of the server or the network
         self._reset()
 
     def begin(self) -> None:
@@ -47,12 +44,9 @@ class Attempt:
         return 0.0 if self.since is None else time.monotonic() - self.since - self.paused
 
     def _reset(self) -> None:
-        #: Whether it opened a connection of its own.
-        self.fresh = False
-        #: Whether it is under way and nothing has come back yet.
-        self.silent = False
-        #: What the answer's status says, should the rest never come.
-        self.fault: FaultError | None = None
+        self.fresh = False  # whether it opened a connection of its own
+        self.silent = False  # whether it is under way and nothing has come back yet
+        self.fault: FaultError | None = None  # what the answer's status says, should the rest never come
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Note what httpcore does; it calls this."""
@@ -86,13 +80,7 @@ class ConnectionPool:
     ) -> tuple[httpx.Headers, bytes]:  # fmt: skip
         """Send a request and return the headers and body of its answer, which has the status 200.
 
-        Args:
-            method: GET or POST.
-            path: below the server's address.
-            most: the longest answer that is accepted, in bytes.
-            body: of the request.
-            headers: beside those of every request.
-            attempt: notes how far the request got.
+        ``attempt`` notes how far the request got. An answer has at most so many bytes.
 
         Raises:
             FaultError: no such answer came.
@@ -101,13 +89,8 @@ class ConnectionPool:
         attempt.begin()
         try:
             async with self._use() as client:
-                request = client.build_request(
-                    method,
-                    f"{self._options.server}{path}",
-                    content=body,
-                    headers=headers,
-                    extensions={"trace": attempt.trace},
-                )
+                url, extensions = f"{self._options.server}{path}", {"trace": attempt.trace}
+                request = client.build_request(method, url, content=body, headers=headers, extensions=extensions)
                 attempt.silent = True
                 response = await client.send(request, stream=True)
                 attempt.silent = False
@@ -119,12 +102,12 @@ class ConnectionPool:
         except httpx.RemoteProtocolError as error:
             # The words of h11 and httpcore for a connection that ends too early; anything else was no HTTP.
             if "disconnected" in str(error) or "closed connection" in str(error):
-                raise faults.broken(error, stale=not attempt.fresh) from error
-            raise faults.bad_answer(f"the answer is no HTTP: {error}") from error
+                raise reasons.broken(error, stale=not attempt.fresh) from error
+            raise reasons.bad_answer(f"the answer is no HTTP: {error}") from error
         except (httpx.ReadError, httpx.WriteError) as error:
-            raise faults.broken(error, stale=not attempt.fresh) from error
+            raise reasons.broken(error, stale=not attempt.fresh) from error
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise faults.broken(error) from error
+            raise reasons.broken(error) from error
 
     async def cut_off(self, attempt: Attempt) -> None:
         """Note a request that was given up, and replace the connections where they may be unusable.
@@ -148,15 +131,15 @@ class ConnectionPool:
 
     async def _body(self, response: httpx.Response, most: int, attempt: Attempt) -> bytes:
         status, headers = response.status_code, response.headers
-        attempt.fault = faults.for_status(status, headers, f"status {status}")
+        attempt.fault = reasons.for_status(status, headers, f"status {status}")
         if attempt.fault is not None:
-            text = faults.describe_status(status, await self._read(response, _ERROR_BYTES), self._options.key)
-            raise faults.for_status(status, headers, text) or attempt.fault
+            text = reasons.describe_status(status, await self._read(response, _ERROR_BYTES), self._options.key)
+            raise reasons.for_status(status, headers, text) or attempt.fault
         if headers.get("Content-Encoding", "identity").lower() != "identity":
-            raise faults.bad_answer("the answer is compressed, which was not asked for")
+            raise reasons.bad_answer("the answer is compressed, which was not asked for")
         body = await self._read(response, most)
         if len(body) > most:
-            raise faults.bad_answer(f"the answer is longer than {most} bytes")
+            raise reasons.bad_answer(f"the answer is longer than {most} bytes")
         return body
 
     async def _read(self, response: httpx.Response, most: int) -> bytes:

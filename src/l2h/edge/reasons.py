@@ -1,59 +1,131 @@
-"""Why the device or the server answered: the codes of the edge, beside those of :mod:`l2h.answers`."""
+"""Why the device or the server answered: the codes of the edge, and the faults of requests that lead to them."""
+
+import json
+import math
+import random
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 import numpy as np
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING
 
-#: The server should have been asked, but there is none.
-NO_SERVER = "no_server"
-#: No connection, or one that broke: refused, reset, no such host, TLS.
-SERVER_UNREACHABLE = "server_unreachable"
-#: The time ran out.
-DEADLINE = "deadline"
-#: 429 or 503.
-SERVER_BUSY = "server_busy"
-#: Any other 5xx.
-SERVER_ERROR = "server_error"
-#: Any 4xx but 401, 403 and 429.
-REFUSED = "refused"
-#: 401 or 403.
-NOT_AUTHORISED = "not_authorised"
-#: An unusable answer: no message of the protocol, not finite, of another shape, from another model.
-BAD_ANSWER = "bad_answer"
-#: The server failed too often just now and is not asked for a while.
-CIRCUIT_OPEN = "circuit_open"
+NO_SERVER = "no_server"  # the server should have been asked, but there is none
+SERVER_UNREACHABLE = "server_unreachable"  # no connection, or one that broke: refused, reset, no such host, TLS
+DEADLINE = "deadline"  # the time ran out
+SERVER_BUSY = "server_busy"  # 429 or 503
+SERVER_ERROR = "server_error"  # any other 5xx
+REFUSED = "refused"  # any 4xx but 401, 403 and 429
+NOT_AUTHORISED = "not_authorised"  # 401 or 403
+BAD_ANSWER = (
+    "bad_answer"  # an unusable answer: no message of the protocol, not finite, of another shape, from another model
+)
+CIRCUIT_OPEN = "circuit_open"  # the server failed too often just now and is not asked for a while
 
-#: Every reason; its place here is its code inside an edge client.
+#: Every reason; its place here is its code inside an edge client. The first are those of :mod:`l2h.answers`.
 REASONS = (
-    NOT_WORTH_ASKING,
-    WORTH_ASKING,
-    OVER_LIMIT,
-    WITHIN_LIMIT,
-    NO_SERVER,
-    SERVER_UNREACHABLE,
-    DEADLINE,
-    SERVER_BUSY,
-    SERVER_ERROR,
-    REFUSED,
-    NOT_AUTHORISED,
-    BAD_ANSWER,
+    *(NOT_WORTH_ASKING, WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT),
+    *(NO_SERVER, SERVER_UNREACHABLE, DEADLINE, SERVER_BUSY, SERVER_ERROR, REFUSED, NOT_AUTHORISED, BAD_ANSWER),
     CIRCUIT_OPEN,
 )
 CODE = {reason: np.int8(code) for code, reason in enumerate(REASONS)}
 #: Those that count as failures of the server; a 503 does too, but not a 429.
-FAILURES = frozenset({SERVER_UNREACHABLE, DEADLINE, SERVER_ERROR, BAD_ANSWER})
+_FAILURES = frozenset({SERVER_UNREACHABLE, DEADLINE, SERVER_ERROR, BAD_ANSWER})
+#: The longest wait before a repeat on a new connection; the wait is drawn between half of it and all of it.
+_PAUSE = 0.02
 
 
-def for_status(status: int) -> str | None:
-    """Return the reason that an HTTP status stands for; None for 200."""
+class FaultError(Exception):
+    """A request that brought no labels."""
+
+    def __init__(
+        self,
+        reason: str,  # one of REASONS
+        text: str,
+        *,
+        retry_in: float | None = None,  # seconds to wait before it may be repeated; None where a repeat is of no use
+        healthy: bool | None = None,  # whether the server did its part; None: as the reason says
+        stale: bool = False,  # whether it looks like a kept connection that the server had closed meanwhile
+    ) -> None:
+        super().__init__(text)
+        self.reason, self.retry_in, self.stale = reason, retry_in, stale
+        self.healthy = reason not in _FAILURES if healthy is None else healthy
+
+
+def bad_answer(text: str) -> FaultError:
+    """Return the fault of an answer that cannot be used; ``text`` says why."""
+    return FaultError(BAD_ANSWER, text)
+
+
+def broken(error: BaseException, *, stale: bool = False) -> FaultError:
+    """Return the fault of a connection that could not be made or ended too early."""
+    pause = random.uniform(_PAUSE / 2, _PAUSE)
+    return FaultError(SERVER_UNREACHABLE, _cause(error), retry_in=pause, stale=stale)
+
+
+def for_status(status: int, headers: Mapping[str, str], text: str) -> FaultError | None:
+    """Return the fault that a status other than 200 means; None for 200."""
     if status == 200:
         return None
-    if status in (401, 403):
-        return NOT_AUTHORISED
     if status in (429, 503):
-        return SERVER_BUSY
+        wait = retry_after(headers.get("Retry-After"))
+        return FaultError(SERVER_BUSY, text, retry_in=wait, healthy=status == 429)
+    if status in (401, 403):
+        return FaultError(NOT_AUTHORISED, text)
     if 400 <= status < 500:
-        return REFUSED
-    if 500 <= status < 600:
-        return SERVER_ERROR
-    return BAD_ANSWER  # a redirect, which is not followed, or no answer to a POST at all
+        return FaultError(REFUSED, text)
+    # Others are a redirect, which is not followed, or no answer to a POST at all.
+    return FaultError(SERVER_ERROR if 500 <= status < 600 else BAD_ANSWER, text)
+
+
+def retry_after(value: str | None) -> float | None:
+    """Return the seconds that a busy server asks to wait; None where it does not say.
+
+    Example:
+        >>> retry_after("2"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon"), retry_after(None)
+        (2.0, 0.0, None, None)
+    """
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(value)
+            seconds = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return None if math.isnan(seconds) else max(0.0, seconds)
+
+
+def describe_status(status: int, body: bytes, secret: str | None) -> str:
+    """Return the status and the server's own message, on one line and without the key should it repeat that.
+
+    Example:
+        >>> describe_status(429, b'{"error": "quota of s3cret\\\\nused up"}', "s3cret")
+        'status 429, quota of *** used up'
+        >>> describe_status(500, b"<html>", None)
+        'status 500'
+    """
+    try:
+        message = json.loads(body).get("error")
+    except (ValueError, RecursionError, AttributeError):
+        message = None
+    if not isinstance(message, str):
+        return f"status {status}"
+    if secret:
+        message = message.replace(secret, "***")
+    plain = "".join(c if c.isprintable() else " " for c in message[:300])
+    return ", ".join(part for part in (f"status {status}", " ".join(plain.split())) if part)
+
+
+def _cause(error: BaseException) -> str:
+    """Return what the operating system said, found below what the libraries made of it."""
+    cause: BaseException | None = error
+    for _ in range(10):
+        if cause is None or (isinstance(cause, OSError) and cause.strerror):
+            break
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause.__context__
+    named = error if cause is None else cause
+    return str(named) or type(named).__name__

@@ -18,21 +18,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class EdgeTiming:
-    """Milliseconds per input, measured in turns.
+    """Milliseconds per input, as ``p50``, ``p90`` and ``p99``, measured in turns."""
 
-    Attributes:
-        repeats: how often each was measured.
-        model: ``p50``, ``p90``, ``p99`` of onnxruntime's calls alone.
-        local: the same of a whole local answer by the edge client.
-        remote: the same of an answer by the server; None without a server.
-        answered: how many of the remote repeats the server answered.
-    """
-
-    repeats: int
-    model: dict[str, float]
-    local: dict[str, float]
-    remote: dict[str, float] | None
-    answered: int
+    repeats: int  # how often each was measured
+    model: dict[str, float]  # of onnxruntime's calls alone
+    local: dict[str, float]  # of a whole local answer by the edge client
+    remote: dict[str, float] | None  # of an answer by the server; None without a server
+    answered: int  # how many of the remote repeats the server answered
 
     @property
     def ratio(self) -> float:
@@ -61,13 +53,7 @@ def measure(
     deadline: float = 1.0,
     verify_tls: bool | str | Path = True,
 ) -> EdgeTiming:
-    """Time local answers, and the server's where one is given.
-
-    Args:
-        bundle: the device's half.
-        X: inputs, which are taken in turn.
-        repeats: how many answers of each kind.
-        server: address of a server to measure as well; it and the options after it are those of :class:`EdgeClient`.
+    """Time so many local answers to inputs in turn, and the server's where one is given.
 
     Raises:
         SettingsError: fewer than one repeat.

@@ -5,7 +5,9 @@ import json
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import anyio
@@ -15,10 +17,9 @@ import numpy.typing as npt
 from l2h import protocol
 from l2h.bundle import Manifest
 from l2h.edge import messages, reasons
-from l2h.edge.errors import EdgeError
-from l2h.edge.faults import FaultError
-from l2h.edge.options import EdgeOptions
+from l2h.edge.options import EdgeError, EdgeOptions
 from l2h.edge.pool import Attempt, ConnectionPool
+from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
 
 Array = npt.NDArray[Any]
@@ -27,22 +28,19 @@ log = logging.getLogger("l2h.edge")
 #: JSON of so many bytes is read and written in a thread, not on the loop. No metadata beyond it is read, the names of
 #: the classes not counted.
 _LARGE = 1 << 16
-_JSON = {"Content-Type": protocol.JSON}
+#: Bytes of an answer beside its scores, and at most so many per score: JSON writes a float64 in up to 25.
+_HEAD, _SCORE = 1 << 16, 32
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of asking about some inputs.
+    """What came of asking about some inputs."""
 
-    Attributes:
-        reason: why there are no labels; None where there are.
-        label: int64 (n,), the server's; None where there are none.
-        healthy: whether the server did its part, for the circuit breaker; None where it had no fair chance to.
-    """
-
-    reason: str | None
-    label: Labels | None
-    healthy: bool | None
+    reason: str | None  # why there are no labels; None where there are
+    label: Labels | None  # (n,), the server's
+    healthy: (
+        bool | None
+    )  # whether the server did its part, for the circuit breaker; None where it had no fair chance to
 
 
 class RequestScope:
@@ -76,26 +74,18 @@ class RequestScope:
 
 
 class Transport:
-    """Asks one server. Everything here runs on one event loop.
-
-    Args:
-        options: how it is asked; ``options.server`` is given.
-        manifest: of the bundle, whose model the server is to have.
-        recorder: counts.
-
-    Attributes:
-        classes_compared: whether the server's metadata, when last read, gave names of classes to compare.
-        versions: of its model, when last read.
-    """
+    """Asks one server, whose model is to be the one of the manifest. Everything here runs on one event loop."""
 
     def __init__(self, options: EdgeOptions, manifest: Manifest, recorder: Recorder) -> None:
         self._options, self._manifest, self._recorder = options, manifest, recorder
         self._classes = len(manifest.classes)
-        self.classes_compared = False
-        self.versions: list[str] = []
+        self._model_path = f"/v2/models/{quote(options.model, safe='')}"
+        self.classes_compared = False  # whether the server's metadata, when last read, gave names of classes to compare
+        self.versions: list[str] = []  # of its model, when last read
         self._pool = ConnectionPool(options, recorder)
         self._in_flight = asyncio.Semaphore(options.connections)
-        self._names = (options.input_name, options.output_name)
+        source, output = options.input_name, options.output_name
+        self._names = None if source is None or output is None else (source, output)
         self._names_lock = asyncio.Lock()
 
     async def ask(self, X: Array, scope: RequestScope) -> Reply:
@@ -126,7 +116,7 @@ class Transport:
         try:
             with RequestScope(until).open() as scope:
                 try:
-                    await self._pool.exchange("GET", messages.READY_PATH, most=_LARGE)
+                    await self._pool.exchange("GET", "/v2/health/ready", most=_LARGE)
                 except FaultError as fault:
                     if fault.reason in (reasons.REFUSED, reasons.BAD_ANSWER):
                         raise EdgeError(f"{server} is no server of the Open Inference Protocol: {fault}") from fault
@@ -144,9 +134,9 @@ class Transport:
 
     async def _try_key(self) -> None:
         """See that the key is accepted: by a request without inputs, which is refused for that and costs nothing."""
-        path = messages.infer_path(self._options.model)
+        path, headers = f"{self._model_path}/infer", {"Content-Type": protocol.JSON}
         try:
-            await self._pool.exchange("POST", path, most=_LARGE, body=b'{"inputs": []}', headers=_JSON)
+            await self._pool.exchange("POST", path, most=_LARGE, body=b'{"inputs": []}', headers=headers)
         except FaultError as fault:
             if fault.reason == reasons.NOT_AUTHORISED:
                 what = "wants a key" if self._options.key is None else "does not take the key"
@@ -190,57 +180,39 @@ class Transport:
         self, X: Array, body: bytes, headers: dict[str, str], output: str, id: str, attempt: Attempt
     ) -> Labels:
         begun = time.monotonic()
+        path, most = f"{self._model_path}/infer", _HEAD + len(X) * self._classes * _SCORE
         replied, answer = await self._pool.exchange(
-            "POST",
-            messages.infer_path(self._options.model),
-            most=messages.most_bytes(len(X), self._classes),
-            body=body,
-            headers=headers,
-            attempt=attempt,
+            "POST", path, most=most, body=body, headers=headers, attempt=attempt
         )
-
-        def decode() -> tuple[Labels, str | None]:
-            return messages.read_labels(
-                answer,
-                replied,
-                rows=len(X),
-                classes=self._classes,
-                model=self._options.model,
-                output=output,
-                id=id,
-            )
-
+        model, classes = self._options.model, self._classes
+        decode = partial(
+            messages.read_labels, answer, replied, rows=len(X), classes=classes, model=model, output=output, id=id
+        )
         label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
         self._recorder.replied(time.monotonic() - begun, version, replied.get("L2H-Charged"))
         return label
 
     async def _encode(self, X: Array, source: str, output: str, id: str) -> tuple[bytes, dict[str, str]]:
-        def encode() -> tuple[bytes, dict[str, str]]:
-            tensors = [protocol.Tensor(source, X)]
-            return protocol.encode_request(tensors, binary=self._options.binary, id=id, outputs=[output])
-
+        tensors = [protocol.Tensor(source, X)]
+        encode = partial(protocol.encode_request, tensors, binary=self._options.binary, id=id, outputs=[output])
         return encode() if self._options.binary or X.size < _LARGE else await asyncio.to_thread(encode)
 
     async def _tensor_names(self, attempt: Attempt) -> tuple[str, str]:
         """Return the names of input and output, from the server's metadata where the options leave one open."""
-        source, output = self._names
-        if source is not None and output is not None:
-            return source, output
-        async with self._names_lock:
-            source, output = self._names
-            if source is not None and output is not None:
-                return source, output
-            try:
-                return await self._read_metadata(attempt)
-            except EdgeError as error:
-                raise FaultError(reasons.BAD_ANSWER, str(error)) from error
+        if self._names is None:
+            async with self._names_lock:
+                try:
+                    return self._names or await self._read_metadata(attempt)
+                except EdgeError as error:
+                    raise FaultError(reasons.BAD_ANSWER, str(error)) from error
+        return self._names
 
     async def _read_metadata(self, attempt: Attempt | None = None) -> tuple[str, str]:
         """Compare the server's model with the bundle, and return the names of its input and output."""
         options = self._options
         most = _LARGE + len(json.dumps(self._manifest.classes))
         try:
-            _, body = await self._pool.exchange("GET", messages.model_path(options.model), most=most, attempt=attempt)
+            _, body = await self._pool.exchange("GET", self._model_path, most=most, attempt=attempt)
         except FaultError as fault:
             if fault.reason != reasons.REFUSED:
                 raise

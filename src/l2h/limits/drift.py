@@ -18,16 +18,18 @@ union bound, which holds however the overlapping looks depend on one another.
 import logging
 import math
 from collections import deque
+from typing import Literal
 
 import numpy as np
 
 from l2h.costs import FloatArray
 from l2h.limits.rate import LimitError, checked_confidence, checked_share
 from l2h.limits.rules import binomial_cdf
-from l2h.limits.status import Drift
 
 log = logging.getLogger("l2h.limits")
 
+#: Which way the traffic has left its calibrated band.
+Drift = Literal["above", "below"]
 _LOOKS = 10
 
 

@@ -8,29 +8,70 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import DataError
-from l2h.limits.drift import DriftMonitor
+from l2h.limits.drift import Drift, DriftMonitor
 from l2h.limits.pacing import Pacer
+from l2h.limits.permits import PermitWindow, StoreUnavailableError
 from l2h.limits.rate import LimitError, RateLimit
 from l2h.limits.rules import Threshold, threshold_for
-from l2h.limits.status import (
-    BELOW_MIN_SCORE,
-    BELOW_PACE,
-    LEDGER_UNAVAILABLE,
-    LIMIT_REACHED,
-    WITHIN_LIMIT,
-    Drift,
-    LimiterStatus,
-    Permit,
-)
-from l2h.limits.store import MemoryStore, PermitStore, StoreUnavailableError
-from l2h.limits.window import Window
 
 log = logging.getLogger("l2h.limits")
+#: Reason codes of a permit.
+WITHIN_LIMIT = "within_limit"
+LIMIT_REACHED = "limit_reached"
+BELOW_PACE = "below_pace"
+BELOW_MIN_SCORE = "below_min_score"
+LEDGER_UNAVAILABLE = "ledger_unavailable"
+
+
+class Permit(NamedTuple):
+    """The answer to one request, true where the server may be asked.
+
+    Attributes:
+        granted: whether to ask.
+        reason: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the
+            budget is kept for inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file
+            that holds the permits cannot be written, so none is given).
+        position: of the request: the limiter's time in seconds for a time window, the number of the request for
+            a share of requests.
+        threshold: the score that pacing required; ``None`` where pacing did not decide.
+    """
+
+    granted: bool
+    reason: str
+    position: float
+    threshold: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.granted
+
+
+@dataclass(frozen=True)
+class LimiterStatus:
+    """Counters of a limiter, for this process unless said otherwise."""
+
+    limit: str
+    requests: int
+    permits: int  # requests that were granted
+    refused: dict[str, int]  # those that were not, by reason
+    cap: int  # the most a window may hold
+    used: int  # permits in the window that ends now, including those of other processes on the same path
+    remaining: int  # what is left of the cap
+    threshold: float | None  # the score that pacing now requires; None without pacing or before the first request
+    observed: float | None  # share of recent requests above the calibrated threshold; None where drift is not watched
+    expected: float | None  # the calibrated share
+    drift: Drift | None  # set while the observed share is out of its band
+    clock_behind: float  # seconds; after a jump back the limiter stands still until the clock has caught up
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
 
 
 class Limiter(AbstractContextManager["Limiter"]):
@@ -114,17 +155,21 @@ class Limiter(AbstractContextManager["Limiter"]):
         if scores is not None and (scores.ndim != 1 or np.isnan(scores).any()):
             raise DataError(f"calibration must be (n,) scores without NaN; got shape {scores.shape}")
         by_time = limit.per is not None
-        window = Window(limit.cap, length)
         self.limit = limit
         self._clock = clock or (time.monotonic if path is None else time.time)
-        self._store = _open_store(window, by_time, path, power_safe)
-        self._pacer = Pacer(window, by_time, memory, scores, seed) if pacing else None
+        if path is None:
+            self._store = PermitWindow(limit.cap, length, by_time)
+        else:
+            # Few limiters need SQLite, and loading it takes longer than all the rest of this package.
+            from l2h.limits.sqlite import SqliteStore
+
+            self._store = SqliteStore(path, limit.cap, length, by_time, power_safe)
+        self._pacer = Pacer(self._store, memory, scores, seed) if pacing else None
         self._min_score = -math.inf if min_score is None else min_score
         self._cut = math.inf if threshold is None else threshold.value
         self._monitor = None
         if threshold is not None and math.isfinite(threshold.value):
             self._monitor = DriftMonitor(threshold.above, threshold.samples, drift_window, drift_confidence)
-        self._by_time = by_time
         self._behind = False
         self._unwritable = False
         self._count: Counter[str] = Counter()
@@ -159,7 +204,7 @@ class Limiter(AbstractContextManager["Limiter"]):
                 self._store.refresh(now)
             except StoreUnavailableError as error:
                 self._warn_unwritable(error)
-            window, monitor = self._store.window, self._monitor
+            window, monitor = self._store, self._monitor
             requests = self._count.total()
             return LimiterStatus(
                 limit=str(self.limit),
@@ -169,11 +214,11 @@ class Limiter(AbstractContextManager["Limiter"]):
                 cap=window.cap,
                 used=window.used,
                 remaining=max(0, window.cap - window.used),
-                threshold=self._pacer.cut(self._store.position)[0] if self._pacer and requests else None,
+                threshold=self._pacer.cut()[0] if self._pacer and requests else None,
                 observed=None if monitor is None else monitor.observed,
                 expected=None if monitor is None else monitor.rate,
                 drift=None if monitor is None else monitor.drift,
-                clock_behind=max(0.0, self._store.position - now) if self._by_time else 0.0,
+                clock_behind=max(0.0, self._store.position - now) if self._store.by_time else 0.0,
             )
 
     def drift(self) -> Drift | None:
@@ -198,13 +243,13 @@ class Limiter(AbstractContextManager["Limiter"]):
         asked = None
         reason = WITHIN_LIMIT
         if pacer is not None:
-            pacer.add(store.position, score)
+            pacer.add(score)
         if score < self._min_score:
             reason = BELOW_MIN_SCORE
-        elif store.window.full:
+        elif store.full:
             reason = LIMIT_REACHED
         elif pacer is not None:
-            cut = pacer.cut(store.position)
+            cut = pacer.cut()
             asked = cut[0]
             if not pacer.accepts(score, cut):
                 reason = BELOW_PACE
@@ -225,7 +270,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         return now
 
     def _warn_clock(self, now: float) -> None:
-        if not self._by_time:
+        if not self._store.by_time:
             return
         behind = self._store.position - now
         if behind > 0 and not self._behind:
@@ -250,12 +295,3 @@ class Limiter(AbstractContextManager["Limiter"]):
                 "that processes share one budget"
             )
         self._pid = os.getpid()
-
-
-def _open_store(window: Window, by_time: bool, path: str | os.PathLike[str] | None, power_safe: bool) -> PermitStore:
-    if path is None:
-        return MemoryStore(window, by_time)
-    # Few limiters need SQLite, and loading it takes longer than all the rest of this package.
-    from l2h.limits.sqlite import SqliteStore
-
-    return SqliteStore(path, window, by_time, power_safe)

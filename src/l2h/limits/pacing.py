@@ -24,7 +24,7 @@ from collections import deque
 import numpy as np
 
 from l2h.costs import FloatArray
-from l2h.limits.window import Window
+from l2h.limits.permits import PermitWindow
 
 #: Horizon, as a part of the window.
 _HORIZON = 0.5
@@ -37,12 +37,7 @@ _BURST = _BINS // 4
 
 
 class RecentScores:
-    """The last scores, in order of size.
-
-    Args:
-        memory: how many are kept.
-        calibration: scores to start with; more than ``memory`` of them are thinned evenly.
-    """
+    """The last ``memory`` scores, in order of size; more ``calibration`` scores than that are thinned evenly."""
 
     def __init__(self, memory: int, calibration: FloatArray | None = None) -> None:
         self._memory = memory
@@ -79,12 +74,7 @@ class RecentScores:
 
 
 class TrafficForecast:
-    """How many requests to expect, from counts in a ring of bins over the last window.
-
-    Args:
-        length: the window, in seconds.
-        cap: its cap.
-    """
+    """How many requests to expect, from counts in a ring of bins over the last window, of ``length`` seconds."""
 
     def __init__(self, length: float, cap: int) -> None:
         self._length = length
@@ -133,32 +123,24 @@ class TrafficForecast:
 
 
 class Pacer:
-    """Decides whether a request is worth a permit.
+    """Decides whether a request is worth a permit, by the last ``memory`` scores; ``seed`` breaks ties."""
 
-    Args:
-        window: the permits in force.
-        by_time: whether its positions are times; else every request moves it by one, and there is nothing to
-            estimate.
-        memory: how many recent scores set the threshold.
-        calibration: scores to start with.
-        seed: of the random numbers that break ties.
-    """
-
-    def __init__(self, window: Window, by_time: bool, memory: int, calibration: FloatArray | None, seed: int) -> None:
+    def __init__(self, window: PermitWindow, memory: int, calibration: FloatArray | None, seed: int) -> None:
         self._window = window
-        self._traffic = TrafficForecast(window.length, window.cap) if by_time else None
+        # Where every request moves the window by one there is nothing to estimate.
+        self._traffic = TrafficForecast(window.length, window.cap) if window.by_time else None
         self._scores = RecentScores(memory, calibration)
         self._draw = random.Random(seed).random
 
-    def add(self, position: float, score: float) -> None:
+    def add(self, score: float) -> None:
         """Count a request, whether it will be sent or not."""
         self._scores.add(score)
         if self._traffic is not None:
-            self._traffic.add(position)
+            self._traffic.add(self._window.position)
 
-    def cut(self, position: float) -> tuple[float, float]:
+    def cut(self) -> tuple[float, float]:
         """Return the threshold now, and the probability to send a score that equals it."""
-        horizon = _HORIZON * self._window.length
+        position, horizon = self._window.position, _HORIZON * self._window.length
         free = self._window.cap - self._window.held_at(position + horizon)
         expected = horizon if self._traffic is None else self._traffic.expected(position)
         return self._scores.cut(free / expected)

@@ -140,11 +140,7 @@ class RateLimit:
 
 
 def checked_share(name: str, value: Any) -> float:
-    """Return the value as a float in [0, 1].
-
-    Raises:
-        LimitError: it is none; the message has ``name`` and the value.
-    """
+    """Return the value as a float in [0, 1]; raise :class:`LimitError` where it is none."""
     number = _number(name, value)
     if not 0 <= number <= 1:
         hint = f"; {number:g}% is {number / 100:g}" if 2 <= number <= 100 else ""
@@ -153,11 +149,7 @@ def checked_share(name: str, value: Any) -> float:
 
 
 def checked_confidence(value: Any) -> float:
-    """Return the value as a float within (0, 1).
-
-    Raises:
-        LimitError: it is none.
-    """
+    """Return the value as a float within (0, 1); raise :class:`LimitError` where it is none."""
     number = _number("confidence", value)
     if not 0 < number < 1:
         raise LimitError(f"confidence={number:g} is outside (0, 1): give the chance that it holds, such as 0.95")

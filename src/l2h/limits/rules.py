@@ -60,23 +60,14 @@ def stochastic(remote: npt.ArrayLike, q1: float, q: float, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class Threshold:
-    """A cut on the rejector's score, larger meaning more to gain: what is above it is sent.
-
-    Attributes:
-        value: the cut. A score above it is sent.
-        tie_share: probability that a score equal to it is sent.
-        q: the bound it was made for.
-        above: share of the calibration scores strictly above the cut, against which drift is measured.
-        samples: how many calibration scores there were.
-        confidence: of the guarantee, ``None`` where there is none.
-    """
+    """A cut on the rejector's score, larger meaning more to gain: what is above it is sent."""
 
     value: float
-    tie_share: float
-    q: float
-    above: float
-    samples: int
-    confidence: float | None = None
+    tie_share: float  # probability that a score equal to the cut is sent
+    q: float  # the bound it was made for
+    above: float  # share of the calibration scores strictly above the cut, against which drift is measured
+    samples: int  # how many calibration scores there were
+    confidence: float | None = None  # of the guarantee, if there is one
 
     def apply(self, scores: npt.ArrayLike, rng: np.random.Generator | int | None = None) -> BoolArray:
         """Return bool (n,), true where the sample is sent.

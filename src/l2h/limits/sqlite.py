@@ -10,15 +10,13 @@ permits of the others but never holds one too many; only a grant needs the file.
 request is written, since it moves the window.
 """
 
-import math
 import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from l2h.limits.permits import PermitWindow, StoreUnavailableError
 from l2h.limits.rate import LimitError
-from l2h.limits.store import StoreUnavailableError
-from l2h.limits.window import Window
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS permits (id INTEGER PRIMARY KEY, at REAL NOT NULL);
@@ -30,23 +28,17 @@ _TIMEOUT = 5.0
 _inherited: list[sqlite3.Connection] = []
 
 
-class SqliteStore:
-    """Permits in an SQLite file.
-
-    Args:
-        path: the file; created, with its folder, where it is missing.
-        window: the empty window.
-        by_time: whether positions are times; else they are numbers of requests.
-        power_safe: wait for the disk at every permit.
+class SqliteStore(PermitWindow):
+    """Permits in an SQLite file, which is created with its folder where it is missing.
 
     Raises:
         LimitError: the file cannot be opened, is not a limiter's, or holds permits of another window.
     """
 
-    def __init__(self, path: str | os.PathLike[str], window: Window, by_time: bool, power_safe: bool = False) -> None:
-        self.window = window
-        self.position: float = -math.inf if by_time else 0
-        self._by_time = by_time
+    def __init__(
+        self, path: str | os.PathLike[str], cap: int, length: float, by_time: bool, power_safe: bool = False
+    ) -> None:
+        super().__init__(cap, length, by_time)
         self._path = Path(path)
         self._power_safe = power_safe
         self._last_id = 0
@@ -66,19 +58,19 @@ class SqliteStore:
 
     def begin_request(self, now: float) -> None:
         # The number of a request is only known inside the transaction: this is the least it can be.
-        self._move(now if self._by_time else self._requests + 1)
+        self._move(now if self.by_time else self._requests + 1)
 
     def end_request(self, wanted: bool) -> bool:
-        if self._by_time and not wanted:
+        if self.by_time and not wanted:
             return False
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._pull()
-            if not self._by_time:
+            if not self.by_time:
                 self._requests += 1
                 self._move(self._requests)
                 self._db.execute("UPDATE state SET requests = ?", (self._requests,))
-            granted = wanted and not self.window.full
+            granted = wanted and not self.full
             if granted:
                 self._insert()
             self._db.execute("COMMIT")
@@ -89,7 +81,7 @@ class SqliteStore:
             raise
         if granted:
             self._last_id += 1
-            self.window.record([self.position])
+            self._at.append(self.position)
         return granted
 
     def refresh(self, now: float) -> None:
@@ -97,7 +89,7 @@ class SqliteStore:
             self._pull()
         except sqlite3.Error as error:
             raise StoreUnavailableError(f"{self._path}: {error}") from error
-        self._move(now if self._by_time else self._requests)
+        self._move(now if self.by_time else self._requests)
 
     def reopen(self) -> bool:
         _inherited.append(self._db)
@@ -116,7 +108,7 @@ class SqliteStore:
 
     def _prepare(self) -> None:
         """Create the tables, or see that those in the file are for this window."""
-        mine = f"{self.window.length!r} {'s' if self._by_time else 'requests'}"
+        mine = f"{self.length!r} {'s' if self.by_time else 'requests'}"
         self._db.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA.strip().split("\n"):
             self._db.execute(statement)
@@ -135,9 +127,9 @@ class SqliteStore:
         (self._requests,) = self._db.execute("SELECT requests FROM state").fetchone()
         rows = self._db.execute("SELECT id, at FROM permits WHERE id > ? ORDER BY id", (self._last_id,)).fetchall()
         if rows:
-            self.window.record(at if self._by_time else int(at) for _, at in rows)
+            self._at.extend(at if self.by_time else int(at) for _, at in rows)
             self._last_id = rows[-1][0]
-        self._move(self._requests if not self._by_time else self.position)
+        self._move(self._requests if not self.by_time else self.position)
 
     def _insert(self) -> None:
         """Write a permit at the current position, and delete those that have left its window.
@@ -146,18 +138,13 @@ class SqliteStore:
         window has moved this far. Ids have no gaps, since the last row is never deleted.
         """
         self._db.execute("INSERT INTO permits (id, at) VALUES (?, ?)", (self._last_id + 1, self.position))
-        self._db.execute("DELETE FROM permits WHERE id <= ?", (self._last_id - self.window.used,))
+        self._db.execute("DELETE FROM permits WHERE id <= ?", (self._last_id - self.used,))
 
     def _start_over(self) -> None:
         """Undo a transaction that failed, and read the whole window again at the next request."""
         with suppress(sqlite3.Error):
             self._db.execute("ROLLBACK")
-        self.window.clear()
-        self._last_id = 0
-        if not self._by_time:
+        self._at.clear()
+        self._head = self._last_id = 0
+        if not self.by_time:
             self.position = self._requests = 0
-
-    def _move(self, position: float) -> None:
-        newest = self.window.newest
-        self.position = max(position, self.position, -math.inf if newest is None else newest)
-        self.window.advance(self.position)
