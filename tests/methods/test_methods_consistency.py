@@ -30,9 +30,8 @@ from torch import Tensor
 from l2h.costs import Costs
 from l2h.decision import Judgement, bayes
 from l2h.methods import Choice, Inputs, Learned
-from l2h.methods.binary import calibrating_beta
 from l2h.methods.deferral import softmax_deferral_loss
-from l2h.methods.helping import PricedRule
+from l2h.methods.helping import PricedRule, calibrating_beta
 
 Decisions = npt.NDArray[np.bool_]
 

@@ -13,15 +13,14 @@ from torch import Tensor
 
 from l2h.costs import Costs
 from l2h.losses import weighted_log_loss
-from l2h.methods.abstention import abstention_loss
-from l2h.methods.binary import binary_loss, calibrating_beta
 from l2h.methods.deferral import (
+    exponential_loss,
     one_vs_all_logits,
     one_vs_all_loss,
     softmax_deferral_loss,
-    two_stage_rejector_loss,
     two_stage_score_loss,
 )
+from l2h.methods.helping import binary_loss, calibrating_beta
 from l2h.methods.learned import bounded_exp
 from l2h.training import SamplePool
 
@@ -329,8 +328,8 @@ def test_the_gradients_of_the_functions_are_those_of_finite_differences() -> Non
     margin, beta = normal(n, seed=9).requires_grad_(), torch.rand(n, dtype=torch.float64).requires_grad_()
     posterior = torch.softmax(normal(n, K, seed=10), dim=-1).requires_grad_()
     check = torch.autograd.gradcheck
-    assert check(lambda r: abstention_loss(r, right, torch.tensor([[0.2], [0.7]]).double()), (free,))
-    assert check(lambda r: two_stage_rejector_loss(r, right, remote), (free,))
+    assert check(lambda r: exponential_loss(r, right, torch.tensor([[0.2], [0.7]]).double()), (free,))
+    assert check(lambda r: exponential_loss(r, right, remote), (free,))
     assert check(lambda g, h: softmax_deferral_loss(g, h, y, remote), (free, classes))
     assert check(lambda g, h: one_vs_all_loss(g, h, y, server), (free, classes))
     assert check(lambda g, h: two_stage_score_loss(g, h, right, remote, highest), (free, classes[:, 0].detach()))

@@ -113,17 +113,9 @@ class Method(ABC):
 
     def card(self) -> dict[str, Any]:
         """Return what the method says of itself, as plain values."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "family": self.family,
-            "ours": self.ours,
-            "reference": self.reference,
-            "equation": self.equation,
-            "change": self.change,
-            "traits": None if self.traits is None else self.traits.as_dict(),
-            "published_traits": None if self.published_traits is None else self.published_traits.as_dict(),
-        }
+        plain = ("name", "title", "family", "ours", "reference", "equation", "change")
+        traits = {"traits": self.traits, "published_traits": self.published_traits}
+        return {key: getattr(self, key) for key in plain} | {key: of and of.as_dict() for key, of in traits.items()}
 
 
 class ThresholdRule(Rule):

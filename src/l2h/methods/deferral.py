@@ -1,12 +1,17 @@
-"""Learning to defer: the expert is fixed there and the classifier is trained; here it is the other way round.
+"""Learning with abstention, and learning to defer.
 
-What is left to train is the deferral score. The client's K scores stand where the classifier's would.
+A rejector that abstains knows when the client errs, but not what the server would do. In learning to defer the expert
+is fixed and the classifier is trained; here it is the other way round: what is left to train is the deferral score, and
+the client's K scores stand where the classifier's would.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from l2h.costs import Costs
 from l2h.methods.base import Traits
 from l2h.methods.learned import Learned, Prices, bounded_exp, client_scores, local_score
 from l2h.training import SamplePool
@@ -15,13 +20,8 @@ from l2h.training import SamplePool
 def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote_cost: Tensor) -> Tensor:
     """Return ``-sum_i (max_j c_j - c_i) ln softmax(g)_i`` over K classes and deferring, with ``c_i = 1[i != y]``.
 
-    For costs of at most 1 it is the loss as it is known: ``-ln p_y - (1 - c_defer) ln p_defer``.
-
-    Args:
-        defer: (R, n), the score g of deferring.
-        class_scores: (n, K) or (R, n, K), the classifier's.
-        y: int (n,).
-        remote_cost: (R, n), what deferring costs.
+    For costs of at most 1 it is the loss as it is known: ``-ln p_y - (1 - c_defer) ln p_defer``. ``defer`` and
+    ``remote_cost`` are (R, n), ``class_scores`` (n, K) or (R, n, K).
     """
     everything = torch.cat([class_scores.expand(*defer.shape, -1), defer.unsqueeze(-1)], dim=-1)
     log_p = F.log_softmax(everything, dim=-1)
@@ -34,11 +34,7 @@ def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote
 def one_vs_all_loss(defer: Tensor, class_scores: Tensor, y: Tensor, server_correct: Tensor) -> Tensor:
     """Return ``psi(g_y) + sum_{i != y} psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d))``, psi logistic.
 
-    Args:
-        defer: (R, n), g_d.
-        class_scores: (n, K), one logit per class.
-        y: int (n,).
-        server_correct: bool (n,).
+    ``defer`` (R, n) holds g_d, ``class_scores`` (n, K) one logit per class.
     """
     truth = F.one_hot(y, class_scores.shape[-1]).to(class_scores.dtype)
     classes = F.binary_cross_entropy_with_logits(class_scores, truth, reduction="none").sum(-1)
@@ -51,19 +47,19 @@ def two_stage_score_loss(
 ) -> Tensor:
     """Return ``(C - 1[m != y]) l(h, 0) + (C - c) l(h, 1)``, l the log-loss over ``(max_i h_i, h_defer)``.
 
-    Args:
-        defer: (R, n), the deferral score.
-        best_class: (n,), the largest score of the first stage's classifier.
-        client_correct: bool (n,).
-        remote_cost: (R, n), c.
-        highest: (R, 1), C: the highest cost, so that no weight is negative where c exceeds 1.
+    ``best_class`` (n,) holds the largest score of the first stage's classifier. C, the highest cost (R, 1), keeps every
+    weight from being negative where c exceeds 1.
     """
     log_p = F.log_softmax(torch.stack([best_class.expand_as(defer), defer], dim=-1), dim=-1)
     return -((highest - (~client_correct).float()) * log_p[..., 0] + (highest - remote_cost) * log_p[..., 1])
 
 
-def two_stage_rejector_loss(r: Tensor, client_correct: Tensor, remote_cost: Tensor) -> Tensor:
-    """Return ``1[m != y] phi(-r) + c phi(r)`` with ``phi(t) = exp(-t)``; r above 0 is LOCAL."""
+def exponential_loss(r: Tensor, client_correct: Tensor, remote_cost: Tensor) -> Tensor:
+    """Return ``1[m != y] exp(r) + c exp(-r)`` for scores r (R, n), above 0 for LOCAL, and costs c (R, n) or (R, 1).
+
+    With a constant c it is the loss of abstaining with alpha = beta = 1 for a fixed predictor. Its minimiser is
+    ``r = ln(c / P(m != y | x)) / 2``, above 0 (LOCAL) iff the client errs less often than abstaining costs.
+    """
     return (~client_correct).float() * bounded_exp(r) + remote_cost * bounded_exp(-r)
 
 
@@ -71,6 +67,29 @@ def one_vs_all_logits(log_probability: Tensor) -> Tensor:
     """Return the logits of K binary classifiers that state the client's probabilities."""
     p = log_probability.exp().clamp(1e-6, 1 - 1e-6)
     return torch.log(p) - torch.log1p(-p)
+
+
+class SeparateLWA(Learned):
+    """A separate rejector trained to abstain at a constant cost."""
+
+    name, title = "lwa-separate", "Separate-rejector LWA"
+    reference = "Cortes, DeSalvo and Mohri 2016; for a fixed predictor Mohri et al. 2023"
+    equation = "1[m != y] exp(r) + c exp(-r), LOCAL iff r > 0"
+    change = (
+        "the predictor is the client, which is not trained. Abstaining means asking the server, so the constant c is "
+        "the average cost of asking: c_e + c_1 times the server's error on calibration samples"
+    )
+    traits = published_traits = Traits(separate=True, learns_client=True, learns_server=False, asynchronous=None)
+    net = "separate"
+
+    def prices(self, costs: Sequence[Costs], device: torch.device, server_accuracy: float) -> Prices:
+        """Return prices with the mean cost of asking in both of the server's places."""
+        prices = super().prices(costs, device, server_accuracy)
+        mean = server_accuracy * prices.remote_right + (1 - server_accuracy) * prices.remote_wrong
+        return Prices(prices.local_right, prices.local_wrong, mean, mean)
+
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
+        return exponential_loss(local_score(scores), pool.client_correct, prices.remote_right - prices.local_right)
 
 
 class SoftmaxL2D(Learned):
@@ -164,10 +183,14 @@ class TwoStageSeparate(Learned):
     net = "separate"
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
-        return two_stage_rejector_loss(local_score(scores), pool.client_correct, prices.remote(pool.server_correct))
+        return exponential_loss(local_score(scores), pool.client_correct, prices.remote(pool.server_correct))
 
 
 def beside_best_class(scores: Tensor, log_probability: Tensor) -> Tensor:
     """Return the client's best log-probability and the deferral score, (..., n, 2), to be compared."""
     best = log_probability.amax(-1).double().expand(scores.shape[:-1])
     return torch.stack([best, -local_score(scores).double()], dim=-1)
+
+
+#: In the order of tables.
+DEFERRAL = (SeparateLWA, SoftmaxL2D, OvAL2D, TwoStageConfidence, TwoStageSeparate)

@@ -1,16 +1,17 @@
-"""Learning to help: the paper's method, and ours."""
+"""Learning to help: the L2H of 2024 for two classes, the paper's method, and ours."""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from l2h.costs import Costs
 from l2h.decision import Judgement, RejectorSpec
 from l2h.methods.base import Choice, Traits
 from l2h.methods.bench import Bench, Inputs
-from l2h.methods.learned import Learned, LearnedRule
-from l2h.training import BatchLoss, Context, Job, Objective, Trained
+from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, local_score
+from l2h.training import BatchLoss, Context, Job, Objective, SamplePool, Trained
 from l2h.training.recipes import train_paper
 
 SEPARATE = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=True)
@@ -18,14 +19,63 @@ ATTACHED = Traits(separate=False, learns_client=True, learns_server=True, asynch
 PAPER = "Wu et al. 2025"
 
 
-class Helping(Learned):
-    """L2 in one of its forms, or priced heads: what each rejector is trained by stands in its spec.
+def binary_loss(
+    r: Tensor,
+    server_margin: Tensor,
+    client_correct: Tensor,
+    prices: Prices,
+    alpha: float | Tensor = 1.0,
+    beta: float | Tensor = 1.0,
+) -> Tensor:
+    """Return ``c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r)``; r (R, n) above 0 is LOCAL.
 
-    Attributes:
-        kind: the loss, as :mod:`l2h.losses` names it.
+    ``server_margin`` is ``e y`` with y in {-1, 1}; ``beta`` may depend on the sample.
     """
+    wrong = prices.remote_wrong - prices.remote_right
+    return (
+        wrong * bounded_exp(beta / 2 * (-server_margin - r))
+        + (prices.remote_right - prices.local_right) * bounded_exp(-r)
+        + (~client_correct).float() * bounded_exp(alpha * r)
+    )
 
-    kind: ClassVar[str]
+
+def calibrating_beta(server_probability: Tensor) -> Tensor:
+    """Return the beta of each sample with which the loss has the Bayes rule: ``sqrt(p_min / p_max)`` of its posterior.
+
+    For e at the loss's own minimiser the server's term is ``2 c_1 sqrt(p_min p_max) exp(-beta r / 2)``, whose slope at
+    r = 0 is ``-beta c_1 sqrt(p_min p_max)``: with this beta that is ``-c_1 p_min``, what the server's error costs.
+    """
+    high = server_probability.amax(-1).clamp(max=1 - 1e-6)
+    return torch.sqrt((1 - high) / high)
+
+
+class BinaryL2H(Learned):
+    """Rejector and server in one exponential loss."""
+
+    name, title = "binary-l2h", "Binary L2H (2024)"
+    reference = "Wu et al. 2024"
+    equation = "c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r), LOCAL iff r > 0"
+    change = (
+        "the paper trains r and e together. Here only r is trained, and e is the log-odds of the shared server divided "
+        "by beta, which is where the loss has its minimum in e. alpha is 1, and beta is computed for each sample from "
+        "the server's posterior. This makes the loss calibrated"
+    )
+    traits = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=False)
+    classes = 2
+    net = "separate"
+
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
+        p = pool.server_probability.clamp(1e-6, 1 - 1e-6)
+        log_odds = torch.log(p[:, 1]) - torch.log(p[:, 0])
+        sign = 2.0 * pool.y - 1
+        beta = calibrating_beta(pool.server_probability)
+        return binary_loss(local_score(scores), sign * log_odds / beta, pool.client_correct, prices, beta=beta)
+
+
+class Helping(Learned):
+    """L2 in one of its forms, or priced heads: what each rejector is trained by stands in its spec."""
+
+    kind: ClassVar[str]  # the loss, as :mod:`l2h.losses` names it
     calibrated = True
 
     def loss_name(self) -> str:
@@ -144,17 +194,7 @@ class PricedAttached(PricedSeparate):
     student = True
 
 
+#: In the order of tables.
+HELPING = (PaperL2H, ShiftedSeparate, SwappedSeparate, PricedSeparate, ShiftedAttached, SwappedAttached, PricedAttached)
 #: The method that a loss and a kind of rejector spell.
-SPELLED: dict[tuple[str, str], type[Helping]] = {
-    (method.kind, method.net): method
-    for method in (
-        PaperL2H,
-        PaperAttached,
-        ShiftedSeparate,
-        ShiftedAttached,
-        SwappedSeparate,
-        SwappedAttached,
-        PricedSeparate,
-        PricedAttached,
-    )
-}
+SPELLED = {(method.kind, method.net): method for method in (*HELPING, PaperAttached)}

@@ -8,24 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from l2h.errors import SettingsError, UnknownNameError
-from l2h.methods.abstention import SeparateLWA
 from l2h.methods.base import FAMILIES, Method
-from l2h.methods.binary import BinaryL2H
-from l2h.methods.confidence import Confidence, Entropy, Margin, Temperature
-from l2h.methods.deferral import OvAL2D, SoftmaxL2D, TwoStageConfidence, TwoStageSeparate
-from l2h.methods.helping import (
-    SPELLED,
-    PaperL2H,
-    PricedAttached,
-    PricedSeparate,
-    ShiftedAttached,
-    ShiftedSeparate,
-    SwappedAttached,
-    SwappedSeparate,
-)
+from l2h.methods.deferral import DEFERRAL
+from l2h.methods.helping import HELPING, SPELLED, BinaryL2H, PricedAttached
 from l2h.methods.learned import Learned
-from l2h.methods.reference import LabelFree, Oracle
-from l2h.methods.trivial import AllLocal, AllRemote, Random
+from l2h.methods.simple import REFERENCES, SIMPLE
 
 #: What ``l2h train`` does where nothing else is asked for.
 DEFAULT = PricedAttached.name
@@ -35,31 +22,7 @@ M = TypeVar("M", bound=type[Method])
 
 #: By name, in the order of tables.
 _METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (
-        AllLocal,
-        AllRemote,
-        Random,
-        Confidence,
-        Margin,
-        Entropy,
-        Temperature,
-        SeparateLWA,
-        SoftmaxL2D,
-        OvAL2D,
-        TwoStageConfidence,
-        TwoStageSeparate,
-        BinaryL2H,
-        PaperL2H,
-        ShiftedSeparate,
-        SwappedSeparate,
-        PricedSeparate,
-        ShiftedAttached,
-        SwappedAttached,
-        PricedAttached,
-        LabelFree,
-        Oracle,
-    )
+    method.name: method for method in (*SIMPLE, *DEFERRAL, BinaryL2H, *HELPING, *REFERENCES)
 }
 _loaded: set[str] = set()
 

@@ -1,18 +1,10 @@
 """Measurements as pure functions of arrays, with no state and no torch."""
 
-from l2h.metrics.bootstrap import Interval, bootstrap_means, interval
-from l2h.metrics.calibration import (
-    Reliability,
-    apply_platt,
-    expected_calibration_error,
-    fit_platt,
-    reliability_curve,
-)
-from l2h.metrics.contrastive import Contrastive, Side, contrastive, reject_rate_per_class
+from l2h.metrics.calibration import Reliability, apply_platt, expected_calibration_error, fit_platt, reliability_curve
 from l2h.metrics.frontier import Frontier, frontier, frontier_gain, label_free_score
 from l2h.metrics.report import Report, evaluate
-from l2h.metrics.risk import Risks, risk, risks
-from l2h.metrics.spread import Spread, spread, spread_of_reports
+from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks
+from l2h.metrics.spread import Interval, Spread, bootstrap_means, interval, spread, spread_of_reports
 
 __all__ = [
     "Contrastive",

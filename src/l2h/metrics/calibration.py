@@ -1,7 +1,5 @@
 """Calibration: reliability curves, the expected calibration error, and Platt scaling."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

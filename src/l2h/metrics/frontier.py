@@ -1,7 +1,5 @@
 """The frontier: joint accuracy against reject rate as the threshold of a score sweeps over all samples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +7,7 @@ import numpy.typing as npt
 
 from l2h.costs import FloatArray
 from l2h.errors import DataError
-from l2h.metrics.contrastive import same_length
+from l2h.metrics.risk import same_length
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,9 @@ def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct
     count = np.flatnonzero(ends)
     rate = count / n
     accuracy = right[count] / n
-    return Frontier(rate=rate, accuracy=accuracy, area=_trapezoid(accuracy, rate))
+    # The trapezoidal rule; numpy 1 calls it trapz, numpy 2 trapezoid.
+    area = float(np.sum(np.diff(rate) * (accuracy[1:] + accuracy[:-1])) / 2)
+    return Frontier(rate=rate, accuracy=accuracy, area=area)
 
 
 def frontier_gain(area: float, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> float | None:
@@ -83,8 +83,3 @@ def label_free_score(server_probability: npt.ArrayLike, client_label: npt.ArrayL
     if p.ndim != 2 or label.shape != (len(p),):
         raise DataError(f"need (n, K) probabilities and (n,) labels; got {p.shape} and {label.shape}")
     return np.asarray(p.max(axis=1) - p[np.arange(len(p)), label])
-
-
-def _trapezoid(y: FloatArray, x: FloatArray) -> float:
-    # numpy 1 calls it trapz, numpy 2 trapezoid.
-    return float(np.sum(np.diff(x) * (y[1:] + y[:-1])) / 2)

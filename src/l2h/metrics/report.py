@@ -1,7 +1,5 @@
 """The measurements of one system on one test set at one price, as one plain object."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +8,8 @@ import numpy.typing as npt
 
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
-from l2h.metrics.contrastive import Contrastive, contrastive, reject_rate_per_class
 from l2h.metrics.frontier import Frontier, frontier, frontier_gain, label_free_score
-from l2h.metrics.risk import Risks, risks
+from l2h.metrics.risk import Contrastive, Risks, contrastive, reject_rate_per_class, risks
 
 SCHEMA = 1
 

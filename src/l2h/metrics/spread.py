@@ -1,14 +1,20 @@
-"""Mean, standard deviation and standard error over seeds."""
+"""Spread over seeds: means with their standard errors, and intervals for differences from the paired bootstrap.
 
-from __future__ import annotations
+All columns (methods, prices) of a bootstrap draw are averaged over the same seeds and the same samples, so that a
+sample that is easy for one method is easy for the other too, and only their difference varies.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from l2h.costs import FloatArray
 from l2h.errors import DataError
+
+CHUNK = 64  # draws at a time: their weights on all samples must fit into memory
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,86 @@ def spread_of_reports(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return _merge(list(reports))
 
 
+@dataclass(frozen=True)
+class Interval:
+    """A mean difference ``a - b`` with its interval from ``low`` to ``high``."""
+
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def below(self) -> bool:
+        """Whether the whole interval is below 0: ``a`` is clearly lower."""
+        return self.high < 0
+
+    @property
+    def above(self) -> bool:
+        """Whether the whole interval is above 0: ``a`` is clearly higher."""
+        return self.low > 0
+
+    def as_dict(self) -> dict[str, float]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def bootstrap_means(
+    losses: Sequence[npt.ArrayLike], *, draws: int = 2000, seed: int = 0, shared: bool = False
+) -> FloatArray:
+    """Return the mean of every column over drawn seeds and drawn samples.
+
+    Args:
+        losses: for each seed an array (n, M): the loss of M columns on its n test samples.
+        draws: how many.
+        seed: of the random draws.
+        shared: whether all seeds have the same test samples in the same order. A draw then takes the same samples of
+            every seed, since what is hard for one seed is hard for the others too.
+
+    Returns:
+        (draws, M).
+
+    Raises:
+        DataError: there are no seeds, the arrays differ in width, or shared samples differ in number.
+
+    Example:
+        >>> means = bootstrap_means([np.array([[0.0, 1.0], [1.0, 2.0]])], draws=100)
+        >>> np.allclose(means[:, 1] - means[:, 0], 1.0)
+        True
+    """
+    arrays = [np.asarray(a, dtype=np.float64) for a in losses]
+    if not arrays or any(a.ndim != 2 or not len(a) or a.shape[1] != arrays[0].shape[1] for a in arrays):
+        raise DataError(f"need (n, M) arrays of one width, one per seed; got {[a.shape for a in arrays]}")
+    if shared and len({len(a) for a in arrays}) > 1:
+        raise DataError(f"shared test samples must have the same number for every seed; got {[len(a) for a in arrays]}")
+    rng = np.random.default_rng(seed)
+    seeds = len(arrays)
+    out = np.empty((draws, arrays[0].shape[1]))
+    for start in range(0, draws, CHUNK):
+        some = slice(start, min(start + CHUNK, draws))
+        count = some.stop - some.start
+        # How often each seed is drawn.
+        times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=count)
+        weights = _sample_weights(rng, count, len(arrays[0])) if shared else None
+        total = np.zeros((count, arrays[0].shape[1]))
+        for k, array in enumerate(arrays):
+            if weights is not None:
+                total += times[:, k : k + 1] * (weights @ array)
+            else:
+                # Each time that a seed is drawn, its samples are drawn again.
+                for again in range(int(times[:, k].max(initial=0))):
+                    drawn = times[:, k] > again
+                    total[drawn] += _sample_weights(rng, int(drawn.sum()), len(array)) @ array
+        out[some] = total / seeds
+    return out
+
+
+def interval(draws: npt.ArrayLike, difference: float, confidence: float = 0.95) -> Interval:
+    """Return the measured difference with the percentile interval of the drawn ones."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.asarray(draws, dtype=np.float64), [tail, 1 - tail])
+    return Interval(float(difference), float(low), float(high))
+
+
 def _merge(objects: list[Mapping[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key in objects[0]:
@@ -74,3 +160,9 @@ def _merge(objects: list[Mapping[str, Any]]) -> dict[str, Any]:
         elif all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             out[key] = spread(values).as_dict()
     return out
+
+
+def _sample_weights(rng: np.random.Generator, count: int, n: int) -> FloatArray:
+    """(count, n): how often each sample is drawn, over n."""
+    chosen = rng.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
+    return np.bincount(chosen.ravel(), minlength=count * n).reshape(count, n) / n

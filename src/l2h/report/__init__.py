@@ -4,8 +4,6 @@ Importing this package imports neither matplotlib, nor jinja2, nor rich: each co
 it, and :class:`~l2h.errors.MissingExtraError` says what to install where it is absent.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 
@@ -17,10 +15,8 @@ _NAMES = {
     "comparison.plots": ("plot_frontiers", "plot_pairs", "plot_risk_grid"),
     "comparison.tables": ("comparison_table", "grid_tables", "property_table"),
     "comparison.words": ("comparison_headline",),
-    "paper.curves": ("plot_risk_curves", "plot_tradeoff"),
-    "paper.drawings": ("write_drawings",),
-    "paper.page": ("write_experiment", "write_overview"),
-    "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses"),
+    "paper.page": ("write_drawings", "write_experiment", "write_overview"),
+    "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses", "plot_risk_curves", "plot_tradeoff"),
     "paper.tables": ("experiment_tables",),
     "run.gallery": ("plot_samples",),
     "run.history": ("plot_history", "plot_sync"),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from l2h.costs import Costs, generalized_loss
 from l2h.metrics import spread
 from l2h.report import png
-from l2h.report.paper.curves import plot_tradeoff
+from l2h.report.paper.plots import plot_tradeoff
 
 #: Style, and how well its rejector sees who is right: more noise, a worse one.
 RECIPES = {"published recipe": ("paper", 2.4), "bounded weights": ("bounded", 1.4), "ours": ("ours", 0.5)}

@@ -30,8 +30,7 @@ from report_reader import EVIL, Page, rendered
 from l2h.errors import DataError
 from l2h.report import experiment_tables, png, write_experiment, write_overview
 from l2h.report.common.figure import DPI
-from l2h.report.paper.curves import plot_risk_curves, plot_tradeoff
-from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses
+from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
 
 C_E = (0.0, 0.1, 0.25, 0.5)
 NAN = float("nan")

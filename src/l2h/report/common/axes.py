@@ -1,7 +1,5 @@
 """Axes: titles, grids, ticks, remarks, and curves with their spread."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 

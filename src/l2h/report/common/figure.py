@@ -1,7 +1,5 @@
 """Figures: a blank one, its legend, and its PNG file."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -22,19 +20,17 @@ def blank(
 ) -> tuple[Figure, list[Axes]]:
     """Return a white figure of this size in inches and its axes, row by row; pyplot does not know it.
 
-    Args:
-        width: in inches.
-        height: in inches.
-        rows: of axes.
-        columns: of axes.
-        used: how many axes are shown and returned; all where it is ``None``.
-        options: for ``Figure.subplots``.
+    Where ``used`` is given, only so many axes are shown and returned; ``options`` are those of ``Figure.subplots``.
     """
     figure = canvas(width, height)
     figure.set_layout_engine("constrained", w_pad=0.09, h_pad=0.09)
     axes = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for ax in axes:
-        _plain_axes(ax)
+        # Two spines and small ticks, whatever style the session has set.
+        ax.set_facecolor("white")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_color(MUTED)
+        ax.tick_params(labelsize=9.5, colors=INK, color=MUTED, length=3)
     for ax in axes[len(axes) if used is None else used :]:
         ax.set_axis_off()
     return figure, axes[:used]
@@ -69,13 +65,3 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", edgecolor="none")
     return buffer.getvalue()
-
-
-def _plain_axes(ax: Axes) -> None:
-    """Two spines and small ticks, whatever style the session has set."""
-    ax.set_facecolor("white")
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        ax.spines[side].set_color(MUTED)
-    ax.tick_params(labelsize=9.5, colors=INK, color=MUTED, length=3)

@@ -1,7 +1,5 @@
 """Pages that are one file: no script, nothing loaded from elsewhere, readable without a network."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,12 +1,22 @@
-"""A table of texts: the terminal, a page and Markdown show the same rows."""
-
-from __future__ import annotations
+"""A table of texts: a terminal of 120 columns, a page and Markdown show the same rows."""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from l2h.report.common.text import one_line
+
+_WIDTH = 120
+_TEXT = 40  # letters after which a text is wrapped
+_STYLES = {"best": "bold green", "beyond": "dim", "default": "bold"}
 
 
 @dataclass(frozen=True)
@@ -40,32 +50,42 @@ class Row:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table that rich prints, pages include and Markdown takes.
-
-    Attributes:
-        title: above it.
-        columns: as many as every row has cells.
-        rows: from top to bottom.
-        note: below it.
-        marks: what a bold cell is, such as "the lowest of its row".
-        keys: how many columns at the left are repeated where a terminal is too narrow for one part.
-        wrap: whether the terminal may wrap headings and long texts.
-        style: of the note in the terminal.
-    """
+    """A table that rich prints, pages include and Markdown takes."""
 
     title: str
     columns: list[Column]
     rows: list[Row]
     note: str = ""
-    marks: str = ""
-    keys: int = 1
-    wrap: bool = False
-    style: str = "italic"
+    marks: str = ""  # what a bold cell is, such as "the lowest of its row"
+    keys: int = 1  # columns at the left that are repeated where a terminal is too narrow for one part
+    wrap: bool = False  # whether the terminal may wrap headings and long texts
+    style: str = "italic"  # of the note in the terminal
 
-    def __rich__(self) -> Any:
-        from l2h.report.common.terminal import renderable
-
-        return renderable(self)
+    def __rich__(self) -> Group:
+        """Return the table for rich, in parts of at most 120 columns that repeat its first columns."""
+        heads = [one_line(column.short or column.name, _TEXT) for column in self.columns]
+        cells = [[_cell(cell) for cell in row.cells] for row in self.rows]
+        widths = [_width(head, [row[j] for row in cells], self.wrap) for j, head in enumerate(heads)]
+        note = "\n".join(one_line(line, 600) for line in self.note.splitlines())
+        caption = "; ".join(filter(None, (self.marks and f"* {self.marks}", note)))
+        parts, drawn = _parts(widths, self.keys), []
+        for k, part in enumerate(parts, start=1):
+            title = one_line(self.title, 200) + (f" ({k} of {len(parts)})" if len(parts) > 1 else "")
+            # Text, not str, here and below: a name must not be read as markup.
+            out = Table(
+                title=Text(title, style="bold"),
+                caption=Text(caption if k == len(parts) else "", style=self.style),
+                box=box.SIMPLE_HEAD,
+                title_justify="left",
+                caption_justify="left",
+            )
+            for j in part:
+                width = widths[j] if self.wrap else None
+                out.add_column(Text(heads[j]), justify=self.columns[j].justify, width=width, no_wrap=not self.wrap)
+            for row, texts in zip(self.rows, cells, strict=True):
+                out.add_row(*(texts[j] for j in part), style=_STYLES.get(row.kind, ""))
+            drawn.append(out)
+        return Group(*drawn)
 
 
 def headings(*names: str) -> list[Column]:
@@ -81,10 +101,7 @@ def texts(*cells: str | Cell, kind: str = "") -> Row:
 def csv_bytes(columns: Sequence[str], rows: Iterable[Sequence[Any]], measured: Sequence[bool]) -> bytes:
     """Return a CSV file with the numbers unrounded; a field is empty where there is none.
 
-    Args:
-        columns: their names.
-        rows: as many values each; those of a measured column are mappings with ``mean`` and ``sem``, or plain values.
-        measured: for each column whether it becomes two, ``NAME_mean`` and ``NAME_sem``.
+    A measured column becomes two, ``NAME_mean`` and ``NAME_sem``; its values are mappings with both, or plain.
     """
 
     def fields(value: Any, two: bool) -> tuple[Any, ...]:
@@ -100,3 +117,34 @@ def csv_bytes(columns: Sequence[str], rows: Iterable[Sequence[Any]], measured: S
         writer.writerow([field for value, two in zip(row, measured, strict=True) for field in fields(value, two)])
     # As in a page, a lone surrogate in a name becomes a question mark.
     return buffer.getvalue().encode("utf-8", errors="replace")
+
+
+def _cell(cell: Cell) -> Text:
+    # The star is for terminals without bold letters.
+    text = cell.text if cell.short is None else cell.short
+    style = "bold green" if cell.bold else "red" if cell.bad else ""
+    return Text(("*" if cell.bold else "") + (text and one_line(text, 400)), style=style)
+
+
+def _width(head: str, cells: list[Text], wrap: bool) -> int:
+    """The width of the widest cell and of the heading; where that may be wrapped, of its longest word."""
+    needed = max([1, *map(cell_len, head.split() if wrap else [head]), *(cell.cell_len for cell in cells)])
+    return min(_TEXT, needed) if wrap else needed
+
+
+def _parts(widths: list[int], keys: int) -> list[list[int]]:
+    """The columns of each part: as few parts as fit, all of about the same number of columns."""
+    repeated = list(range(keys)) if _total(widths[:keys]) <= _WIDTH // 2 else [0]
+    rest = list(range(len(repeated), len(widths)))
+    parts = [[*repeated, *rest]]
+    for count in range(1, len(rest) + 1):
+        each = -(-len(rest) // count)
+        parts = [[*repeated, *rest[start : start + each]] for start in range(0, len(rest), each)]
+        if all(_total(widths[j] for j in part) <= _WIDTH for part in parts):
+            break
+    return parts
+
+
+def _total(widths: Iterable[int]) -> int:
+    # A column is three wider than its text, and the edge adds one.
+    return 1 + sum(width + 3 for width in widths)

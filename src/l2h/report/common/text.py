@@ -1,7 +1,5 @@
 """Numbers, prices and names as people read them, the same in every table, plot and page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -31,14 +29,7 @@ def signed(value: float | None, *, points: bool = False) -> str:
 
 
 def plus_minus(value: Mapping[str, Any] | None, spec: str = ".4f", *, factor: int = 1, unit: str = "") -> str:
-    """Return ``mean ± standard error`` over seeds; the mean alone for one seed, ``n/a`` for a missing value.
-
-    Args:
-        value: a mapping with ``mean`` and perhaps ``sem``.
-        spec: the format of both.
-        factor: what both are multiplied with.
-        unit: written after the mean.
-    """
+    """Return ``mean ± standard error`` over seeds; the mean alone for one seed, ``n/a`` for a missing value."""
     if value is None or value["mean"] is None:
         return MISSING
     mean, sem = f"{factor * value['mean']:{spec}}{unit}", value.get("sem")

@@ -1,7 +1,5 @@
 """A comparison of methods in rows, for its words, its tables, its plots and its page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,32 +22,18 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method and its means over the grid.
-
-    Attributes:
-        name: as in the JSON.
-        group: ``ours``, ``learned``, ``confidence``, ``trivial`` or ``reference``.
-        family: as in the JSON.
-        default: whether it is the shipped method.
-        risk: mean over the grid, with its spread over seeds.
-        gain: frontier gain; ``None`` where there is none.
-        sent: mean share of the inputs sent.
-        versus: its risk minus the default's; ``None`` for the default.
-        record: number of prices at which the default clearly wins, neither clearly wins, and the default clearly
-            loses; ``None`` for the default.
-        best: whether no method but the references has a lower risk.
-    """
+    """One method and its means over the grid."""
 
     name: str
-    group: str
+    group: str  # ours, learned, confidence, trivial or reference
     family: str
-    default: bool
-    risk: Values
-    gain: Values | None
-    sent: float | None
-    versus: Interval | None
-    record: tuple[int, int, int] | None
-    best: bool
+    default: bool  # whether it is the shipped method
+    risk: Values  # mean over the grid, with its spread over seeds
+    gain: Values | None  # frontier gain
+    sent: float | None  # mean share of the inputs sent
+    versus: Interval | None  # its risk minus the default's; None for the default
+    record: tuple[int, int, int] | None  # prices at which the default clearly wins, neither does, it clearly loses
+    best: bool  # whether no method but the references has a lower risk
 
     @property
     def beyond(self) -> bool:
@@ -63,17 +47,7 @@ class MethodRow:
 
 
 class ComparisonView:
-    """A comparison by method and price.
-
-    Attributes:
-        values: what ``comparison.json`` holds.
-        prices: for each ``c_1`` its values of ``c_e``, rising.
-        cells: by method and price.
-        pairs: the mean over the grid of ``risk(a) - risk(b)`` by ``(a, b)``.
-        against: the risk of a method minus the default's by method and price; the default itself is left out.
-        rows: every method, the lowest mean risk first and the references after all others.
-        default: the row of the default; ``None`` where it was not run.
-    """
+    """A comparison by method and price; ``values`` is what ``comparison.json`` holds."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -82,9 +56,12 @@ class ComparisonView:
             by_c_1.setdefault(costs["c_1"], []).append(costs["c_e"])
         self.prices = {c_1: sorted(c_es) for c_1, c_es in by_c_1.items()}
         self.cells: dict[tuple[str, Price], Values] = {_key(cell): cell for cell in values["cells"]}
+        # The mean over the grid of ``risk(a) - risk(b)`` by ``(a, b)``.
         self.pairs = {(pair["a"], pair["b"]): _interval(pair) for pair in values["pairs"]}
+        # The risk of a method minus the default's by method and price; the default itself is left out.
         against = [row for row in values["against_default"] if row["method"] != values["default"]]
         self.against = {_key(row): _interval(row) for row in against}
+        # The lowest mean risk first, the references after all others.
         self.rows = sorted(self._rows(), key=lambda row: (row.beyond, row.risk["mean"]))
         self.default = next((row for row in self.rows if row.default), None)
 

@@ -1,7 +1,5 @@
 """A comparison of methods as files: JSON, CSV, plots and one self-contained page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from l2h.experiments.runs import write_json

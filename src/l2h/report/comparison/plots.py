@@ -1,7 +1,5 @@
 """Plots of a comparison of methods. Each function returns a ``Figure`` that pyplot does not know."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +9,32 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from l2h.report.common.axes import Floats, grid_lines, percent_axis, price_ticks, remark, titled
-from l2h.report.common.colours import CLIENT, INK, MUTED, SERVER, SYSTEM
-from l2h.report.common.figure import blank, plain
-from l2h.report.comparison.looks import NAME, Look, group_legend, legend_height, marker_places, method_looks
-from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values
+from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, MUTED, SERVER, SYSTEM
+from l2h.report.common.figure import blank, legend_below, legend_line, plain
+from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values, groups
 
+Look = dict[str, Any]  # keywords of ``Axes.plot``
+
+_NAME = 22  # letters of a method's name that are drawn
+# One colour per group; its methods are told apart by dash and marker, not by shade.
+_COLOURS = {"ours": SYSTEM, "learned": SERVER, "confidence": CONFIDENCE, "trivial": MUTED, "reference": INK}
+_HEADINGS = {
+    "ours": "ours",
+    "learned": "other learned",
+    "confidence": "confidence",
+    "trivial": "trivial",
+    "reference": "references",
+}
+_DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.6)),
+    (0, (6, 1.5, 1.2, 1.5)),
+    (0, (2.5, 1.2)),
+    (0, (8, 1.5, 2.5, 1.5)),
+    (0, (5, 1.3, 1.1, 1.3, 1.1, 1.3)),
+    (0, (12, 2.5)),
+)
+_MARKERS = "os^DvPX<p>h*dH8"
 _PANELS = 3  # values of c_1 side by side
 _BAND: dict[str, Any] = {"color": SYSTEM, "alpha": 0.2, "linewidth": 0}
 
@@ -26,13 +45,13 @@ def plot_frontiers(comparison: Values) -> Figure:
     A method that does not rank the inputs is shown by its operating points.
     """
     rows = ComparisonView(comparison).rows
-    looks = method_looks(rows)
+    looks = _method_looks(rows)
     frontiers = comparison["frontiers"]["methods"]
     rate = np.asarray(comparison["frontiers"]["rate"], dtype=np.float64)
     curves = {row.name: _frontier(comparison, row.name, rate) for row in rows}
     ours = next((row.name for row in rows if row.default and row.name in frontiers), None)
     panels = 1 if ours is None else 2
-    figure, axes = blank(8.8, 4.6 * panels + legend_height(rows), panels, 1, sharex=True)
+    figure, axes = blank(8.8, 4.6 * panels + _legend_height(rows), panels, 1, sharex=True)
     top, bottom = axes[0], axes[-1]
     for row in rows:
         _curve(top, *curves[row.name], looks[row.name], row.name in frontiers)
@@ -58,7 +77,7 @@ def plot_frontiers(comparison: Values) -> Figure:
     top.set_xlim(-0.015, 1.015)
     percent_axis(top.yaxis, bottom.xaxis)
     bottom.set_xlabel("share of inputs sent", fontsize=10, color=INK)
-    group_legend(figure, rows, looks)
+    _group_legend(figure, rows, looks)
     figure.align_ylabels()
     return figure
 
@@ -72,11 +91,11 @@ def plot_risk_grid(comparison: Values) -> Figure:
     grid, rows, paired = view.prices, view.rows, view.default is not None
     if max(len(c_es) for c_es in grid.values()) == 1:
         return _risk_points(view)
-    looks = method_looks(rows)
+    looks = _method_looks(rows)
     bands = -(-len(grid) // _PANELS)
     across = -(-len(grid) // bands)
     deep = 2 if paired else 1
-    size = (max(8.8, 3.8 * across + 0.6), 3.7 * bands * deep + legend_height(rows))
+    size = (max(8.8, 3.8 * across + 0.6), 3.7 * bands * deep + _legend_height(rows))
     figure, axes = blank(*size, bands * deep, across)
     for k, (c_1, c_es) in enumerate(grid.items()):
         band, column = divmod(k, across)
@@ -92,7 +111,7 @@ def plot_risk_grid(comparison: Values) -> Figure:
                 remark(lower, "filled: the interval excludes 0", loc="left", fontsize=9, pad=None)
     for ax in axes:
         ax.set_visible(ax.has_data())
-    group_legend(figure, rows, looks)
+    _group_legend(figure, rows, looks)
     return figure
 
 
@@ -121,7 +140,7 @@ def plot_pairs(comparison: Values) -> Figure:
     if 0 < apart < n - 0.5:
         ax.axhline(apart, color=INK, linewidth=1)
         ax.axvline(apart, color=INK, linewidth=1)
-    names = [plain(row.name, NAME) for row in rows]
+    names = [plain(row.name, _NAME) for row in rows]
     ax.set_xticks(range(n), names, rotation=90)
     ax.set_yticks(range(n), names)
     for label, row in zip([*ax.get_yticklabels(), *ax.get_xticklabels()], rows * 2, strict=True):
@@ -139,6 +158,68 @@ def plot_pairs(comparison: Values) -> Figure:
     return figure
 
 
+def _method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
+    """A look for each method: the default bold, colours by group, references thin and dotted."""
+    looks = {}
+    for group, members in groups(rows).items():
+        # By name, so that a method keeps its look when its risk changes; the default has the plain line and circle.
+        ordered = sorted(members, key=lambda row: (not row.default, row.name))
+        for k, row in enumerate(ordered):
+            looks[row.name] = {
+                "color": _COLOURS[group],
+                "linestyle": (0, (1, 1.3 + 1.2 * (k % 3))) if row.beyond else _DASHES[k % len(_DASHES)],
+                "linewidth": 3.0 if row.default else 1.0 if row.beyond else 1.15,
+                "marker": _MARKERS[k % len(_MARKERS)],
+                "markersize": 6.0 if row.default else 3.0 if row.beyond else 4.2,
+                "markeredgewidth": 0.9,
+                "zorder": 5.0 if row.default else 3.0 if group == "ours" else 2.5,
+            }
+    return looks
+
+
+def _marker_places(look: Look) -> tuple[int, int]:
+    """The first marker and the step on a frontier of 201 points; those of two methods seldom coincide."""
+    return 5 + 3 * (_MARKERS.index(look["marker"]) % 8), 32
+
+
+def _legend_height(rows: Sequence[MethodRow]) -> float:
+    """In inches."""
+    return 0.5 + 0.21 * _longest(_columns(rows))
+
+
+def _group_legend(figure: Figure, rows: Sequence[MethodRow], looks: dict[str, Look]) -> None:
+    """The legend of all methods under the axes, one column per group."""
+    columns = _columns(rows)
+    longest = _longest(columns)
+    entries: list[tuple[Any, str, bool]] = []  # line, label, whether it is bold
+    for column in columns:
+        start = len(entries)
+        for group, members in column:
+            entries.append((legend_line(), _HEADINGS[group], True))
+            for row in members:
+                name = plain(row.name, _NAME)
+                # Matplotlib leaves out a label that begins with an underscore.
+                label = f" {name}" if name.startswith("_") else name
+                entries.append((legend_line(**looks[row.name]), label, row.default))
+        entries += [(legend_line(), "", False)] * (longest - (len(entries) - start))
+    lines, labels, bold = zip(*entries, strict=True)
+    legend_below(figure, lines, labels, columns=len(columns))
+    for text, heavy in zip(figure.legends[0].get_texts(), bold, strict=True):
+        text.set_fontweight("bold" if heavy else "normal")
+
+
+def _longest(columns: list[list[tuple[str, list[MethodRow]]]]) -> int:
+    return max(sum(1 + len(members) for _, members in column) for column in columns)
+
+
+def _columns(rows: Sequence[MethodRow]) -> list[list[tuple[str, list[MethodRow]]]]:
+    """The groups by column of the legend; the two smallest share one."""
+    members = groups(rows)
+    shared = [["ours"], ["learned"], ["confidence"], ["trivial", "reference"]]
+    columns = [[(name, members[name]) for name in column if name in members] for column in shared]
+    return [column for column in columns if column]
+
+
 def _frontier(comparison: Values, name: str, rate: Floats) -> tuple[Floats, Floats]:
     """Share sent and accuracy of a method: its frontier, or else its operating points."""
     frontier = comparison["frontiers"]["methods"].get(name)
@@ -152,7 +233,7 @@ def _frontier(comparison: Values, name: str, rate: Floats) -> tuple[Floats, Floa
 
 def _curve(ax: Axes, x: Floats, y: Floats, look: Look, ranked: bool) -> None:
     if ranked:
-        ax.plot(x, y, **look, markevery=marker_places(look))
+        ax.plot(x, y, **look, markevery=_marker_places(look))
     else:
         dash = "none" if len(x) < 3 else (0, (4, 3))
         ax.plot(x, y, **look | {"linestyle": dash, "markersize": 7, "clip_on": False})
@@ -196,7 +277,7 @@ def _risk_differences(ax: Axes, view: ComparisonView, looks: dict[str, Look], pr
 
 def _risk_points(view: ComparisonView) -> Figure:
     """The risk of every method with its standard error, one panel per c_1."""
-    grid, rows, looks = view.prices, view.rows, method_looks(view.rows)
+    grid, rows, looks = view.prices, view.rows, _method_looks(view.rows)
     figure, axes = blank(min(max(8.8, 3.0 * len(grid) + 2.4), 14.0), 0.26 * len(rows) + 1.6, 1, len(grid), sharey=True)
     for ax, (c_1, (c_e,)) in zip(axes, grid.items(), strict=True):
         for i, row in enumerate(rows):
@@ -209,7 +290,7 @@ def _risk_points(view: ComparisonView) -> Figure:
                 ax.axvline(risk["mean"], color=look["color"], linewidth=1, linestyle=(0, (4, 3)), zorder=1)
         grid_lines(ax, "y")
         titled(ax, f"c_1 = {c_1:g}, c_e = {c_e:g}", "risk ± standard error: lower is better")
-    axes[0].set_yticks(range(len(rows)), [plain(row.name, NAME) for row in rows])
+    axes[0].set_yticks(range(len(rows)), [plain(row.name, _NAME) for row in rows])
     axes[0].invert_yaxis()
     for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.default else "normal")

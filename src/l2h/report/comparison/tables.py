@@ -1,7 +1,5 @@
 """The tables of a comparison of methods."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

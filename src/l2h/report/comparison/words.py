@@ -1,7 +1,5 @@
 """What a comparison of methods says in words, for the terminal and the page."""
 
-from __future__ import annotations
-
 from l2h.metrics import Interval
 from l2h.report.common.text import SAME, counted, number, plus_minus, signed
 from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values

@@ -1,18 +1,39 @@
-"""The paper's experiments as files: JSON, CSV, one page each, and an overview of all."""
+"""The paper's experiments as files: pictures, JSON, CSV, one page each, and an overview of all."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from l2h.errors import DataError
 from l2h.experiments.runs import write_json
 from l2h.files import write_atomically
+from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
-from l2h.report.paper.experiment import Experiment, checked, origin, paragraphs, require_unique, tables
 from l2h.report.paper.markdown import LONG, markdown
-from l2h.report.paper.tables import section_csv, section_table
+from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
+from l2h.report.paper.tables import (
+    Experiment,
+    checked,
+    origin,
+    paragraphs,
+    require_unique,
+    section_csv,
+    section_table,
+    tables,
+)
+from l2h.report.run.gallery import plot_samples
+
+if TYPE_CHECKING:
+    from l2h.experiments.paper import Drawing
+
+_PLOTS: dict[str, Callable[..., Any]] = {
+    "tradeoff": plot_tradeoff,
+    "risk": plot_risk_curves,
+    "losses": plot_losses,
+    "bounds": plot_bounds,
+    "per_class": plot_class_rates,
+    "samples": plot_samples,
+}
 
 
 def write_experiment(experiment: Experiment, folder: str | Path) -> Path:
@@ -76,6 +97,12 @@ def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> lis
     )
     text = markdown(title, experiments).encode("utf-8", errors="replace")
     return [page, write_atomically(folder / "RESULTS.md", text)]
+
+
+def write_drawings(drawings: Mapping[str, "Drawing"], folder: Path) -> None:
+    """Write every drawing into its PNG file in a folder."""
+    for file, drawing in drawings.items():
+        write_atomically(folder / file, png(_PLOTS[drawing.plot](**drawing.data)))
 
 
 def _section(section: Mapping[str, Any], experiment: Experiment, folder: Path) -> dict[str, Any]:

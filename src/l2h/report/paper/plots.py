@@ -1,10 +1,8 @@
-"""Plots of the paper's experiments that are not curves over the price.
+"""Plots of the paper's experiments.
 
 Numbers over seeds are ``{"mean": [...], "sem": [...] | None}``. A value that is missing or not finite, of a rejector
 that diverged, leaves a gap.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,19 +20,119 @@ from l2h.report.common.axes import (
     grid_lines,
     mean_and_sem,
     percent_axis,
+    price_ticks,
     remark,
     titled,
     value_at_right,
 )
-from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, SERVER, SYSTEM
+from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain
-from l2h.report.common.text import MISSING, plus_minus
+from l2h.report.common.text import MISSING, percent, plus_minus
 
 Curve = Mapping[str, Any]
+Look = tuple[str, str, float]  # colour, marker and its size
 
-LABEL = 44  # letters of a curve's name that are drawn
-DASHES: tuple[Any, ...] = ("-", (0, (4, 1.8)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)))
+_LABEL = 44  # letters of a curve's name that are drawn
+_SAME = 0.01  # points of a curve closer than this in share sent and accuracy are drawn as one
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.8)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)))
 _COLOURS = (SYSTEM, CLIENT, SERVER, CONFIDENCE, LABEL_FREE, INK)
+_STYLES = {"paper": (SERVER, "s", 5.4), "bounded": (CLIENT, "^", 5.0), "ours": (SYSTEM, "o", 3.8)}
+# For curves whose style is none of these. Smaller markers are drawn above the larger ones.
+_OTHERS = ((CONFIDENCE, "D", 4.2), (LABEL_FREE, "v", 5.0), (INK, "P", 4.6), (MUTED, "X", 4.6))
+
+
+def plot_tradeoff(
+    curves: Sequence[Curve],
+    *,
+    client: float | Mapping[str, float] | None = None,
+    server: float | Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw accuracy against the reject rate, and below it the reject rate against c_e; one column per data set.
+
+    Args:
+        curves: mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
+            "paper", "bounded" and "ours", which chooses the colour. The dashes tell c_1. Where several c_e of a curve
+            fall on one point, its marker grows with their number.
+        client: accuracy of the client alone, or one by the data set's name.
+        server: accuracy of the server alone, or one by the data set's name.
+
+    Raises:
+        DataError: there are no curves.
+    """
+    _require_some(curves)
+    datasets = list(dict.fromkeys(str(curve["dataset"]) for curve in curves))
+    c_1s = sorted({float(curve["c_1"]) for curve in curves})
+    looks, n = _looks(curves), len(datasets)
+    figure, axes = blank(max(6.8, 4.7 * n + 0.4), 8.2, 2, n)
+    for k, dataset in enumerate(datasets):
+        top, bottom, several = axes[k], axes[n + k], False
+        mine = [curve for curve in curves if str(curve["dataset"]) == dataset]
+        for who, where, value in (("client", "right", client), ("server", "left", server)):
+            alone = value.get(dataset) if isinstance(value, Mapping) else value
+            if alone is not None:
+                _level(top, f"{who} alone {percent(alone)}", float(alone), where)
+        for curve in mine:
+            look = _line(looks[str(curve["label"])], c_1s.index(float(curve["c_1"])))
+            (rate, rate_sem), (accuracy, accuracy_sem) = mean_and_sem(curve["rate"]), mean_and_sem(curve["accuracy"])
+            several |= _path(top, rate, accuracy, rate_sem, accuracy_sem, look)
+            banded_line(bottom, floats(curve["c_e"]), rate, rate_sem, look)
+        for ax in (top, bottom):
+            grid_lines(ax)
+        percent_axis(top.xaxis, top.yaxis, bottom.yaxis)
+        top.set_xlim(-0.04, 1.04)
+        bottom.set_ylim(-0.04, 1.04)
+        top.margins(y=0.09)
+        price_ticks(bottom, _c_es(mine))
+        y = "" if k else "joint accuracy"
+        titled(top, plain(dataset), "reject rate (share of inputs sent)", y)
+        if several:
+            remark(top, "larger marker: several c_e at one point")
+        titled(bottom, "", "c_e, price of a request", "" if k else "reject rate")
+    handles = [legend_line(**_line((INK, "o", 3.8), i)) for i in range(len(c_1s))]
+    _legend(figure, looks, handles, [f"c_1 = {c_1:g}" for c_1 in c_1s])
+    return figure
+
+
+def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str, Any]]) -> Figure:
+    """Draw risk against c_e, with that of never and always asking, one panel per c_1.
+
+    Args:
+        curves: of one data set, as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy.
+        trivial: for each c_1 a mapping with ``all_local`` and ``all_remote``, each a number or one for each c_e; the
+            c_e are those of the first curve with that c_1, or its own ``c_e``.
+
+    Raises:
+        DataError: there are no curves, they are of several data sets, or a c_1 is missing in ``trivial``.
+    """
+    _require_some(curves)
+    datasets = sorted({str(curve.get("dataset", "")) for curve in curves})
+    if len(datasets) > 1:
+        raise DataError(f"risk curves of {', '.join(datasets)} in one plot: draw one for each data set")
+    c_1s = sorted({float(curve["c_1"]) for curve in curves})
+    rules = {float(c_1): rule for c_1, rule in trivial.items()}
+    if absent := [c_1 for c_1 in c_1s if c_1 not in rules]:
+        raise DataError(f"no trivial risks for c_1 = {absent[0]:g}: give all_local and all_remote for it")
+    looks = _looks(curves)
+    columns = min(len(c_1s), 3)
+    rows = -(-len(c_1s) // columns)
+    size = max(6.8, 4.3 * columns + 0.5), (3.7 if rows > 1 else 4.2) * rows + 0.7
+    figure, axes = blank(*size, rows, columns, used=len(c_1s), sharey=True)
+    rivals = {}
+    for k, (ax, c_1) in enumerate(zip(axes, c_1s, strict=True)):
+        mine = [curve for curve in curves if float(curve["c_1"]) == c_1]
+        rivals[ax] = _trivial(ax, floats(rules[c_1].get("c_e", mine[0]["c_e"])), rules[c_1])
+        for curve in mine:
+            banded_line(ax, floats(curve["c_e"]), *mean_and_sem(curve["risk"]), _line(looks[str(curve["label"])], 0))
+        grid_lines(ax)
+        price_ticks(ax, _c_es(mine))
+        below = k + columns >= len(c_1s)
+        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "" if k % columns else "risk: lower is better")
+    # The axes share their height, which is known only now.
+    for ax, rival in rivals.items():
+        _shade(ax, *rival)
+    remark(axes[columns - 1], "grey: no better than a trivial rule")
+    _legend(figure, looks, *axes[0].get_legend_handles_labels())
+    return figure
 
 
 def plot_losses(curves: Sequence[Curve]) -> Figure:
@@ -46,7 +144,7 @@ def plot_losses(curves: Sequence[Curve]) -> Figure:
     Raises:
         DataError: there are no curves.
     """
-    require_some(curves)
+    _require_some(curves)
     panels = list(dict.fromkeys(str(curve["panel"]) for curve in curves))
     labels = list(dict.fromkeys(str(curve["label"]) for curve in curves))
     columns = min(len(panels), 3 if len(panels) != 4 else 2)
@@ -55,14 +153,14 @@ def plot_losses(curves: Sequence[Curve]) -> Figure:
     for k, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
         for curve in curves:
             if str(curve["panel"]) == panel:
-                look = _look(labels.index(str(curve["label"])), linewidth=1.7, marker="o", markersize=2.4)
+                look = _numbered_look(labels.index(str(curve["label"])), linewidth=1.7, marker="o", markersize=2.4)
                 banded_line(ax, floats(curve["epoch"]), *mean_and_sem(curve), look)
         grid_lines(ax, "y")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         below = k + columns >= len(panels)
         titled(ax, plain(panel, 36), "epoch" if below else "", "" if k % columns else "rejector's training loss")
-    handles = [legend_line(**_look(i, linewidth=1.7)) for i in range(len(labels))]
-    legend_below(figure, handles, [plain(label, LABEL) for label in labels], columns=min(4, len(labels)))
+    handles = [legend_line(**_numbered_look(i, linewidth=1.7)) for i in range(len(labels))]
+    legend_below(figure, handles, [plain(label, _LABEL) for label in labels], columns=min(4, len(labels)))
     return figure
 
 
@@ -75,9 +173,9 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
     Raises:
         DataError: there are no curves.
     """
-    require_some(curves)
+    _require_some(curves)
     figure, (left, right) = blank(9.6, 4.6, 1, 2)
-    looks = [_look(i, linewidth=1.8, marker="o^sDvP"[i % 6], markersize=3.6) for i in range(len(curves))]
+    looks = [_numbered_look(i, linewidth=1.8, marker="o^sDvP"[i % 6], markersize=3.6) for i in range(len(curves))]
     for curve, look in zip(curves, looks, strict=True):
         bound, (rate, rate_sem) = floats(curve["bound"]), mean_and_sem(curve["rate"])
         banded_line(left, bound, *mean_and_sem(curve["accuracy"]), look)
@@ -92,7 +190,7 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
     if high - low < 0.02:  # every rule keeps to the bound: do not magnify rounding errors
         right.set_ylim(min(low, -0.01), max(high, 0.01))
     right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g}" if abs(value) > 1e-9 else "0")
-    handles, labels = [legend_line(**look) for look in looks], [plain(str(curve["label"]), LABEL) for curve in curves]
+    handles, labels = [legend_line(**look) for look in looks], [plain(str(curve["label"]), _LABEL) for curve in curves]
     legend_below(figure, handles, labels, columns=min(3, len(labels)))
     return figure
 
@@ -108,9 +206,9 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
         DataError: there are no classes, or two recipes are of different classes.
     """
     recipes = dict(rows) if isinstance(rows, Mapping) else {"": rows}
-    require_some(recipes)
+    _require_some(recipes)
     first, *others = recipes.values()
-    require_some(first)
+    _require_some(first)
     names = [str(row["name"]) for row in first]
     if any([str(row["name"]) for row in other] != names for other in others):
         raise DataError("the reject rates of several recipes must be of the same classes in the same order")
@@ -137,18 +235,17 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
         remark(ax, "shaded: the client was trained without this class")
     if any(recipes):
         handles = [legend_line(color=colour, linewidth=6) for colour in looks]
-        legend_below(figure, handles, [plain(label, LABEL) for label in recipes])
+        legend_below(figure, handles, [plain(label, _LABEL) for label in recipes])
     return figure
 
 
-def require_some(curves: Iterable[Any]) -> None:
-    """Raise a :class:`DataError` where there is nothing to draw."""
+def _require_some(curves: Iterable[Any]) -> None:
     if not list(curves):
         raise DataError("nothing to draw: the list of curves is empty")
 
 
-def _look(i: int, **more: Any) -> dict[str, Any]:
-    return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": DASHES[i % len(DASHES)], **more}
+def _numbered_look(i: int, **more: Any) -> dict[str, Any]:
+    return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _DASHES[i % len(_DASHES)], **more}
 
 
 def _class_bars(
@@ -162,3 +259,104 @@ def _class_bars(
         share = {"mean": value, "sem": None if np.isnan(error) else error}
         text = MISSING if np.isnan(value) else plus_minus(share, ".1f", factor=100, unit="%")
         value_at_right(ax, place, text, 72, fontsize=size - 1, fontweight="bold" if absent else "normal", color=INK)
+
+
+def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
+    """A look for each recipe; two of one style get two colours."""
+    looks: dict[str, Look] = {}
+    for curve in curves:
+        label = str(curve["label"])
+        if label in looks:
+            continue
+        look = _STYLES.get(str(curve.get("style")))
+        free = [other for other in (*_OTHERS, *_STYLES.values()) if other not in looks.values()]
+        looks[label] = look if look is not None and look not in looks.values() else (free or list(_OTHERS))[0]
+    return looks
+
+
+def _line(look: Look, c_1: int) -> dict[str, Any]:
+    """Keywords of ``Axes.plot``; every c_1 but the first has larger, hollow markers, which hide nothing."""
+    colour, marker, size = look
+    face, size = (colour, 0.85 * size) if c_1 == 0 else ("none", 1.4 * size)
+    options = {"color": colour, "linestyle": _DASHES[c_1 % len(_DASHES)], "linewidth": 1.4, "marker": marker}
+    return options | {"markersize": size, "markerfacecolor": face, "markeredgewidth": 1.0, "zorder": 4 - size / 10}
+
+
+def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | None, look: Mapping[str, Any]) -> bool:
+    """Points joined in the order of c_e, with the standard errors of both; those that coincide as a larger marker.
+
+    Returns:
+        Whether any coincide.
+    """
+    ax.plot(x, y, **dict(look) | {"marker": "", "linewidth": 1.0, "alpha": 0.7})
+    x_error, y_error = (None if sem is None else np.nan_to_num(sem) for sem in (x_sem, y_sem))
+    ax.errorbar(x, y, y_error, x_error, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.4)
+    places = _places(x, y)
+    for place, count in places:
+        size = look["markersize"] * min(3.0, np.sqrt(0.8 + 0.4 * (count - 1)))
+        # Larger markers lie lower, and those of several points are transparent: none hides another.
+        face = (look["color"], 0.3) if count > 1 and look["markerfacecolor"] != "none" else look["markerfacecolor"]
+        options = {"linestyle": "none", "markersize": size, "markerfacecolor": face, "zorder": 4 - size / 30}
+        ax.plot(*place, **dict(look) | options)
+    return any(count > 1 for _, count in places)
+
+
+def _places(x: Floats, y: Floats) -> list[tuple[tuple[float, float], int]]:
+    """The distinct points of a curve, and how often each occurs."""
+    places: list[list[float]] = []
+    for a, b in zip(x, y, strict=True):
+        if not np.isfinite(a + b):
+            continue
+        for place in places:
+            if abs(place[0] - a) < _SAME and abs(place[1] - b) < _SAME:
+                place[2] += 1
+                break
+        else:
+            places.append([float(a), float(b), 1])
+    return [((a, b), int(count)) for a, b, count in places]
+
+
+def _level(ax: Axes, text: str, value: float, side: str) -> None:
+    ax.axhline(value, color=MUTED, linewidth=1.0, linestyle=(0, (1.2, 1.6)), zorder=1)
+    x = 1.03 if side == "right" else -0.03
+    ax.annotate(text, (x, value), (0, 3), textcoords="offset points", ha=side, fontsize=9, color=MUTED)
+
+
+def _c_es(curves: Sequence[Curve]) -> list[float]:
+    return sorted({float(c_e) for curve in curves for c_e in floats(curve["c_e"])})
+
+
+def _trivial(ax: Axes, c_e: Floats, rule: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
+    """Draw the risks of never and always asking, and return them after c_e."""
+    never, always = (np.broadcast_to(floats(rule[name]), c_e.shape) for name in ("all_local", "all_remote"))
+    marker = "" if len(c_e) > 1 else "_"
+    for values, label, dash in ((never, "never ask", _DASHES[2]), (always, "always ask", _DASHES[1])):
+        look = {"color": INK, "linewidth": 1.3, "linestyle": dash, "marker": marker, "markersize": 18}
+        ax.plot(c_e, values, **look, label=label, zorder=2)
+    return c_e, never, always
+
+
+def _shade(ax: Axes, c_e: Floats, never: Floats, always: Floats) -> None:
+    """Shade where the risk is no lower than that of the better trivial rule."""
+    low, high = ax.get_ylim()
+    # The two may cross between prices; a single price has no width to shade.
+    fine = np.linspace(c_e[0], c_e[-1], 400) if len(c_e) > 1 else c_e[0] + np.array([-0.01, 0.01])
+    best = np.minimum(np.interp(fine, c_e, never), np.interp(fine, c_e, always))
+    ax.fill_between(fine, best, high, color=FAINT, alpha=0.32, linewidth=0, zorder=0)
+    ax.set_ylim(low, high)
+
+
+def _legend(figure: Figure, looks: Mapping[str, Look], handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """The recipes in the first line, the rest in the second."""
+    recipes = [(legend_line(**_line(look, 0)), plain(label, _LABEL)) for label, look in looks.items()]
+    others = list(zip(handles, labels, strict=True))
+    columns = max(len(recipes), len(others))
+    if columns > 3:
+        entries, columns = [*recipes, *others], 3
+    else:
+        # A legend is filled column by column.
+        gap = [(legend_line(), "")]
+        upper, lower = (line + gap * (columns - len(line)) for line in (recipes, others))
+        entries = [entry for pair in zip(upper, lower, strict=True) for entry in pair]
+    lines, names = zip(*entries, strict=True)
+    legend_below(figure, lines, names, columns=columns)

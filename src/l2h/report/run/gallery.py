@@ -1,7 +1,5 @@
 """Images kept and sent, with the answers of client and server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loss curves of a training."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a report and its plots."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,7 +76,7 @@ def write_page(
     )
 
 
-def write_run_page(evaluations: Evaluations, folder: Path) -> Path:
+def write_run_page(evaluations: "Evaluations", folder: Path) -> Path:
     """Write the plots and the page of a run's first evaluation into a folder and return the path of the page."""
     report, dataset, history = evaluations.results[0].report, evaluations.dataset, evaluations.history
     steps = ["`l2h train --data DATA --client YOUR.onnx --server lenet5 --out runs/mine` trains around your own client"]

@@ -1,7 +1,5 @@
 """Plots of a report. Each function returns a ``Figure`` that pyplot does not know."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a report says in words: whether asking the server pays, and by how much."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
