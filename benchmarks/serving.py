@@ -32,8 +32,7 @@ from l2h.bundle import DeviceBundle, ServerBundle
 from l2h.edge.timing import measure as time_edge
 from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
-from l2h.serving.bench.load import measure_load
-from l2h.serving.bench.server import raw_throughput, running_server
+from l2h.serving.bench import measure_load, raw_throughput, running_server
 from l2h.serving.process.config import processors
 
 SHAPE, CLASSES = (3, 32, 32), 10

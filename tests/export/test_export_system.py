@@ -18,8 +18,7 @@ from torch import Tensor, nn
 import l2h
 from l2h import Costs, HelpSystem
 from l2h.bundle import BundleError, DeviceBundle, ServerBundle
-from l2h.bundle.client import exported_client
-from l2h.bundle.sessions import make_session
+from l2h.bundle.sessions import exported_client, make_session
 from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, NotFittedError, SettingsError
 from l2h.export import ExportError

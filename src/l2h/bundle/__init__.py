@@ -5,8 +5,7 @@ be copied to different hosts: each is loaded, and verified, without the other. N
 a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 """
 
-from l2h.bundle.device import DeviceBundle
-from l2h.bundle.errors import BundleError
+from l2h.bundle.halves import DeviceBundle, ServerBundle
 from l2h.bundle.manifest import (
     CalibrationPart,
     ClientPart,
@@ -15,9 +14,9 @@ from l2h.bundle.manifest import (
     Manifest,
     RejectorPart,
     ServerPart,
+    verify,
 )
-from l2h.bundle.server import ServerBundle
-from l2h.bundle.verifying import verify
+from l2h.bundle.reading import BundleError
 
 __all__ = [
     "BundleError",

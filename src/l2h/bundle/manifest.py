@@ -1,4 +1,4 @@
-"""``manifest.json``: what a bundle holds, how its parts fit together, and the hash of every file."""
+"""``manifest.json``: what a bundle holds, how its parts fit together, and the hash of every file, which is verified."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 from msgspec import Meta
 
-from l2h.bundle.errors import BundleError
-from l2h.bundle.reading import Finite, Text, Whole, one_of, read_part
+from l2h.bundle.reading import BundleError, Finite, Text, Whole, one_of, read_part
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CostError, SettingsError, shown
@@ -40,52 +39,36 @@ class InputPart:
 
 @dataclass(frozen=True)
 class ClientPart:
-    """The client.
+    """The client."""
 
-    Attributes:
-        file: its ONNX file; None where it could not be exported and must be given.
-        kind: what it was, for people.
-        input: name of the file's input.
-        feed: what that input gets: the raw batch ``as_is``; float32 with uint8 scaled to [-1, 1] (``unit_range``); or
-            one ``flat`` float32 row per sample, unscaled.
-        output: name of the output with its answers.
-        gives: what the answers are: ``log_probability``, ``probability``, ``logits`` or ``label``.
-        features: name of the output with its last features, which the rejector reads; None without.
-    """
-
-    file: Text | None
-    kind: Text
-    input: Text | None
+    file: Text | None  # its ONNX file; None where it could not be exported and must be given
+    kind: Text  # what it was, for people
+    input: Text | None  # name of the file's input
+    # What the input gets: the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); or one "flat"
+    # float32 row per sample, unscaled.
     feed: Annotated[str, one_of("as_is", "unit_range", "flat")]
-    output: Text | None
-    gives: Annotated[str, one_of("log_probability", "probability", "logits", "label")]
-    features: Text | None
+    output: Text | None  # name of the output with its answers
+    gives: Annotated[str, one_of("log_probability", "probability", "logits", "label")]  # what the answers are
+    features: Text | None  # name of the output with its last features, which the rejector reads; None without
 
 
 @dataclass(frozen=True)
 class RejectorPart:
     """The rejectors, in one file.
 
-    Attributes:
-        file: takes ``x`` and gives ``scores`` (n, R, 2). Where fused it gives the client's ``log_probability`` (n, K)
-            as well; where not, and ``uses_client``, it takes that and the client's ``embedding``.
-        kind: ``attached``, ``separate`` or ``given``.
-        fused: whether the client is inside, and runs once for both.
-        int8: whether it was quantised.
-        uses_client: whether it reads the client's outputs.
-        specs: one per rejector.
-        platt: scale and shift of both logits, one pair of pairs per rejector; (1, 0) where there is nothing to apply.
-        int8_measured: what was measured of the quantised form, kept or not; None where none was asked for.
+    The file takes ``x`` and gives ``scores`` (n, R, 2). Where fused it gives the client's ``log_probability`` (n, K) as
+    well; where not, and ``uses_client``, it takes that and the client's ``embedding``.
     """
 
     file: Text
     kind: Annotated[str, one_of("attached", "separate", "given")]
-    fused: bool
-    int8: bool
-    uses_client: bool
-    specs: Annotated[tuple[RejectorSpec, ...], Meta(min_length=1)]
+    fused: bool  # whether the client is inside, and runs once for both
+    int8: bool  # whether it was quantised
+    uses_client: bool  # whether it reads the client's outputs
+    specs: Annotated[tuple[RejectorSpec, ...], Meta(min_length=1)]  # one per rejector
+    # Scale and shift of both logits, one pair of pairs per rejector; (1, 0) where there is nothing to apply.
     platt: Annotated[tuple[tuple[_Pair, _Pair], ...], Meta(min_length=1)]
-    int8_measured: Mapping[str, Any] | None = None
+    int8_measured: Mapping[str, Any] | None = None  # of the quantised form, kept or not; None where none was asked for
 
 
 @dataclass(frozen=True)
@@ -116,38 +99,22 @@ class FilePart:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle is.
+    """What a bundle is."""
 
-    Attributes:
-        name: of the model, on the wire too.
-        version: 12 hexadecimal digits over the files' hashes and the calibration: the same for the same content.
-        created: when, in ISO form.
-        l2h: the version that wrote it.
-        input: one sample.
-        classes: names in the order of the labels.
-        preprocessing: ``inside``: the files take raw samples, and scaling is part of them.
-        client: the classifier that cannot change.
-        rejector: decides what is asked.
-        calibration: held-out scores, for bounds on asking; None without.
-        costs: the prices it was made for.
-        server: the other half.
-        files: by name.
-        agreement: largest difference of each exported file from the original, in units of its largest output.
-    """
-
-    name: _Name
-    version: _Name
-    created: Text
-    l2h: Text
+    name: _Name  # of the model, on the wire too
+    version: _Name  # 12 hexadecimal digits over the files' hashes and the calibration: the same for the same content
+    created: Text  # when, in ISO form
+    l2h: Text  # the version that wrote it
     input: InputPart
-    classes: Annotated[tuple[str, ...], Meta(min_length=2)]
-    preprocessing: Text
+    classes: Annotated[tuple[str, ...], Meta(min_length=2)]  # names in the order of the labels
+    preprocessing: Text  # "inside": the files take raw samples, and scaling is part of them
     client: ClientPart
     rejector: RejectorPart
-    calibration: CalibrationPart | None
-    costs: Costs
+    calibration: CalibrationPart | None  # held-out scores, for bounds on asking; None without
+    costs: Costs  # the prices it was made for
     server: ServerPart
-    files: Mapping[str, FilePart]
+    files: Mapping[str, FilePart]  # by name
+    # Largest difference of each exported file from the original, in units of its largest output.
     agreement: Mapping[str, Finite] = field(default_factory=dict)
 
     @classmethod
@@ -188,14 +155,52 @@ class Manifest:
         return plain
 
     def files_of(self, side: str) -> dict[str, FilePart]:
-        """Return the files that a side needs.
-
-        Raises:
-            BundleError: a side that is neither ``device`` nor ``server``.
-        """
+        """Return the files that a side needs: ``device`` or ``server``."""
         if side not in SIDES:
             raise BundleError(f"side={side!r} is unknown; known: {', '.join(SIDES)}")
         return {name: part for name, part in self.files.items() if part.side == side}
+
+
+def verify(folder: str | Path, side: str) -> Manifest:
+    """Check the manifest, and the size and SHA-256 of every file that a side needs; the other side's may be missing.
+
+    Args:
+        folder: the bundle.
+        side: ``device`` or ``server``.
+
+    Raises:
+        BundleError: a file is missing or changed, or the manifest is damaged; the message says which.
+    """
+    return read_side(folder, side)[0]
+
+
+def read_side(folder: str | Path, side: str) -> tuple[Manifest, dict[str, bytes]]:
+    """Return the manifest, and the verified bytes of every file that a side needs; raises as :func:`verify`."""
+    manifest = Manifest.read(folder)
+    return manifest, {name: read_file(folder, manifest, name) for name in manifest.files_of(side)}
+
+
+def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
+    """Return the bytes of a file, if they are those that the manifest describes."""
+    path, part = Path(folder) / name, manifest.files[name]
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes() if size == part.bytes else b""
+    except FileNotFoundError:
+        raise BundleError(f"{folder} is not whole: {name} is missing; copy the bundle again") from None
+    except OSError as error:
+        raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) != part.bytes:
+        raise BundleError(
+            f"{path} is damaged: it has {size} bytes, the manifest says {part.bytes}; copy the bundle again"
+        )
+    digest = sha256(data).hexdigest()
+    if digest != part.sha256:
+        raise BundleError(
+            f"{path} is damaged: its SHA-256 begins {digest[:12]}, the manifest says {part.sha256[:12]}; "
+            "copy the bundle again"
+        )
+    return data
 
 
 @dataclass(frozen=True)
@@ -284,16 +289,12 @@ def _files(values: Any, where: str) -> dict[str, FilePart]:
     return {name: read_part(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
 
 
-def _calibration(values: Any, where: str) -> CalibrationPart | None:
-    return None if values is None else read_part(values, CalibrationPart, where)
-
-
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "files": _files,
     "input": lambda values, where: read_part(values, InputPart, where),
     "client": _client,
     "rejector": _rejector,
-    "calibration": _calibration,
+    "calibration": lambda values, where: None if values is None else read_part(values, CalibrationPart, where),
     "costs": _costs,
     "server": lambda values, where: read_part(values, ServerPart, where),
 }

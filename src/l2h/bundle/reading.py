@@ -7,13 +7,16 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, ValidationError, convert
 
-from l2h.bundle.errors import BundleError
-from l2h.errors import shown
+from l2h.errors import L2HError, shown
 
 T = TypeVar("T")
 Text = Annotated[str, Meta(min_length=1)]
 Whole = Annotated[int, Meta(ge=0)]
 Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
+
+
+class BundleError(L2HError, ValueError):
+    """A bundle that is missing, damaged, of a newer version or lacks a part; or inputs that do not fit it."""
 
 
 def one_of(*known: str) -> Meta:
@@ -22,15 +25,10 @@ def one_of(*known: str) -> Meta:
 
 
 def read_part(values: Any, kind: type[T], where: str) -> T:
-    """Return values as a dataclass or another type.
+    """Return values as a dataclass or another type, whose annotations say what is accepted.
 
-    Args:
-        values: what stands in the file.
-        kind: the type; its annotations say what is accepted.
-        where: how messages name the place, such as ``manifest.json, client``.
-
-    Raises:
-        BundleError: a value is missing, of another type, out of its range, or unknown; the message names it.
+    A value that is missing, of another type, out of its range or unknown is refused; the message names it and
+    ``where`` it stands, such as ``manifest.json, client``.
 
     Example:
         >>> read_part({"n": 3}, dict[str, Whole], "here")

@@ -1,25 +1,27 @@
-"""A file of a bundle as a session of onnxruntime, and the check of its inputs."""
+"""The files of a bundle as sessions of onnxruntime, the check of their inputs, and what the client answers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.errors import BundleError
-from l2h.bundle.manifest import InputPart
-from l2h.classifiers import all_finite
+from l2h.bundle.manifest import ClientPart, InputPart, Manifest
+from l2h.bundle.reading import BundleError
+from l2h.classifiers import all_finite, as_client, prepare_inputs, read_output, to_array
+from l2h.errors import ClientError
 
 Array = npt.NDArray[Any]
 #: How many samples are run at once, which bounds the memory that a large array needs.
 CHUNK = 1024
+#: Labels (n,), log-probabilities (n, K), and features (n, E) or None.
+ClientOutput = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32] | None]
+#: From a batch to its output.
+ClientRun = Callable[[Array], ClientOutput]
 
 
 def make_session(data: bytes, name: str, threads: int) -> Any:
-    """Return a session over the bytes of a file; ``threads`` is how many one run may use.
-
-    Raises:
-        BundleError: onnxruntime cannot load it, or ``threads`` is no number of 1 or more.
-    """
+    """Return a session over the bytes of a file; ``threads`` is how many one run may use."""
     import onnxruntime as ort
 
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
@@ -37,11 +39,7 @@ def make_session(data: bytes, name: str, threads: int) -> Any:
 
 
 def run(session: Any, outputs: list[str], feeds: dict[str, Array], name: str) -> list[Any]:
-    """Run a session once and return its outputs.
-
-    Raises:
-        BundleError: the run failed; the message has the shapes of the inputs.
-    """
+    """Run a session once and return its outputs."""
     try:
         values: list[Any] = session.run(outputs, feeds)
     except Exception as error:  # as above
@@ -51,11 +49,7 @@ def run(session: Any, outputs: list[str], feeds: dict[str, Array], name: str) ->
 
 
 def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Array:
-    """Return samples as a bundle takes them; a single one gets its first axis.
-
-    Raises:
-        BundleError: another shape or type, no samples, or a value that is not finite.
-    """
+    """Return samples as a bundle takes them; a single one gets its first axis."""
     try:
         x = np.asarray(X)
     except ValueError as error:
@@ -76,3 +70,49 @@ def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Arr
         row = int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(axis=1)))
         raise BundleError(f"input {row} holds a value that is NaN or infinite as float32: leave it out")
     return x
+
+
+def exported_client(session: Any, part: ClientPart, classes: int) -> ClientRun:
+    """Return the function that runs the client's file on a batch."""
+    assert part.input is not None
+    assert part.output is not None
+    assert part.file is not None
+    file, name, features, feed, gives = part.file, part.input, part.features, part.feed, part.gives
+    outputs = [part.output] if features is None else [part.output, features]
+
+    def answer(X: Array) -> ClientOutput:
+        values = run(session, outputs, {name: prepare_inputs(X, feed)}, file)
+        try:
+            label, log_p = read_output(to_array(values[0]), gives, len(X), classes)
+        except ClientError as error:
+            raise BundleError(f"{file} does not fit the inputs: {error}") from error
+        if features is None:
+            return label, log_p, None
+        return label, log_p, np.asarray(values[1], dtype=np.float32).reshape(len(X), -1)
+
+    return answer
+
+
+def given_client(client: Any, manifest: Manifest) -> ClientRun:
+    """Return the function that runs the user's own classifier on a batch, reading its output as in training."""
+    part, classifier = manifest.client, as_client(client)
+    if classifier.probabilities is None and part.gives in ("probability", "logits"):
+        classifier.probabilities = part.gives == "probability"
+
+    def answer(X: Array) -> ClientOutput:
+        answers = classifier.answers(X, len(manifest.classes))
+        if part.features is None:
+            return answers.label, answers.log_probability, None
+        if answers.embedding is None:
+            raise BundleError("the rejector reads the client's last features, and the client given has none")
+        return answers.label, answers.log_probability, answers.embedding
+
+    return answer
+
+
+def random_inputs(shape: tuple[int, ...], dtype: str, n: int) -> npt.NDArray[Any]:
+    """Return n inputs, the same ones on every call: pixels for uint8, else normal numbers."""
+    rng = np.random.default_rng(0)
+    if dtype == "uint8":
+        return rng.integers(0, 256, (n, *shape), dtype=np.uint8)
+    return rng.normal(size=(n, *shape)).astype(dtype)

@@ -29,7 +29,7 @@ def edge(
     from rich import box
 
     from l2h.bundle import DeviceBundle
-    from l2h.bundle.random import random_inputs
+    from l2h.bundle.sessions import random_inputs
     from l2h.cli.output import make_console, make_table, print_json
     from l2h.data.inputs import read_inputs
     from l2h.edge.options import read_key
@@ -88,7 +88,7 @@ def serve(
     """
     from l2h.cli.output import print_json
     from l2h.edge.options import read_key
-    from l2h.serving.bench.target import measure_bundle, measure_running
+    from l2h.serving.bench import measure_bundle, measure_running
 
     load: dict[str, Any] = {"connections": connections, "seconds": seconds, "inputs": inputs}
     alone: dict[str, Any] = {}

@@ -128,7 +128,7 @@ def _shown(key: Key) -> dict[str, Any]:
 
 def _allowances(quota: str | None, rate: str | None, burst: int | None) -> dict[str, Any]:
     """Return the allowances that were given."""
-    from l2h.serving.accounts.allowance import Quota, Rate
+    from l2h.serving.accounts.key import Quota, Rate
 
     if burst is not None and rate is None:
         raise typer.BadParameter("--burst goes with --rate", param_hint="--burst")

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from l2h.bundle import BundleError, ClientPart
-from l2h.bundle.client import exported_client
-from l2h.bundle.sessions import make_session
+from l2h.bundle.sessions import exported_client, make_session
 from l2h.classifiers import Classifier, SklearnClassifier, TorchClassifier, prepare_inputs
 from l2h.classifiers.reading import Array
 from l2h.errors import L2HWarning

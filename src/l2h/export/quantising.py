@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from l2h.bundle import BundleError
-from l2h.bundle.client import exported_client
-from l2h.bundle.sessions import CHUNK, make_session, run
+from l2h.bundle.sessions import CHUNK, exported_client, make_session, run
 from l2h.classifiers import ClassifierAnswers
 from l2h.classifiers.reading import Array, Labels
 from l2h.costs import Costs, FloatArray, generalized_loss

@@ -1,7 +1,6 @@
 """The wire: the Open Inference Protocol (V2) over HTTP, JSON and its binary tensor extension."""
 
-from l2h.protocol.decoding import decode_request, decode_response, header_length
-from l2h.protocol.encoding import encode_request, encode_response
+from l2h.protocol.codec import decode_request, decode_response, encode_request, encode_response, header_length
 from l2h.protocol.messages import (
     BINARY,
     DATATYPES,

@@ -24,23 +24,15 @@ class AllowanceError(SettingsError):
 
 
 class RefusalError(Exception):
-    """Raised to answer a request with an error.
-
-    Args:
-        status: of HTTP.
-        sentence: what was wrong, with the value, and what to do.
-        reason: one word for the log and the metrics.
-        retry_after: seconds, for 429 and 503.
-        headers: more of them for the answer.
-    """
+    """Raised to answer a request with an error."""
 
     def __init__(
         self,
-        status: int,
-        sentence: str,
-        reason: str,
-        retry_after: float | None = None,
-        headers: tuple[tuple[bytes, bytes], ...] = (),
+        status: int,  # of HTTP
+        sentence: str,  # what was wrong, with the value, and what to do
+        reason: str,  # one word for the log and the metrics
+        retry_after: float | None = None,  # seconds, for 429 and 503
+        headers: tuple[tuple[bytes, bytes], ...] = (),  # more of them for the answer
     ) -> None:
         super().__init__(sentence)
         self.status, self.sentence, self.reason = status, sentence, reason

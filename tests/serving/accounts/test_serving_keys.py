@@ -13,7 +13,7 @@ from waiting import until
 
 from l2h.cli.app import run
 from l2h.serving.accounts import open_keys
-from l2h.serving.accounts.allowance import Quota, Rate
+from l2h.serving.accounts.key import Quota, Rate
 from l2h.serving.errors import AllowanceError, KeyStoreError
 
 

@@ -13,7 +13,7 @@ from serving_process import Client, Server, make_key
 from waiting import until
 
 from l2h.serving.accounts import open_keys
-from l2h.serving.accounts.allowance import Quota, Rate
+from l2h.serving.accounts.key import Quota, Rate
 from l2h.serving.accounts.rates import RateTable, make_table
 
 

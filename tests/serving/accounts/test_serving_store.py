@@ -17,9 +17,8 @@ from serving_process import make_key
 from waiting import until
 
 from l2h.serving.accounts import open_accounts, prepare_accounts
-from l2h.serving.accounts.allowance import Quota, Rate
 from l2h.serving.accounts.charging import ChargeWriter
-from l2h.serving.accounts.key import Key
+from l2h.serving.accounts.key import Key, Quota, Rate
 from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult
 from l2h.serving.errors import StoreDownError
 

@@ -21,7 +21,7 @@ from waiting import until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle
-from l2h.serving.accounts.allowance import Rate
+from l2h.serving.accounts.key import Rate
 
 
 def test_the_command_serves(bundle, tmp_path, x):

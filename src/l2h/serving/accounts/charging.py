@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.store import AccountStore, ChargeResult
 from l2h.serving.errors import StoreDownError
-from l2h.serving.model.pending import PendingRequest
+from l2h.serving.model.batching import PendingRequest
 from l2h.serving.process.logs import log_event
 
 #: Seconds between tries to write to a store that is down.
@@ -18,16 +18,11 @@ _MOST = 256
 
 
 class ChargeWriter:
-    """Charges requests in the order in which they come.
+    """Charges requests in the order in which they come, and gives them to ``deliver``, in its thread.
 
     While the store is down (a full disk, a lock that is not given back, a file removed) requests get the outcome
     "store_down" and nothing is charged. Then :attr:`trouble` says why, until a write succeeds again; the thread tries
-    by itself.
-
-    Args:
-        store: charges them.
-        deliver: takes the requests whose ``result`` is known; called in the thread.
-        committed: gets the number of requests and the seconds of each transaction.
+    by itself. ``committed`` gets the number of requests and the seconds of each transaction.
     """
 
     def __init__(
@@ -97,10 +92,10 @@ class ChargeWriter:
             results = self._store.charge([request.charge for request in requests])
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was charged, and the thread goes on
             results = [ChargeResult("store_down")] * len(requests)
-            self._failed(error)
+            self._note(error)
         else:
             self._committed(len(requests), time.monotonic() - self._since)
-            self._worked()
+            self._note(None)
         for request, result in zip(requests, results, strict=True):
             request.result = result
             if result.outcome == "over_quota" and result.quota_left == 0:
@@ -112,16 +107,13 @@ class ChargeWriter:
         try:
             self._store.probe()
         except StoreDownError as error:
-            self._failed(error)
+            self._note(error)
         else:
-            self._worked()
+            self._note(None)
 
-    def _failed(self, error: Exception) -> None:
-        if self.trouble is None:
+    def _note(self, error: Exception | None) -> None:
+        if error is not None and self.trouble is None:
             log_event("error", "ledger_failed", error=str(error))
-        self.trouble = str(error)
-
-    def _worked(self) -> None:
-        if self.trouble is not None:
+        elif error is None and self.trouble is not None:
             log_event("info", "ledger_recovered", after=self.trouble)
-            self.trouble = None
+        self.trouble = None if error is None else str(error)

@@ -12,8 +12,7 @@ from typing import Any
 
 from l2h.errors import CheckpointError
 from l2h.files import write_atomically
-from l2h.serving.accounts.allowance import Quota, Rate
-from l2h.serving.accounts.key import ID_LENGTH, Key, new_key
+from l2h.serving.accounts.key import ID_LENGTH, Key, Quota, Rate, new_key
 from l2h.serving.errors import AllowanceError, KeyStoreError
 from l2h.serving.process.watch import Signature, signature
 
@@ -128,15 +127,9 @@ def _parse(record: Any) -> Key:
         raise KeyStoreError(f"key {record['id']!r}: enabled and admin are true or false")
     quota, rate = record.get("quota"), record.get("rate")
     try:
-        return Key(
-            record["id"],
-            record["name"],
-            record["sha256"],
-            str(record.get("created", "")),
-            enabled,
-            admin,
-            None if quota is None else Quota.parse(str(quota)),
-            None if rate is None else Rate.parse(str(rate), record.get("burst")),
-        )
+        quota = None if quota is None else Quota.parse(str(quota))
+        rate = None if rate is None else Rate.parse(str(rate), record.get("burst"))
     except AllowanceError as error:
         raise KeyStoreError(f"key {record['id']}: {error}") from error
+    created = str(record.get("created", ""))
+    return Key(record["id"], record["name"], record["sha256"], created, enabled, admin, quota, rate)

@@ -18,7 +18,7 @@ import time
 import zlib
 from functools import lru_cache
 
-from l2h.serving.accounts.allowance import Rate
+from l2h.serving.accounts.key import Rate
 
 #: A key's id, its time, and padding.
 _RECORD = struct.Struct("<16sd8x")

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +58,11 @@ _LOCK_TIMEOUT = 1.0
 
 
 def prepare_ledger(path: Path) -> None:
-    """Make the ledger, readable by its owner alone, or check that the existing one can be used.
-
-    Raises:
-        LedgerError: it is of a newer version, is no ledger, or cannot be written.
-    """
+    """Make the ledger, readable by its owner alone, or check that the existing one can be used."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        db = _connect(path)
-        try:
+        with closing(_connect(path)) as db:
             _prepare(db, path)
-        finally:
-            db.close()
     except OSError as error:
         raise LedgerError(
             f"cannot write the ledger {path}: {error.strerror or error}; --ledger names another"
@@ -81,14 +74,8 @@ def prepare_ledger(path: Path) -> None:
 class SqliteAccounts:
     """The :class:`~l2h.serving.accounts.store.AccountStore` of the workers of one host.
 
-    Args:
-        key_file: the keys; None lets everybody ask.
-        ledger: a file that :func:`prepare_ledger` has seen.
-        rate_table: a descriptor of :func:`l2h.serving.accounts.rates.make_table`, shared by the workers.
-
-    Raises:
-        KeyStoreError: the keys cannot be read.
-        StoreDownError: the ledger cannot be opened.
+    Without a key file everybody may ask. ``rate_table`` is a descriptor of
+    :func:`l2h.serving.accounts.rates.make_table`, shared by the workers.
     """
 
     def __init__(self, key_file: Path | None, ledger: Path, rate_table: int) -> None:

@@ -8,8 +8,7 @@ that share a store see one truth: no quota and no rate is exceeded because two o
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from l2h.serving.accounts.allowance import Quota, Rate
-from l2h.serving.accounts.key import Key
+from l2h.serving.accounts.key import Key, Quota, Rate
 
 
 class Charge(NamedTuple):
@@ -33,59 +32,45 @@ Outcome = Literal["charged", "repeated", "conflict", "over_quota", "store_down"]
 class ChargeResult(NamedTuple):
     """The outcome of a charge."""
 
-    outcome: Outcome  # what became of it
+    outcome: Outcome
     quota_left: int = 0  # with "over_quota", inputs that the quota still has
     retry_after: float = 1.0  # with "over_quota", seconds until the next period
 
 
 class KeyStore(Protocol):
-    """The keys. The first three methods serve ``l2h keys`` and may block; a server uses the others as well."""
+    """The keys. The first three methods serve ``l2h keys`` and may block; a server uses the others as well.
+
+    All but :meth:`find` raise a ``KeyStoreError`` where the store is missing, damaged or cannot be written.
+    """
 
     def read(self) -> list[Key]:
-        """Return all keys as the store holds them now, revoked ones too.
-
-        Raises:
-            KeyStoreError: the store is missing or damaged.
-        """
-        ...
+        """Return all keys as the store holds them now, revoked ones too."""
 
     def add(
         self, name: str, *, quota: Quota | None = None, rate: Rate | None = None, admin: bool = False
     ) -> tuple[Key, str]:
         """Make a key; return its record and the key itself, which is kept nowhere.
 
-        Atomic: of two callers with the same name one is refused.
-
-        Raises:
-            KeyStoreError: the name cannot be used, a key in use has it, or the store cannot be written.
+        Atomic: of two callers with the same name one is refused, with a ``KeyStoreError``, like a name that cannot be
+        used or that a key in use has.
         """
-        ...
 
     def change(self, who: str, **changes: Any) -> list[Key]:
         """Change fields of the keys in use with a name, or of the one with an id; return them as they are now.
 
-        ``enabled=False`` revokes a key, for good. Atomic, and the other keys stay as they are.
-
-        Raises:
-            KeyStoreError: there is no such key in use, or the store cannot be written.
+        ``enabled=False`` revokes a key, for good. Atomic, and the other keys stay as they are. A ``KeyStoreError``
+        where there is no such key in use.
         """
-        ...
 
     def refresh(self) -> int | None:
         """Load the keys that :meth:`find` knows, if they changed since the last call; may block.
 
-        Returns:
-            How many keys are in use now, or None where nothing has changed.
-
-        Raises:
-            KeyStoreError: they cannot be read. :meth:`find` goes on with those it knows, and the next call raises
-                again only after another change.
+        Returns how many keys are in use now, or None where nothing has changed. Where they cannot be read,
+        :meth:`find` goes on with those it knows, and the next call raises again only after another change.
         """
-        ...
 
     def find(self, key_id: str) -> Key | None:
         """Return the key with an id, as of the last :meth:`refresh`, revoked or not. From memory: it never blocks."""
-        ...
 
 
 class AccountStore(Protocol):
@@ -93,31 +78,24 @@ class AccountStore(Protocol):
 
     The worker calls :meth:`take_rate`, :meth:`rate_wait` and :meth:`was_charged` on its event loop, which they must
     not block, and :meth:`charge` and :meth:`probe` in a thread of their own, where they may wait a second or so.
+    A store that cannot be read or written raises a ``StoreDownError``.
     """
 
     @property
     def keys(self) -> KeyStore | None:
         """The keys, loaded; None where everybody may ask."""
-        ...
 
     async def take_rate(self, key: Key, inputs: int) -> float:
         """Let inputs through if the key's rate allows them now: all or none, exactly, over all workers.
 
-        Returns:
-            0.0 where they were let through, else the seconds after which they would be.
-
-        Raises:
-            StoreDownError: the store does not answer.
+        Returns 0.0 where they were let through, else the seconds after which they would be.
         """
-        ...
 
     def rate_wait(self, key: Key) -> float:
         """Return an estimate of the seconds until one input would be let through. Nothing is taken; from memory."""
-        ...
 
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
         """Return whether a request was charged before; True where that is unknown, since :meth:`charge` decides."""
-        ...
 
     def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:
         """Charge requests in one transaction; return what became of each, in their order.
@@ -126,20 +104,10 @@ class AccountStore(Protocol):
         was charged. A quota is counted in the same transaction, to the last input, over all workers. Idempotent for
         a pair of key and idempotency key, also within one call: the first is charged, the others are repeats or
         conflicts. A charge over its quota changes nothing.
-
-        Raises:
-            StoreDownError: the store cannot be written.
         """
-        ...
 
     def probe(self) -> None:
-        """Write something without meaning, to see whether :meth:`charge` would work again.
-
-        Raises:
-            StoreDownError: it would not.
-        """
-        ...
+        """Write something without meaning, to see whether :meth:`charge` would work again; raises where not."""
 
     def close(self) -> None:
         """Give back what is open; nothing may be called afterwards."""
-        ...

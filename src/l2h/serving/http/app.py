@@ -6,8 +6,7 @@ from typing import Any
 
 import l2h
 from l2h.serving.errors import RefusalError
-from l2h.serving.http.authentication import authenticate
-from l2h.serving.http.exchange import JSON, Exchange, Header, Receive, Scope, Send
+from l2h.serving.http.exchange import JSON, Exchange, Header, Receive, Scope, Send, authenticate
 from l2h.serving.http.infer import infer
 from l2h.serving.http.openapi import document
 from l2h.serving.process.metrics import CONTENT_TYPE

@@ -7,10 +7,8 @@ from l2h import protocol
 from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
-from l2h.serving.http.authentication import authenticate
-from l2h.serving.http.bodies import BodyReader
-from l2h.serving.http.exchange import Exchange, Receive, clean_id
-from l2h.serving.model.pending import PendingRequest
+from l2h.serving.http.exchange import BodyReader, Exchange, Receive, authenticate, clean_id
+from l2h.serving.model.batching import PendingRequest
 from l2h.serving.process.service import Service
 
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
@@ -78,7 +76,9 @@ async def _compute(
         if key.rate is not None:
             _require_rate(key, await service.accounts.take_rate(key, len(x)))
         units = len(x) * service.config.price
-        fingerprint = None if idempotency_key is None else _fingerprint(x.tobytes())
+        fingerprint = None  # tells the inputs of one request from those of another, however they were sent
+        if idempotency_key is not None:
+            fingerprint = hashlib.blake2b(x.tobytes(), digest_size=16, person=b"l2h").digest()
         charge = Charge(
             key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
         )
@@ -95,11 +95,7 @@ async def _compute(
 
 
 def _admit(service: Service, key: Key) -> None:
-    """Refuse at once, before the body is read, what would be refused later.
-
-    Raises:
-        RefusalError: 503 where the store is down or the wait too long, 429 where the key asks too fast.
-    """
+    """Refuse at once, before the body is read, what would be refused later."""
     charging = service.charging
     if charging.trouble is not None:
         raise _store_down()
@@ -142,8 +138,3 @@ def _idempotency_key(value: bytes | None) -> str | None:
     if clean is None:
         raise malformed("Idempotency-Key: 1 to 128 printable ASCII characters")
     return clean
-
-
-def _fingerprint(data: bytes) -> bytes:
-    """Tells the inputs of one request from those of another, however they were sent."""
-    return hashlib.blake2b(data, digest_size=16, person=b"l2h").digest()

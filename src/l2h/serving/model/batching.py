@@ -5,18 +5,21 @@ requests do come together (recent calls held several) does it wait for more of t
 interpreter's lock is free while the model computes.
 """
 
+import asyncio
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, malformed
-from l2h.serving.model.pending import PendingRequest
-from l2h.serving.model.timing import Timing
+from l2h.serving.model.model import ServedModel, Timing
 from l2h.serving.process.logs import log_event
 
 #: Weight of the latest call in the running mean of requests per call.
@@ -27,15 +30,33 @@ _SEVERAL = 1.5
 _REST = 10
 
 
-class Batcher:
-    """Runs the model for requests in the order in which they come.
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """A request that was admitted, on its way to the model, to the ledger, and back; each stage fills in its part."""
 
-    Args:
-        most: inputs of one call.
-        delay: seconds to wait for more requests at most.
-        computed: takes the requests that have scores; called in the thread.
-        failed: takes the requests that have a failure instead; called in the thread.
-        called: gets the inputs and the seconds of each call.
+    model: ServedModel  # answers it, also where another one is loaded meanwhile
+    x: npt.NDArray[Any]
+    charge: Charge
+    future: asyncio.Future[None]  # done at the end
+    cycle: Any = None  # uvicorn's object for this request and its answer
+    scores: npt.NDArray[np.float32] | None = None  # (n, K)
+    batch: int = 0  # inputs of the call that computed them
+    # Makes the error of a request without scores. The error itself would keep alive, by its traceback, all that the
+    # request held.
+    failure: Callable[[], Exception] | None = None
+    result: ChargeResult | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the peer has hung up: then nothing is computed and nothing charged."""
+        return bool(getattr(self.cycle, "disconnected", False))
+
+
+class Batcher:
+    """Runs the model for requests in the order in which they come, at most ``most`` inputs per call.
+
+    Its thread calls ``computed`` with the requests that have scores, ``failed`` with those that have a failure instead,
+    and ``called`` with the inputs and the seconds of each call.
     """
 
     def __init__(
@@ -138,7 +159,12 @@ class Batcher:
         try:
             scores = self._scores(requests)
         except Exception as error:  # noqa: BLE001 - whatever a model does, the server goes on
-            self._retry(requests, error)
+            if len(requests) == 1:
+                log_event("error", "model_failed", error=str(error), request_id=requests[0].charge.request_id)
+                self._fail(requests, _model_failed)
+            else:  # each by itself, so that one cannot take the others with it
+                for request in requests:
+                    self._call([request])
             return
         finite = bool(np.isfinite(scores).all())
         not_finite: list[PendingRequest] = []
@@ -173,15 +199,6 @@ class Batcher:
         model.timing.observe(len(x), seconds)
         self._called(len(x), seconds)
         return scores
-
-    def _retry(self, requests: list[PendingRequest], error: Exception) -> None:
-        """After a call that failed: each request by itself, so that one cannot take the others with it."""
-        if len(requests) > 1:
-            for request in requests:
-                self._call([request])
-            return
-        log_event("error", "model_failed", error=str(error), request_id=requests[0].charge.request_id)
-        self._fail(requests, _model_failed)
 
 
 def _not_finite() -> RefusalError:

@@ -1,6 +1,11 @@
-"""The model as the protocol describes it: what it takes, what it gives, and the bytes of an answer."""
+"""The model in use: what it takes and gives, how long it takes, and its replacement while requests go on."""
 
+import asyncio
 import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,23 +14,24 @@ import orjson
 
 from l2h import protocol
 from l2h.bundle import ServerBundle
-from l2h.serving.errors import malformed
-from l2h.serving.model.timing import measure_timing
+from l2h.errors import L2HError
+from l2h.serving.errors import ServingError, malformed
+from l2h.serving.process.logs import log_event
+from l2h.serving.process.metrics import Metrics
+from l2h.serving.process.watch import Signature, signature
 
 INPUT, OUTPUT = "x", "scores"
 PLATFORM = "onnxruntime_onnx"
 _JSON = (b"content-type", protocol.JSON.encode())
 _BINARY = (b"content-type", protocol.BINARY.encode())
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
+#: Weight of the latest call in the running mean of seconds; how often a call is timed at the start, and from how many
+#: seconds on only once.
+_NEW, _REPEATS, _SLOW = 0.1, 3, 0.2
 
 
 class ServedModel:
-    """A bundle, ready to answer.
-
-    Args:
-        bundle: the server's half.
-        most: inputs of one call, and of one request.
-    """
+    """A bundle, ready to answer; at most ``most`` inputs in one call, and in one request."""
 
     def __init__(self, bundle: ServerBundle, most: int) -> None:
         self.name, self.version = bundle.name, bundle.version
@@ -44,11 +50,7 @@ class ServedModel:
         self.timing = measure_timing(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), most)
 
     def accept(self, request: protocol.Request) -> npt.NDArray[Any]:
-        """Return the inputs of a request.
-
-        Raises:
-            RefusalError: 400, the request does not fit the model.
-        """
+        """Return the inputs of a request; a RefusalError where they do not fit the model."""
         tensor = request.inputs[0]
         if len(request.inputs) > 1 or tensor.name != INPUT:
             names = ", ".join(repr(given.name[:40]) for given in request.inputs)
@@ -101,3 +103,108 @@ class ServedModel:
             "output": [{"name": OUTPUT, "data_type": "TYPE_FP32", "dims": [len(self.classes)]}],
             "dynamic_batching": {"max_queue_delay_microseconds": round(delay * 1e6)},
         }
+
+
+class Timing:
+    """Seconds of a call with n inputs: a line ``fixed + each * n``, scaled by what recent calls took.
+
+    At first the line goes through ``one``, the seconds of a call with one input, and ``many``, those of ``most``.
+
+    Example:
+        >>> timing = Timing(0.002, 0.066, most=65)
+        >>> round(timing.call(33), 3)
+        0.034
+        >>> round(timing.wait(130), 3)
+        0.132
+    """
+
+    def __init__(self, one: float, many: float, most: int) -> None:
+        self._most = most
+        self._each = max(0.0, (many - one) / max(1, most - 1))
+        self._fixed = max(1e-6, one - self._each)
+        self._scale = 1.0
+
+    def call(self, inputs: int) -> float:
+        """Return the expected seconds of one call."""
+        return (self._fixed + self._each * inputs) * self._scale
+
+    def observe(self, inputs: int, seconds: float) -> None:
+        """Learn from the seconds that a call took."""
+        expected = self._fixed + self._each * inputs
+        self._scale += _NEW * (min(max(seconds / expected, 0.1), 100.0) - self._scale)
+
+    def wait(self, inputs: int) -> float:
+        """Return the expected seconds until so many inputs are done."""
+        calls, rest = divmod(inputs, self._most)
+        return calls * self.call(self._most) + (self.call(rest) if rest else 0.0)
+
+
+def measure_timing(run: Callable[[int], object], most: int) -> Timing:
+    """Time calls with one input and with ``most``, the best of a few; a slow one is not repeated."""
+    seconds: dict[int, float] = {}
+    for inputs in (1, most):
+        for _ in range(_REPEATS):
+            start = time.perf_counter()
+            run(inputs)
+            seconds[inputs] = min(seconds.get(inputs, math.inf), time.perf_counter() - start)
+            if seconds[inputs] > _SLOW:
+                break
+    return Timing(seconds[1], seconds[most], most)
+
+
+class CurrentModel:
+    """Holds the model in use. A request keeps the model it was read for, so that a replacement drops none."""
+
+    def __init__(self, folder: Path, threads: int, most: int, metrics: Metrics) -> None:
+        self._folder, self._threads, self._most, self._metrics = folder, threads, most, metrics
+        self._seen = self._signature()
+        self._lock = asyncio.Lock()
+        self._use(self._load())
+
+    async def reload(self, *, force: bool) -> None:
+        """Take over the folder's bundle if it changed, or in any case; one that cannot be used changes nothing."""
+        async with self._lock:
+            now = self._signature()
+            if (now == self._seen and not force) or now[0] is None:  # a folder being replaced has none for a moment
+                return
+            self._seen = now
+            before = self.model
+            try:
+                model = await asyncio.to_thread(self._load)
+                if model.name != before.name:
+                    raise ServingError(f"the new bundle is named {model.name!r}, this server serves {before.name!r}")
+                if model.interface != before.interface:
+                    raise ServingError(
+                        "the new bundle has other classes or inputs, and devices in the field have those of the old: "
+                        "start a server for it"
+                    )
+            except L2HError as error:
+                self._metrics.reloads.labels("refused").inc()
+                log_event("error", "bundle_refused", error=str(error), serving=before.version)
+                return
+            if model.version == before.version:
+                log_event("info", "bundle_unchanged", version=model.version)
+                return
+            self._metrics.model.labels(before.name, before.version).set(0)
+            self._metrics.reloads.labels("taken").inc()
+            self._use(model)
+            log_event("info", "bundle_taken", version=model.version, before=before.version)
+
+    def _load(self) -> ServedModel:
+        bundle = ServerBundle(self._folder, threads=self._threads)
+        try:
+            return ServedModel(bundle, self._most)
+        except L2HError:
+            raise
+        except Exception as error:  # what onnxruntime raises has no common class
+            raise ServingError(f"the model of {self._folder} cannot be run: {error}") from error
+
+    def _use(self, model: ServedModel) -> None:
+        self.model = model
+        path = f"/v2/models/{model.name}"
+        self.infer_paths = {f"{path}/infer", f"{path}/versions/{model.version}/infer"}
+        self._metrics.model.labels(model.name, model.version).set(1)
+
+    def _signature(self) -> tuple[Signature, ...]:
+        """Of the manifest, and of the model's file, for a copy that was not finished when we looked."""
+        return tuple(signature(self._folder / name) for name in ("manifest.json", "server.onnx"))

@@ -30,7 +30,7 @@ from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.listeners import close_listener
 from l2h.serving.process.logs import log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER
-from l2h.serving.process.service import Service, make_service
+from l2h.serving.process.service import Service
 
 #: What is written to the supervisor once requests can come.
 READY = b"ready\n"
@@ -110,7 +110,7 @@ def _allow_connections(wanted: int) -> int:
 
 async def _serve(config: ServingConfig, listener: socket.socket, status: int, inherited: list[int]) -> None:
     loop = asyncio.get_running_loop()
-    service = make_service(config, inherited)
+    service = Service(config, inherited)
     server = _Server(_uvicorn_config(config, App(service)))
     stop, reload = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)

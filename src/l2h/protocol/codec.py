@@ -1,6 +1,6 @@
-"""Reading messages of the Open Inference Protocol.
+"""Writing and reading messages of the Open Inference Protocol as JSON, with tensors in it or as bytes behind it.
 
-The device and the server share this module, so that they cannot disagree. Nothing here trusts what it reads: whatever
+The device and the server share this module, so that they cannot disagree. Nothing trusts what it reads: whatever
 is not a well-formed message within the limits is refused with a :class:`WireError` that says why.
 """
 
@@ -8,13 +8,15 @@ import json
 import math
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from l2h.errors import shown
 from l2h.protocol.messages import (
+    BINARY,
+    JSON,
     LENGTH_HEADER,
     Array,
     MessageLimits,
@@ -33,18 +35,40 @@ except ImportError:
     _fast_loads = None
 
 
+def encode_request(
+    inputs: Sequence[Tensor], *, binary: bool, id: str | None = None, outputs: Sequence[str] = ()
+) -> tuple[bytes, dict[str, str]]:
+    """Return a request's body and headers; ``binary`` sends the tensors as bytes, and asks for the same in the answer.
+
+    Without ``binary`` a value that JSON cannot hold (not a number, or infinite) raises a WireError.
+    """
+    head: dict[str, Any] = {} if id is None else {"id": id}
+    if binary:
+        head["parameters"] = {"binary_data_output": True}
+    if outputs:
+        head["outputs"] = [{"name": name} for name in outputs]
+    return _encode(head, "inputs", inputs, dict.fromkeys((t.name for t in inputs), binary))
+
+
+def encode_response(response: Response, binary: Mapping[str, bool] | None = None) -> tuple[bytes, dict[str, str]]:
+    """Return an answer's body and headers; ``binary`` says for each output whether it is sent as bytes.
+
+    A value that JSON cannot hold (not a number, or infinite) raises a WireError.
+    """
+    head: dict[str, Any] = {"model_name": response.model}
+    if response.version is not None:
+        head["model_version"] = response.version
+    if response.id is not None:
+        head["id"] = response.id
+    return _encode(head, "outputs", response.outputs, binary or {})
+
+
 def decode_request(
     body: bytes | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
 ) -> Request:
-    """Read a request.
+    """Read a request; raise a WireError where it is none, or beyond the limits.
 
-    Args:
-        body: the whole body.
-        header_length: bytes of its JSON part, as :func:`header_length` reads them; None: all of it.
-        limits: the largest message that is read.
-
-    Raises:
-        WireError: it is no request, or beyond the limits.
+    ``header_length`` is how many bytes of the body are its JSON part, as :func:`header_length` reads them; None: all.
     """
     head, inputs = _decode(body, header_length, "inputs", limits or MessageLimits())
     if not inputs:
@@ -73,17 +97,36 @@ def decode_response(
 
 
 def header_length(value: str | bytes | None) -> int | None:
-    """Return the value of the length header as a number; None where there is none.
-
-    Raises:
-        WireError: it is no number of bytes.
-    """
+    """Return the value of the length header as a number of bytes; None where there is none."""
     if value is None:
         return None
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     if not (text.isascii() and text.isdecimal() and len(text) <= 12):
         raise WireError(f"{LENGTH_HEADER}: {shown(text)} is no number of bytes")
     return int(text)
+
+
+def _encode(
+    head: dict[str, Any], key: str, tensors: Sequence[Tensor], binary: Mapping[str, bool]
+) -> tuple[bytes, dict[str, str]]:
+    entries, raw = [], []
+    for tensor in tensors:
+        kind = datatype(tensor.data.dtype)
+        entry: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.data.shape), "datatype": kind}
+        if binary.get(tensor.name, False):
+            data = np.ascontiguousarray(tensor.data, dtype=numpy_type(kind)).tobytes()
+            entry["parameters"] = {"binary_data_size": len(data)}
+            raw.append(data)
+        else:
+            entry["data"] = tensor.data.reshape(-1).tolist()
+        entries.append(entry)
+    try:
+        text = json.dumps({**head, key: entries}, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise WireError(f"JSON cannot carry a value that is not finite: {error}") from error
+    if not raw:
+        return text, {"Content-Type": JSON}
+    return b"".join([text, *raw]), {"Content-Type": BINARY, LENGTH_HEADER: str(len(text))}
 
 
 def _decode(

@@ -1,4 +1,4 @@
-"""The device's half of a bundle: the client's answer and what the rejector makes of it."""
+"""The two halves of a bundle, verified and ready to run: the device's (client and rejector) and the server's."""
 
 import io
 import threading
@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.client import ClientRun, exported_client, given_client
-from l2h.bundle.errors import BundleError
-from l2h.bundle.manifest import Manifest
-from l2h.bundle.sessions import CHUNK, Array, check_inputs, make_session, run
-from l2h.bundle.verifying import read_file, read_side
+from l2h.bundle.manifest import read_file, read_side
+from l2h.bundle.reading import BundleError
+from l2h.bundle.sessions import (
+    CHUNK,
+    Array,
+    ClientRun,
+    check_inputs,
+    exported_client,
+    given_client,
+    make_session,
+    run,
+)
 from l2h.classifiers import all_finite, prepare_inputs
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
@@ -23,7 +30,26 @@ Labels = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
 
 
-class DeviceBundle:
+class _Half:
+    def _open(self, folder: str | Path, side: str) -> dict[str, bytes]:
+        """Read the manifest; return the verified bytes of the side's files."""
+        self.manifest, files = read_side(folder, side)
+        self.input_shape: tuple[int, ...] = self.manifest.input.shape
+        self.input_dtype: str = self.manifest.input.dtype
+        self.classes: tuple[str, ...] = self.manifest.classes
+        self._dtype = np.dtype(self.input_dtype)
+        return files
+
+    def check(self, X: npt.ArrayLike) -> Array:
+        """Return samples as the bundle takes them, (n, ...); a single one gets its first axis.
+
+        Raises:
+            BundleError: another shape or type than the bundle's, no samples, or a value that is not finite.
+        """
+        return check_inputs(X, self.manifest.input, self._dtype)
+
+
+class DeviceBundle(_Half):
     """Client and rejector, verified and ready to run. Calls from several threads are safe.
 
     Args:
@@ -44,14 +70,9 @@ class DeviceBundle:
 
     def __init__(self, folder: str | Path, *, client: Any = None, threads: int = 1) -> None:
         self.folder = Path(folder)
-        self.manifest: Manifest
-        self.manifest, files = read_side(folder, "device")
+        files = self._open(folder, "device")
         part, rejector = self.manifest.client, self.manifest.rejector
-        self.input_shape: tuple[int, ...] = self.manifest.input.shape
-        self.input_dtype: str = self.manifest.input.dtype
-        self.classes: tuple[str, ...] = self.manifest.classes
-        self.costs: Costs = self.manifest.costs
-        self._dtype = np.dtype(self.input_dtype)
+        self.costs = self.manifest.costs
         self._threads = threads
         if part.file is None and client is None:
             raise BundleError(
@@ -73,14 +94,6 @@ class DeviceBundle:
         self._platt = rejector.platt
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
-
-    def check(self, X: npt.ArrayLike) -> Array:
-        """Return samples as the bundle takes them, (n, ...); a single one gets its first axis.
-
-        Raises:
-            BundleError: another shape or type than the bundle's, no samples, or a value that is not finite.
-        """
-        return check_inputs(X, self.manifest.input, self._dtype)
 
     def local(self, X: npt.ArrayLike) -> Labels:
         """Return the client's own answers, (n,); the rejector is not run."""
@@ -207,3 +220,47 @@ class DeviceBundle:
         if scores.shape != expected or scores.dtype != np.float32 or not np.isfinite(scores).all():
             raise BundleError(f"{part.file} holds {scores.dtype} {scores.shape}, expected finite float32 {expected}")
         return np.asarray(scores)
+
+
+class ServerBundle(_Half):
+    """The server, verified and ready to run. Calls from several threads are safe.
+
+    Args:
+        folder: the bundle; the device's files need not be there.
+        threads: how many one run of onnxruntime may use.
+
+    Raises:
+        BundleError: the file is missing or changed, a newer version wrote the bundle, or it holds no server.
+
+    Example:
+        >>> scores = ServerBundle("bundles/digits").run(X)                # doctest: +SKIP
+        >>> labels = scores.argmax(axis=1)                                # doctest: +SKIP
+    """
+
+    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+        files = self._open(folder, "server")
+        part = self.manifest.server
+        if part.file is None:
+            raise BundleError(f"{folder} holds no server: the one of the training could not be exported")
+        self.name, self.version = self.manifest.name, self.manifest.version
+        self._file, self._input, self._output = part.file, part.input, [part.output]
+        self._session = make_session(files[part.file], part.file, threads)
+        inputs = {entry.name for entry in self._session.get_inputs()}
+        outputs = {entry.name for entry in self._session.get_outputs()}
+        if inputs != {part.input} or part.output not in outputs:
+            raise BundleError(
+                f"{part.file} takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
+                f"expected {part.input} and {part.output}"
+            )
+
+    def run(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Return scores (n, K), the largest of which is the answer.
+
+        Raises:
+            BundleError: inputs that do not fit, or scores of another shape.
+        """
+        x = self.check(X)
+        (scores,) = run(self._session, self._output, {self._input: x}, self._file)
+        if scores.shape != (len(x), len(self.classes)):
+            raise BundleError(f"{self._file} gives {scores.shape}, expected {(len(x), len(self.classes))}")
+        return np.asarray(scores, dtype=np.float32)

@@ -1,1 +1,0 @@
-"""Load: what ``l2h bench`` sends and measures."""
