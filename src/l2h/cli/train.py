@@ -229,7 +229,7 @@ def _train(
         if hosts.role is None:
             return train_run(plan, dataset, target, progress)
         from l2h.experiments.two_hosts import train_client_side, train_server_side
-        from l2h.training.hosts_run import HostLink, read_token
+        from l2h.training.hosts import HostLink, read_token
 
         link = HostLink(
             read_token(hosts.token_file),

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from l2h.system.saving import save_server
 from l2h.training import Context, Progress, Trained
 from l2h.training.building import server_builder
 from l2h.training.exchange import ExchangeError
-from l2h.training.hosts import PublishingStage
-from l2h.training.hosts_run import FollowResult, HostLink, follow, initial_server, publishing
+from l2h.training.hosts import FollowResult, HostLink, PublishingStage, follow, publishing
 from l2h.training.loop import repeatable, run_stage
+from l2h.training.recipes import initial_server
 
 log = logging.getLogger("l2h")
 
@@ -73,7 +74,7 @@ def train_client_side(
         system = make_system(plan, dataset, make_client(plan, dataset, parts, context))
         job = system.prepare(*parts.train, specs=plan.specs)
         followed = follow(job, context, link, _identity(plan, dataset, *parts.train), folder / runs.ARRIVALS)
-    runs.write_json(folder / runs.LINK, followed.status.to_dict())
+    runs.write_json(folder / runs.LINK, asdict(followed.status))
     _report_link(followed)
     system.adopt(job, Trained(followed.server, followed.rejectors, None), context.history)
     if followed.server is not None:

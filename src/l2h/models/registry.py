@@ -8,9 +8,7 @@ import torch
 from torch import nn
 
 from l2h.errors import ModelError, UnknownNameError
-from l2h.models.alexnet import AlexNet
-from l2h.models.lenet import LeNet5
-from l2h.models.mlp import MLP
+from l2h.models.networks import MLP, AlexNet, LeNet5
 from l2h.models.scaling import InputScale, Scaled
 from l2h.models.vit import ViT
 from l2h.settings import StageSettings

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from l2h.errors import ModelError, UnknownNameError
-from l2h.models import lenet
-from l2h.models.mlp import MLP
+from l2h.models.networks import MLP, lenet_trunk
 from l2h.models.scaling import InputScale
 
 TOP = 10  # sorted probabilities kept; further down the tail is noise
@@ -61,13 +60,7 @@ def client_log_probability(view: Tensor, num_classes: int) -> Tensor:
 
 
 class SeparateRejector(nn.Module):
-    """LeNet-5 on images, an MLP on anything else; it decides before the client runs.
-
-    Args:
-        input_shape: shape of one sample.
-        width: multiplies the layers of the net.
-        scale: the input scaling.
-    """
+    """LeNet-5 on images, else an MLP, its layers multiplied by ``width``; it decides before the client runs."""
 
     uses_client = False
 
@@ -78,7 +71,6 @@ class SeparateRejector(nn.Module):
         self.head = nn.Linear(size, 2)
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
-        """Return two numbers per sample, (n, 2)."""
         scores: Tensor = self.head(self.trunk(self.input(x)))
         return scores
 
@@ -179,9 +171,7 @@ def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
 class UserRejector(nn.Module):
     """A user's own module as a rejector, behind the fixed scaling of uint8 inputs to [-1, 1].
 
-    Args:
-        scale: the scaling.
-        net: called as ``net(x)``, or ``net(x, view)`` where it has an attribute ``uses_client = True``.
+    It is called as ``net(x)``, or ``net(x, view)`` where it has an attribute ``uses_client = True``.
     """
 
     def __init__(self, scale: InputScale, net: nn.Module) -> None:
@@ -191,7 +181,6 @@ class UserRejector(nn.Module):
         self.uses_client = bool(getattr(net, "uses_client", False))
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
-        """Return two numbers per sample, (n, 2)."""
         scores: Tensor = self.net(self.input(x), view) if self.uses_client else self.net(self.input(x))
         if scores.shape != (x.shape[0], 2):
             raise ModelError(
@@ -208,11 +197,7 @@ def build_rejector(
     scale: InputScale | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Return a fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0.
-
-    Raises:
-        ModelError: an unknown kind or option (the message lists the known ones), or a value that cannot be used.
-    """
+    """Return a fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0."""
     known = {"separate": ("width",), "attached": ("width", "hidden")}
     if kind not in known:
         raise UnknownNameError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
@@ -229,6 +214,6 @@ def build_rejector(
 
 def _trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:
     if len(input_shape) == 3 and min(input_shape[1:]) >= 4:
-        return lenet.trunk(input_shape, width)
+        return lenet_trunk(input_shape, width)
     size = max(1, round(64 * width))
     return MLP(input_shape, 1, hidden=(size, size)).hidden, size

@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 
 class InputScale(nn.Module):
-    """Computes ``(x - shift) * scale`` in float, with one shift and scale per channel or feature.
-
-    Args:
-        input_shape: shape of one sample.
-        shift: a number, or one per channel or feature.
-        scale: a number, or one per channel or feature.
-    """
+    """Computes ``(x - shift) * scale`` in float; each is a number, or one per channel or feature."""
 
     shift: Tensor
     scale: Tensor
@@ -30,7 +24,6 @@ class InputScale(nn.Module):
             self.register_buffer(name, tensor.expand(axes).clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a scaled float batch from a uint8 or float one."""
         return (x.float() - self.shift) * self.scale
 
     @classmethod
@@ -54,11 +47,7 @@ class InputScale(nn.Module):
 class Scaled(nn.Module):
     """A network behind its input scaling.
 
-    Args:
-        scale: the scaling.
-        net: any module of one float batch.
-        plan: the named model's name, shape, outputs and options, from which it can be built again; None for a user's
-            own module.
+    ``plan`` is the named model's name, shape, outputs and options, by which it can be built again; None for a user's.
     """
 
     def __init__(self, scale: InputScale, net: nn.Module, plan: dict[str, Any] | None = None) -> None:
@@ -68,11 +57,9 @@ class Scaled(nn.Module):
         self.plan = plan
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the inner network's features."""
         features: Tensor = self.net.embed(self.input(x))  # type: ignore[operator]
         return features
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the inner network's scores."""
         scores: Tensor = self.net(self.input(x))
         return scores

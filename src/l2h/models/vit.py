@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from l2h.errors import ModelError
-from l2h.models.base import Network, check_image_shape, resize
+from l2h.models.networks import Network, check_image_shape, resize
 
 
 class ViT(Network):
@@ -97,7 +97,6 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return tokens of the same shape as ``tokens``, (n, t, width)."""
         n, t, width = tokens.shape
         qkv = self.qkv(self.norm1(tokens)).reshape(n, t, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)

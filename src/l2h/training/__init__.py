@@ -3,8 +3,7 @@
 from l2h.settings import Settings, StageSettings
 from l2h.training.job import Job
 from l2h.training.loop import Context, pick_device, repeatable
-from l2h.training.objective import BatchLoss, Objective
-from l2h.training.pools import SamplePool
+from l2h.training.objective import BatchLoss, Objective, SamplePool
 from l2h.training.progress import LogProgress, Progress, Silent, Tee, TensorBoardProgress
 from l2h.training.recipes import HeldOut, Trained
 from l2h.training.rejector_stage import RejectorStage, RejectorStep

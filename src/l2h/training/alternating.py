@@ -30,22 +30,8 @@ COPY_BATCH = 2048  # samples per call of a copy
 class AlternatingStage(Stage):
     """Trains server and rejectors in turn on the same batches, for ``server_settings.epochs`` epochs.
 
-    Args:
-        name: the name of the stage.
-        server: trained in place by L1.
-        rejectors: trained in place by their L2.
-        specs: one per rejector.
-        x: inputs on the device.
-        y: labels.
-        view: the client's view of each sample.
-        client_correct: bool (n,), whether the client is right; (R, n) where each rejector has its own client.
-        server_settings: epochs, batch and optimizer of the server.
-        rejector_settings: optimizer of the rejectors; epochs and batch are the server's.
-        context: shared by all stages.
-
-    Raises:
-        SettingsError: a rejector with priced heads, or a server with smoothed, mixed or distorted samples; this recipe
-            has neither.
+    All samples are tensors on the device. ``client_correct`` is (n,), or (R, n) where each rejector has its own client.
+    Epochs and batch of the rejectors are the server's.
     """
 
     def __init__(
@@ -101,7 +87,8 @@ class AlternatingStage(Stage):
         for i, chosen in enumerate(batches):
             self._current_step = step = first + i
             self._update_copies(copy_correct, shuffled)
-            self.rejector_step.set_rate(learning_rate(self.rejector_step.settings, step, self.all_steps))
+            rate = learning_rate(self.rejector_step.settings, step, self.all_steps)
+            set_learning_rate(self.rejector_step.optimizer, rate)
             correct = copy_correct[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1]
             if i + 1 < len(batches):
                 set_learning_rate(self.optimizer, learning_rate(self.settings, step + 1, self.all_steps))

@@ -8,11 +8,9 @@ from torch.nn import functional as F
 
 
 def augment(x: Tensor, kind: str) -> Tensor:
-    """Return a randomly changed copy of a batch of images; draws from torch's global generator.
+    """Return a randomly changed copy of a batch of images (n, C, H, W); draws from torch's global generator.
 
-    Args:
-        x: uint8 or float (n, C, H, W); inputs of another shape are returned as they are.
-        kind: ``none``, ``shift`` (up to an eighth of the side each way, edges repeated), or ``flip+shift``.
+    ``shift`` is by up to an eighth of the side each way, edges repeated. Inputs of another shape stay as they are.
     """
     if kind == "none" or x.ndim != 4:
         return x
@@ -28,17 +26,10 @@ def augment(x: Tensor, kind: str) -> Tensor:
 
 
 def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Mix each image of a batch with the one before it, by CutMix or MixUp with equal chances.
+    """With probability ``share`` mix each image of a batch (n, C, H, W) with the one before it, by CutMix or MixUp.
 
-    Everything is drawn on the device.
-
-    Args:
-        x: float (n, C, H, W); inputs of another shape are never mixed.
-        share: the probability, in [0, 1], that the batch is mixed.
-
-    Returns:
-        The batch, and how much of each image is its own, a scalar in [0, 1]. The rest has the label of the image
-        before it.
+    Return the batch, and how much of each image is its own, a scalar in [0, 1]; the rest has the label of the image
+    before it. Everything is drawn on the device. Inputs of another shape are never mixed.
     """
     own = torch.ones((), device=x.device)
     if not share or x.ndim != 4:
@@ -57,14 +48,11 @@ def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def distort(x: Tensor, share: float) -> Tensor:
-    """Turn, shear, scale and recolour some of the images a little.
+    """Turn, shear, scale and recolour some of the images (n, C, H, W) a little, each kind with probability ``share``.
 
     Images are turned by up to 15 degrees, sheared and scaled by up to 0.15, and changed in brightness, contrast and
-    saturation by up to 0.4; what comes in from outside repeats the edge. Everything is drawn on the device.
-
-    Args:
-        x: float (n, C, H, W); inputs of another shape are returned as they are.
-        share: the probability, in [0, 1], of each kind of change to an image; each is drawn by itself.
+    saturation by up to 0.4; what comes in from outside repeats the edge. Everything is drawn on the device. Inputs of
+    another shape stay as they are.
     """
     if not share or x.ndim != 4:
         return x

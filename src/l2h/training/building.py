@@ -20,12 +20,10 @@ Array = npt.NDArray[Any]
 
 
 def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module | None, Classifier | None]:
-    """What is to be trained into a server, or the server that is taken as it is: one of the two is None.
+    """Return what is to be trained into a server, or the server that is taken as it is: one of the two is None.
 
-    Args:
-        server: a model's name or a torch module, which are trained; anything else :func:`l2h.as_client` takes, which
-            is not.
-        train_server: False keeps a torch module as it is.
+    A model's name and a torch module are trained, the module only if ``train_server`` is not False; anything else that
+    :func:`l2h.as_client` takes is not.
     """
     trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
     if isinstance(server, str) and not Path(server).suffix:
@@ -69,16 +67,7 @@ def rejector_builder(
 ) -> Callable[[], nn.Module]:
     """Return a function that makes a fresh rejector: the named kind, or a copy of the user's module.
 
-    Args:
-        given: ``attached``, ``separate`` or a module.
-        X: the samples that set the scaling; None where it is to be loaded.
-        input_shape: shape of one sample.
-        input_dtype: type of the samples.
-        num_classes: K.
-        embedding_size: features that the client exposes.
-        settings: of the training.
-        options: of the named kind.
-        student: whether an attached one gets a student of the server.
+    ``X`` sets the scaling; it is None where the scaling is to be loaded. ``student``: an attached rejector gets one.
     """
     # The paper's recipe has no finished server to learn from, so no student either.
     classes = num_classes if student and settings.recipe != "paper" else 0

@@ -17,13 +17,9 @@ WARM = 3  # steps before the recording, in which libraries pick their kernels an
 class RecordedStep:
     """Calls ``work``, or replays its recording.
 
-    Args:
-        work: takes one step on the samples that its first argument, ``chosen``, selects, and returns one tensor. All
-            it needs must be on the device already. It must not read a value back, and apart from its arguments, which
-            are tensors, it must not depend on anything of the host that changes from step to step.
-        device: where it runs.
-        batch: the size of a full batch.
-        record: False never records.
+    ``work`` takes one step on the samples that its first argument, ``chosen``, selects, and returns one tensor. All it
+    needs must be on the device already. It must not read a value back, and apart from its arguments, which are tensors,
+    it must not depend on anything of the host that changes from step to step.
     """
 
     def __init__(self, work: Callable[..., Tensor], device: torch.device, batch: int, record: bool = True) -> None:

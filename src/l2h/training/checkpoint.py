@@ -25,11 +25,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Write a checkpoint atomically: a reader of ``path`` finds the whole old file or the whole new one.
-
-    Raises:
-        CheckpointError: it could not be written; the old file is untouched.
-    """
+    """Write a checkpoint atomically; on CheckpointError the old file is untouched."""
     from safetensors.torch import save
 
     data = save(
@@ -40,11 +36,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a file written by :func:`save_checkpoint`.
-
-    Raises:
-        CheckpointError: it is missing or damaged.
-    """
+    """Read a file written by :func:`save_checkpoint`; CheckpointError where it is missing or damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -59,12 +51,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 class Checkpoints:
-    """Saves and loads the checkpoints of one training, one file per stage.
+    """Saves the checkpoints of one training, one file per stage, and loads them where ``resume`` is set.
 
-    Args:
-        folder: holds the files; None saves nothing.
-        resume: whether :meth:`load` gives what an earlier process saved.
-        every: epochs between two saves. The last epoch of a stage is always saved.
+    Without a folder nothing is saved. ``every`` is the epochs between two saves; a stage's last epoch is always saved.
     """
 
     def __init__(self, folder: Path | None, resume: bool = False, every: int = 1) -> None:
@@ -77,7 +66,6 @@ class Checkpoints:
         return None if self.folder is None else self.folder / f"stage-{stage.replace(' ', '-')}.safetensors"
 
     def save(self, stage: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Save the state of a stage."""
         path = self.path(stage)
         if path is not None:
             save_checkpoint(path, tensors, meta)

@@ -36,13 +36,9 @@ def without_trunk(rejector: nn.Module) -> nn.Module:
 
 
 def grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, nets: int) -> Tensor:
-    """Return the features (R, n, F) of R trunks.
+    """Return the features (R, n, F) of R trunks on the scaled inputs (n, C, H, W) that all of them share.
 
-    Args:
-        trunk: one of the trunks, for its layers.
-        tensors: the stacked parameters by their names within the trunk, each (R, ...).
-        x: the scaled inputs (n, C, H, W), the same for all trunks.
-        nets: R.
+    ``trunk`` gives the layers; ``tensors`` are the stacked parameters (R, ...) by their names within the trunk.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     shared = True
@@ -77,16 +73,8 @@ def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor 
     """Convolve each net's channels by one batch of matrix products over the windows that the kernel sees.
 
     A grouped convolution on a GPU launches a few kernels per group, one after the other. With many nets and few samples
-    that takes three times as long as copying the windows out.
-
-    Args:
-        layer: gives stride and padding.
-        x: (n, R * C, H, W).
-        weight: (R, O, C, h, w).
-        bias: (R, O).
-
-    Returns:
-        (n, R * O, H', W').
+    that takes three times as long as copying the windows out. With x (n, R * C, H, W), weight (R, O, C, h, w) and bias
+    (R, O) the result is (n, R * O, H', W').
     """
     nets, outputs, _, height, width = weight.shape
     if isinstance(layer.padding, tuple) and any(layer.padding):

@@ -1,26 +1,151 @@
-"""The stages of setting IA on two hosts: the two sides of Algorithm 2, which never wait for each other.
+"""Setting IA on two hosts: the two sides of Algorithm 2, which never wait for each other.
 
 :class:`PublishingStage` trains the server by L1 and publishes a snapshot every few steps. :class:`FollowingStage`
 trains the rejectors by L2 against the last snapshot that arrived: the server's weights, or only its answers to the
 training samples, one bit each.
 """
 
+from __future__ import annotations
+
 import logging
+import os
+import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from l2h.training.exchange import ReceivedSnapshot, SnapshotError, SnapshotFetcher, pack_answers, unpack_answers
-from l2h.training.loop import Context, Stage, learning_rate, order
+from l2h.errors import L2HError, SettingsError
+from l2h.settings import PAPER_REJECTOR
+from l2h.training.exchange import (
+    ExchangeError,
+    FetchStatus,
+    PublisherServer,
+    ReceivedSnapshot,
+    SnapshotError,
+    SnapshotFetcher,
+    SnapshotStore,
+    pack_answers,
+    unpack_answers,
+)
+from l2h.training.exchange.connection import check_url
+from l2h.training.exchange.identity import check_token
+from l2h.training.job import Job, view_tensor
+from l2h.training.loop import Context, Stage, learning_rate, order, run_stage, set_learning_rate
+from l2h.training.recipes import initial_server, make_rejectors
 from l2h.training.rejector_stage import RejectorStep
+from l2h.training.rejectors import RejectorBatch
 from l2h.training.server import ServerStage, log_probabilities
 
-log = logging.getLogger("l2h.training")
+log = logging.getLogger("l2h")
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """How the two programs reach each other; :class:`SettingsError` where a value cannot be used."""
+
+    token: str  # shared by both
+    send: str = "weights"  # ``weights``, or ``answers`` where both hold the same training samples
+    listen: str = "127.0.0.1:8470"  # ``HOST:PORT`` of the server's side
+    url: str = ""  # where the client's side finds it
+    publish_every: int | None = None  # steps between two snapshots; None: once per epoch
+    linger: float = 30.0  # seconds for which the server's side goes on offering snapshots after its training
+    interval: float = 1.0  # seconds between two checks of the client's side for a newer snapshot
+
+    def __post_init__(self) -> None:
+        if self.send not in ("weights", "answers"):
+            raise SettingsError(f"--send {self.send!r} is unknown; known: weights, answers")
+        try:
+            _ = self.address
+            check_token(self.token)
+            if self.url:
+                check_url(self.url)
+        except ExchangeError as error:
+            raise SettingsError(str(error)) from error
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.listen.rpartition(":")
+        if not port.isdecimal() or int(port) > 65535:
+            raise SettingsError(f"--listen {self.listen!r} is not HOST:PORT")
+        return host or "127.0.0.1", int(port)
+
+
+def read_token(path: Path | None) -> str:
+    """Return the shared token from a file or from ``L2H_TOKEN``; :class:`SettingsError` where there is none."""
+    if path is None:
+        token = os.environ.get("L2H_TOKEN", "").strip()
+        if not token:
+            raise SettingsError("a role needs the token both sides share: --token-file FILE, or L2H_TOKEN")
+        return token
+    try:
+        if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+            log.warning("%s is readable by others: chmod 600 %s", path, path)
+        return path.read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"cannot read the token from {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} holds no text: write a token with `openssl rand -hex 16`") from error
+
+
+@contextmanager
+def publishing(stage: PublishingStage, link: HostLink, identity: Mapping[str, Any], snapshots: Path) -> Iterator[None]:
+    """Offer snapshots of a training server, kept in the folder ``snapshots``, for as long as the context lasts.
+
+    ``identity`` is what both sides must agree on. Inside the context the stage publishes on its way.
+    """
+    store = SnapshotStore(snapshots)
+
+    def publish(step: int) -> None:
+        try:
+            store.publish(link.send, stage.weights() if link.send == "weights" else stage.answers(), step, {})
+        except L2HError as error:  # a full disk costs freshness, not the training
+            log.warning("snapshot of step %d was not published: %s", step, error)
+
+    stage.publish, stage.every = publish, link.publish_every or stage.steps
+    with PublisherServer(store, {**identity, "kinds": [link.send]}, link.token, *link.address) as server:
+        log.info("offering %s at %s", link.send, server.url)
+        yield
+
+
+@dataclass(frozen=True)
+class FollowResult:
+    """The result of the client's side."""
+
+    server: nn.Module | None  # the last copy of the server; None where only its answers were sent
+    rejectors: RejectorBatch  # as trained
+    used: bool  # whether any snapshot was used
+    status: FetchStatus  # how the link did
+
+
+def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, Any], arrivals: Path) -> FollowResult:
+    """Train the job's rejectors against the newest snapshot of the server that has arrived in the folder ``arrivals``.
+
+    ``identity`` is what both sides must agree on.
+    """
+    device = context.device
+    view = view_tensor(job.answers, device)
+    rejectors = make_rejectors(job, context, view)
+    step = RejectorStep(rejectors, job.specs, context.settings.rejector or PAPER_REJECTOR, context)
+    fetcher = SnapshotFetcher(link.url, link.token, link.send, identity, arrivals, interval=link.interval)
+    server: nn.Module | None = None
+    if link.send == "weights":
+        assert job.make_server is not None
+        server = initial_server(job.make_server, context)
+        copy: ServerCopy = WeightsCopy(fetcher, server, context)
+    else:
+        copy = AnswersCopy(fetcher, len(job.y), device)
+    with fetcher:
+        run_stage(FollowingStage(step, copy, job, view, context), context)
+        copy.refresh()
+        return FollowResult(server, rejectors, copy.used is not None, fetcher.status())
 
 
 class PublishingStage(ServerStage):
@@ -54,29 +179,23 @@ class PublishingStage(ServerStage):
 
 
 class ServerCopy(ABC):
-    """The copy of the server that the client's host has at the moment.
-
-    Attributes:
-        fetcher: fetches the snapshots.
-        used: the snapshot that the copy was made from; None before the first one.
-    """
+    """The copy of the server that the client's host has at the moment."""
 
     def __init__(self, fetcher: SnapshotFetcher) -> None:
         self.fetcher = fetcher
-        self.used: ReceivedSnapshot | None = None
+        self.used: ReceivedSnapshot | None = None  # what the copy was made from
 
     def refresh(self) -> None:
-        """Use the newest snapshot that has arrived, if there is a new one, without waiting.
-
-        A snapshot that cannot be used is logged and skipped: the training continues with the copy it has.
-        """
+        """Use the newest snapshot, if one has arrived, without waiting; skip and log one that cannot be used."""
         arrived = self.fetcher.take()
         if arrived is None:
             return
         try:
             self._use(arrived.read())
         except SnapshotError as error:
-            log.warning("version %d of the server is not used: %s", arrived.version, error)
+            logging.getLogger("l2h.training").warning(
+                "version %d of the server is not used: %s", arrived.version, error
+            )
         else:
             self.used = arrived
 
@@ -145,33 +264,17 @@ class AnswersCopy(ServerCopy):
 
 
 class FollowingStage(Stage):
-    """Trains rejectors by L2 against the newest copy of the server that has arrived.
+    """Trains rejectors by L2; every step uses the newest copy of the server that has arrived by then.
 
-    Args:
-        name: the name of the stage.
-        rejector_step: the rejectors and their optimizer; its settings also give epochs and batch.
-        copy: the copy of the server; every step uses the newest one that has arrived by then.
-        x: inputs on the device.
-        y: labels.
-        view: the client's view of each sample.
-        client_correct: bool (n,).
-        context: shared by all stages.
+    The settings of ``rejector_step`` also give epochs and batch.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rejector_step: RejectorStep,
-        copy: ServerCopy,
-        x: Tensor,
-        y: Tensor,
-        view: Tensor,
-        client_correct: Tensor,
-        context: Context,
-    ) -> None:
-        super().__init__(name, rejector_step.settings, len(x))
-        self.rejector_step, self.copy, self.context = rejector_step, copy, context
-        self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
+    def __init__(self, rejector_step: RejectorStep, copy: ServerCopy, job: Job, view: Tensor, context: Context) -> None:
+        super().__init__("rejector", rejector_step.settings, len(job.X))
+        self.rejector_step, self.copy, self.context, self.view = rejector_step, copy, context, view
+        self.x, self.y, self.client_correct = (
+            torch.from_numpy(array).to(context.device) for array in (job.X, job.y, job.answers.label == job.y)
+        )
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.name, epoch)
@@ -180,7 +283,7 @@ class FollowingStage(Stage):
             self.copy.refresh()
             x = self.x[chosen]
             server_correct = self.copy.correct(chosen, x, self.y[chosen])
-            self.rejector_step.set_rate(learning_rate(self.settings, step, self.all_steps))
+            set_learning_rate(self.rejector_step.optimizer, learning_rate(self.settings, step, self.all_steps))
             total += self.rejector_step.update(
                 x, self.view[chosen], self.client_correct[chosen], server_correct, self.name, step
             )

@@ -18,40 +18,26 @@ from l2h.training.loop import Context
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be trained.
+    """What is to be trained."""
 
-    Attributes:
-        X: inputs, uint8 or float32.
-        y: labels.
-        client: the fixed client.
-        answers: its answers to X, computed once.
-        make_server: gives a fresh server, its weights drawn from torch's generator; None where the server is fixed.
-        fixed_server: the server that is somebody's API.
-        server_settings: of the server stage.
-        make_rejector: gives a fresh rejector.
-        specs: what each rejector of the batch is for.
-        held_out_rows: samples that the client has not been fitted to, to be held out from the server as well.
-    """
-
-    X: npt.NDArray[Any]
+    X: npt.NDArray[Any]  # inputs, uint8 or float32
     y: npt.NDArray[np.int64]
-    client: Classifier
-    answers: ClassifierAnswers
-    make_server: Callable[[], nn.Module] | None
-    fixed_server: Classifier | None
+    client: Classifier  # fixed
+    answers: ClassifierAnswers  # the client's to X, computed once
+    make_server: Callable[[], nn.Module] | None  # a fresh one, drawn from torch's generator; None where it is fixed
+    fixed_server: Classifier | None  # the server that is somebody's API
     server_settings: StageSettings
     make_rejector: Callable[[], nn.Module]
-    specs: Sequence[RejectorSpec]
-    held_out_rows: npt.NDArray[np.int64] | None = None
+    specs: Sequence[RejectorSpec]  # what each rejector of the batch is for
+    held_out_rows: npt.NDArray[np.int64] | None = None  # unseen by the client; the server is to see them neither
 
     @property
     def embedding_size(self) -> int:
-        """Return how many features the client exposes; 0 for none."""
+        """How many features the client exposes; 0 for none."""
         return 0 if self.answers.embedding is None else int(self.answers.embedding.shape[1])
 
     @property
     def num_classes(self) -> int:
-        """K."""
         return int(self.answers.log_probability.shape[1])
 
 

@@ -47,11 +47,7 @@ class Trace(Link):
 
     @classmethod
     def read(cls, path: str | Path) -> Trace:
-        """Read the spans from a CSV with the columns ``up,down``.
-
-        Raises:
-            SettingsError: the file is missing, lacks a column, or has a row that is no span after the one before it.
-        """
+        """Read the spans from a CSV with the columns ``up,down``; SettingsError names the row that is no span."""
         try:
             with Path(path).open(newline="") as file:
                 rows = list(csv.DictReader(file))

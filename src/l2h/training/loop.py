@@ -28,23 +28,14 @@ COLUMNS = ("stage", "epoch", "steps", "train_loss", "held_out_loss", "lr", "seco
 
 @dataclass
 class Context:
-    """Holds what all stages of one training share.
-
-    Attributes:
-        settings: the settings of the training.
-        device: where tensors live.
-        checkpoints: where the state of each stage is saved.
-        progress: receives the progress reports.
-        history: one row per epoch of every stage.
-        history_file: the CSV that is rewritten after each epoch; None writes no file.
-    """
+    """Holds what all stages of one training share."""
 
     settings: Settings
     device: torch.device
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(None))
     progress: Progress = field(default_factory=Silent)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    history_file: Path | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)  # one row per epoch of every stage
+    history_file: Path | None = None  # the CSV that is rewritten after each epoch
 
     def autocast(self) -> torch.autocast:
         """Return a context manager that computes in bf16 where the settings ask for it, and else changes nothing."""
@@ -70,10 +61,6 @@ class Stage(ABC):
     What an epoch draws at random depends only on the seed, on the stage's ``draws`` and on the number of the epoch, so
     a stage that is restored after any epoch continues as if it had never stopped. ``draws`` is the name of the stage,
     or the name of another stage whose draws, such as the order of the samples, it repeats.
-
-    Attributes:
-        steps: steps per epoch.
-        all_steps: steps of all epochs together.
     """
 
     def __init__(self, name: str, settings: StageSettings, samples: int, draws: str | None = None) -> None:
@@ -81,16 +68,12 @@ class Stage(ABC):
         self.draws = draws or name
         self.settings = settings
         self.samples = samples
-        self.steps = math.ceil(samples / settings.batch)
+        self.steps = math.ceil(samples / settings.batch)  # per epoch
         self.all_steps = settings.epochs * self.steps
 
     @abstractmethod
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        """Train one epoch, counted from 0, and call ``tick`` after each step.
-
-        Returns:
-            ``train_loss``, ``held_out_loss`` (or None), and further columns of the history, if any.
-        """
+        """Train one epoch, counted from 0, and call ``tick`` after each step; return its columns of the history."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -119,21 +102,7 @@ class Weights(Protocol):
 class SingleModelStage(Stage):
     """Trains one model with one optimizer, one step per batch of a shuffled pass over the samples.
 
-    A subclass gives the step and decides which weights are the best so far (:attr:`best`).
-
-    Args:
-        name: the name of the stage.
-        model: its weights are saved and restored.
-        parameters: what the optimizer changes.
-        samples: how many samples there are.
-        settings: the settings of the stage.
-        context: shared by all stages.
-        draws: the stage whose draws it repeats; None draws its own.
-
-    Attributes:
-        optimizer: the optimizer.
-        epoch: how many epochs were trained.
-        best: the best weights so far by name; empty where none are kept.
+    A subclass gives the step and decides which weights are the best so far.
     """
 
     def __init__(
@@ -150,8 +119,8 @@ class SingleModelStage(Stage):
         self.context = context
         self.optimizer = make_optimizer(settings, parameters)
         self.step = RecordedStep(self.train_batch, context.device, settings.batch)
-        self.epoch = 0
-        self.best: dict[str, Tensor] = {}
+        self.epoch = 0  # how many were trained
+        self.best: dict[str, Tensor] = {}  # the best weights so far by name, where any are kept
         self._weights = model
 
     @abstractmethod
@@ -253,11 +222,7 @@ def repeatable(settings: Settings, device: torch.device) -> Iterator[None]:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the named device; ``auto`` is CUDA where there is one, else the CPU.
-
-    Raises:
-        SettingsError: this machine has no such device.
-    """
+    """Return the named device; ``auto`` is CUDA where there is one, else the CPU. SettingsError: it is not here."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

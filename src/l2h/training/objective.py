@@ -1,7 +1,9 @@
-"""What a stack of rejectors is trained by: the loss of each rejector on each sample."""
+"""What a stack of rejectors is trained by: samples, and the loss of each rejector on each sample."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,7 +11,34 @@ from torch import Tensor
 
 from l2h.decision import RejectorSpec
 from l2h.losses import priced_losses, weight_table, weighted_log_loss
-from l2h.training.pools import SamplePool
+
+
+@dataclass(frozen=True)
+class SamplePool:
+    """Samples a rejector trains on, resident on the device, the two classifiers' outcomes computed once."""
+
+    x: Tensor  # inputs
+    view: Tensor  # the client's view, (n, V)
+    y: Tensor  # int (n,), the truth
+    client_correct: Tensor  # bool (n,)
+    server_correct: Tensor  # bool (n,)
+    server_probability: Tensor  # float (n, K), the server's softmax, scaled so that it holds on unseen samples
+    client_target: Tensor  # float (n,), what the priced head of the client is trained towards
+    server_target: Tensor  # what the head of the server is trained towards
+    teacher: Tensor  # float (n, K), the class probabilities a rejector's student is taught
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def at(self, index: Tensor) -> SamplePool:
+        """The samples at ``index``."""
+        return SamplePool(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    @staticmethod
+    def join(pools: Sequence[SamplePool]) -> SamplePool:
+        """All samples of several pools."""
+        return SamplePool(*(torch.cat([getattr(p, name) for p in pools]) for name in SamplePool.__dataclass_fields__))
+
 
 #: Scores (R, n, 2) of R rejectors on a pool of n samples, to losses (R, n).
 Objective = Callable[[Tensor, SamplePool], Tensor]
@@ -19,41 +48,29 @@ class BatchLoss:
     """Loss of each rejector on each sample, (R, n); every rejector by its own kind and costs."""
 
     def __init__(self, specs: Sequence[RejectorSpec], device: torch.device) -> None:
-        def table(spec: RejectorSpec) -> Any:
-            return np.zeros((2, 2, 2)) if spec.costs is None else weight_table(spec.costs, spec.loss)
-
         priced = [spec.loss == "priced" for spec in specs]
         self.all_priced, self.none_priced = all(priced), not any(priced)
         self.priced = torch.tensor(priced, device=device)[:, None]
-        tables = np.stack([np.zeros((2, 2, 2)) if p else table(s) for p, s in zip(priced, specs, strict=True)])
+        none = np.zeros((2, 2, 2))
+        tables = np.stack(
+            [none if s.costs is None or s.loss == "priced" else weight_table(s.costs, s.loss) for s in specs]
+        )
         #: By the type of the scores: a GPU trains in single precision, and proofs want double.
         self.tables = {
             kind: torch.as_tensor(tables, dtype=kind, device=device) for kind in (torch.float32, torch.float64)
         }
         self.index = torch.arange(len(specs), device=device)[:, None]
 
-    def __call__(
-        self,
-        scores: Tensor,
-        client_correct: Tensor,
-        server_correct: Tensor,
-        client_target: Tensor,
-        server_target: Tensor,
-    ) -> Tensor:
-        """Per-rejector, per-sample losses.
-
-        ``server_correct`` is (n,), or (R, n) where copies of the server differ; ``client_correct`` likewise, where the
-        rejectors stand beside different clients.
-        """
-        if self.all_priced:
-            return priced_losses(scores, client_target, server_target)
-        server = server_correct.expand(scores.shape[:2]).long()
-        weights = self.tables[scores.dtype][self.index, client_correct.expand(scores.shape[:2]).long(), server]
-        weighted = weighted_log_loss(scores, weights)
-        if self.none_priced:
-            return weighted
-        return torch.where(self.priced, priced_losses(scores, client_target, server_target), weighted)
+    def weighted(self, scores: Tensor, client_correct: Tensor, server_correct: Tensor) -> Tensor:
+        """Return the losses of rejectors without a priced one; who is right is (n,), or (R, n) where they differ."""
+        client, server = (right.expand(scores.shape[:2]).long() for right in (client_correct, server_correct))
+        return weighted_log_loss(scores, self.tables[scores.dtype][self.index, client, server])
 
     def on_pool(self, scores: Tensor, pool: SamplePool) -> Tensor:
-        """The losses on samples of a pool."""
-        return self(scores, pool.client_correct, pool.server_correct, pool.client_target, pool.server_target)
+        """Return the losses on samples of a pool."""
+        if self.none_priced:
+            return self.weighted(scores, pool.client_correct, pool.server_correct)
+        priced = priced_losses(scores, pool.client_target, pool.server_target)
+        if self.all_priced:
+            return priced
+        return torch.where(self.priced, priced, self.weighted(scores, pool.client_correct, pool.server_correct))

@@ -13,8 +13,7 @@ from l2h.models.rejectors import AttachedRejector
 from l2h.training.alternating import AlternatingStage
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, run_stage, seeded
-from l2h.training.objective import Objective
-from l2h.training.pools import SamplePool
+from l2h.training.objective import Objective, SamplePool
 from l2h.training.rejector_stage import RejectorStage
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.targets import make_pools, train_server
@@ -45,8 +44,7 @@ def train_paper(job: Job, context: Context) -> Trained:
         raise DataError("recipe 'paper' trains the server: for a fixed one use recipe 'default'")
     device = context.device
     server_settings, rejector_settings = stage_settings(job, context)
-    with seeded(device, context.settings.seed, "server"):
-        server = job.make_server().to(device)
+    server = initial_server(job.make_server, context)
     view = view_tensor(job.answers, device)
     rejectors = make_rejectors(job, context, view)
     stage = AlternatingStage(
@@ -65,6 +63,12 @@ def train_paper(job: Job, context: Context) -> Trained:
     run_stage(stage, context)
     server.eval()
     return Trained(server, rejectors, None)
+
+
+def initial_server(make: Callable[[], nn.Module], context: Context) -> nn.Module:
+    """Return the server with its first weights, the same on every host."""
+    with seeded(context.device, context.settings.seed, "server"):
+        return make().to(context.device)
 
 
 def train_default(

@@ -14,27 +14,16 @@ from l2h.errors import ModelError, SettingsError
 from l2h.losses import weighted_log_loss
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
 from l2h.settings import StageSettings
-from l2h.training.checkpoint import optimizer_tensors, restore_optimizer, under
-from l2h.training.loop import Context, SingleModelStage, make_optimizer, seeded, set_learning_rate
-from l2h.training.objective import BatchLoss, Objective
-from l2h.training.pools import SamplePool
+from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
+from l2h.training.loop import Context, SingleModelStage, make_optimizer, seeded
+from l2h.training.objective import BatchLoss, Objective, SamplePool
 from l2h.training.rejectors import RejectorBatch
 
 log = logging.getLogger("l2h.training")
 
 
 class RejectorStep:
-    """One step of the rejectors by their L2, given who is right on a batch: the second half of Algorithms 1 and 2.
-
-    Args:
-        rejectors: trained in place.
-        specs: one per rejector; none may be priced.
-        settings: optimizer, schedule and reduction.
-        context: shared.
-
-    Raises:
-        SettingsError: a priced spec, whose heads need a finished server.
-    """
+    """One step of the rejectors by their L2, given who is right on a batch: the second half of Algorithms 1 and 2."""
 
     def __init__(
         self, rejectors: RejectorBatch, specs: Sequence[RejectorSpec], settings: StageSettings, context: Context
@@ -47,21 +36,14 @@ class RejectorStep:
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
         self.lost: set[int] = set()
 
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the next updates."""
-        set_learning_rate(self.optimizer, rate)
-
     def update(self, x: Tensor, view: Tensor, client_correct: Tensor, server_correct: Tensor, *keys: Any) -> Tensor:
-        """Gives each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
+        """Return each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
         # What a rejector draws, such as for dropout, must not move anyone else's draws; ours draw nothing.
-        own = (
-            seeded(self.context.device, self.context.settings.seed, "rejector", *keys) if self.draws else nullcontext()
-        )
+        seed = self.context.settings.seed
+        own = seeded(self.context.device, seed, "rejector", *keys) if self.draws else nullcontext()
         with own, self.context.autocast():
             scores = self.rejectors(x, view, train=True)[..., :2]
-        # The targets are those of the priced heads, of which there are none.
-        target = client_correct.float()
-        losses = self.loss(scores.float(), client_correct, server_correct, target, target)
+        losses = self.loss.weighted(scores.float(), client_correct, server_correct)
         each = losses.sum(1) if self.settings.reduction == "sum" else losses.mean(1)
         self.optimizer.zero_grad(set_to_none=True)
         each.sum().backward()
@@ -69,7 +51,7 @@ class RejectorStep:
         return losses.detach().sum(1)
 
     def row(self, total: Tensor, samples: int, epoch: int) -> dict[str, float]:
-        """The columns of the history: the mean over rejectors and, where there are several, each one's loss."""
+        """Return the columns of the history: the mean loss and, where there are several rejectors, each one's."""
         losses = (total / samples).tolist()
         for i, (value, spec) in enumerate(zip(losses, self.specs, strict=True)):
             if not math.isfinite(value) and i not in self.lost:
@@ -88,31 +70,16 @@ class RejectorStep:
         return row
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and optimizer."""
-        return {
-            **{f"rejectors/{name}": tensor for name, tensor in self.rejectors.state_dict().items()},
-            **{f"rejectors-{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()},
-        }
+        weights = prefixed("rejectors/", self.rejectors.state_dict())
+        return weights | prefixed("rejectors-", optimizer_tensors(self.optimizer))
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what :meth:`tensors` gave."""
         self.rejectors.load_state_dict(under("rejectors/", tensors))
         restore_optimizer(self.optimizer, under("rejectors-", tensors))
 
 
 class RejectorStage(SingleModelStage):
-    """Trains rejectors on a pool; each keeps its weights of the best held-out loss.
-
-    Args:
-        name: of the stage.
-        rejectors: trained in place.
-        loss: of scores (R, n, 2) on samples of a pool, (R, n).
-        pool: to train on.
-        settings: of the stage.
-        context: shared.
-        held_out: to stop early on; None neither stops early nor keeps the best.
-        draws: the stage whose draws it repeats; None draws its own.
-    """
+    """Trains rejectors on a pool by losses (R, n); each keeps its weights of the best loss on ``held_out``."""
 
     def __init__(
         self,
@@ -179,7 +146,6 @@ class RejectorStage(SingleModelStage):
 
     @property
     def stopped(self) -> bool:
-        """Whether no rejector's held-out loss has fallen for ``patience`` epochs."""
         patience = self.settings.patience
         if patience is None or self.held_out is None or self.epoch == 0:
             return False
@@ -196,11 +162,7 @@ class RejectorStage(SingleModelStage):
         self.epoch = int(tensors["epoch"])
 
     def keep_best(self) -> None:
-        """Put each rejector's best weights in place.
-
-        Raises:
-            ModelError: a rejector never had a finite held-out loss, so that its best weights are untrained ones.
-        """
+        """Put each rejector's best weights in place; ModelError where one's are untrained, its loss never finite."""
         if self.settings.patience is None or self.held_out is None:
             return
         lost = (~torch.isfinite(self.best_loss)).nonzero().flatten().tolist()

@@ -20,12 +20,7 @@ from l2h.training.loop import Context
 
 
 class RejectorBatch:
-    """R rejectors of one architecture as stacked tensors, called all at once.
-
-    Args:
-        modules: one per rejector, initialised by their own seeds; they are copied.
-        device: where the stack lives.
-    """
+    """R rejectors of one architecture as stacked tensors, called all at once; the modules given are copied."""
 
     def __init__(self, modules: Sequence[nn.Module], device: torch.device) -> None:
         self.template = copy.deepcopy(modules[0])
@@ -92,11 +87,9 @@ class RejectorBatch:
         return torch.cat(parts, dim=1)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all weights and buffers, stacked."""
         return {**self.params, **self.buffers}
 
     def load_state_dict(self, tensors: Mapping[str, Tensor], /) -> None:
-        """Copy stacked weights and buffers into the rejectors."""
         with torch.no_grad():
             for name, own in self.state_dict().items():
                 own.copy_(tensors[name])

@@ -102,11 +102,7 @@ def train_classifier(
     context: Context,
     held_out: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | None = None,
 ) -> int:
-    """Train ``model`` in place by cross-entropy, with the augmentation of the context's settings.
-
-    Returns:
-        The number of the epoch whose weights were kept, counted from 1.
-    """
+    """Train ``model`` in place, with the context's augmentation; return the epoch kept, counted from 1."""
     device = context.device
     model.to(device)
     stage = ServerStage(

@@ -18,7 +18,7 @@ from l2h.settings import Settings
 from l2h.training.augment import augment
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
-from l2h.training.pools import SamplePool
+from l2h.training.objective import SamplePool
 from l2h.training.server import log_probabilities, train_classifier
 
 CROSSFIT_UP_TO = 20_000
@@ -47,23 +47,16 @@ class ServerOutcome:
 
 @dataclass(frozen=True)
 class RejectorPools:
-    """Samples for the rejector.
+    """Samples for the rejector."""
 
-    Attributes:
-        unseen: samples that the server was not fitted to, and changed copies of them.
-        fitted: changed copies of what the server was fitted to, with soft targets only; None where there are none.
-        stopping: unseen samples kept from the rejectors as well, to stop them early and to calibrate them.
-        stopping_rows: the rows of X behind ``stopping``, in its order.
-    """
-
-    unseen: SamplePool
-    fitted: SamplePool | None
-    stopping: SamplePool
-    stopping_rows: Rows
+    unseen: SamplePool  # samples that the server was not fitted to, and changed copies of them
+    fitted: SamplePool | None  # changed copies of what the server was fitted to, with soft targets only
+    stopping: SamplePool  # unseen samples kept from the rejectors as well, to stop them early and to calibrate them
+    stopping_rows: Rows  # the rows of X behind ``stopping``, in its order
 
     @property
     def whole(self) -> SamplePool:
-        """Return all that a rejector with soft targets may learn from."""
+        """All that a rejector with soft targets may learn from."""
         return self.unseen if self.fitted is None else SamplePool.join([self.unseen, self.fitted])
 
 
@@ -100,11 +93,7 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
 
 
 def make_pools(job: Job, context: Context, outcome: ServerOutcome) -> RejectorPools:
-    """Return what client and server make of the samples, and of changed copies of them.
-
-    Raises:
-        DataError: too few samples.
-    """
+    """Return what client and server make of the samples and of changed copies; DataError where there are too few."""
     settings = context.settings
     unseen, stopping = [], []
     for k, (teacher, rows, stopping_rows) in enumerate(_shares(job, context, outcome)):
@@ -179,15 +168,9 @@ def fit_temperature(log_probability: Tensor, y: Tensor) -> float:
 def make_pool(
     job: Job, context: Context, teacher: Teacher, index: Rows, distill: float, changed: bool = False
 ) -> SamplePool:
-    """Return what client and server make of these samples, or of a changed copy of each.
+    """Return what client and server make of these samples, or of a changed (augmented) copy of each.
 
-    Args:
-        job: the training.
-        context: shared.
-        teacher: speaks of the samples.
-        index: the samples.
-        distill: weight of the teacher's softmax in the heads' targets; the rest is on the outcomes.
-        changed: augment the samples first.
+    ``distill`` is the weight of the teacher's softmax in the heads' targets; the rest is on the outcomes.
     """
     device = context.device
     x = torch.from_numpy(job.X[index]).to(device)

@@ -6,6 +6,7 @@ import logging
 import shutil
 import socket
 import time
+from dataclasses import asdict
 
 import pytest
 from exchange_maker import IDENTITY, QUICK, TOKEN, arrives, fetcher_for, publish, whole
@@ -38,7 +39,7 @@ def test_the_newest_arrives_and_is_taken_once(store, server, tmp_path):
 
 def test_the_age_and_the_traffic_are_told(store, proxy, tmp_path):
     fetcher = fetcher_for(proxy.url, tmp_path / "copy")
-    assert fetcher.status().to_dict() == {
+    assert asdict(fetcher.status()) == {
         "state": "connecting", "error": None, "version": None, "step": None, "run": None, "age_steps": None,
         "age_seconds": None, "syncs": 0, "bytes_moved": 0, "bytes_per_sync": None, "failures": {},
     }  # fmt: skip

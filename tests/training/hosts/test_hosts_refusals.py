@@ -26,10 +26,10 @@ from l2h.models import build_scaled
 from l2h.models.scaling import InputScale
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.system import HelpSystem
-from l2h.training import Silent, hosts_run
+from l2h.training import Silent, hosts
 from l2h.training.checkpoint import load_checkpoint
 from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore, pack_answers
-from l2h.training.hosts_run import HostLink
+from l2h.training.hosts import HostLink
 from l2h.training.loop import run_stage
 
 EPOCHS = 2
@@ -87,7 +87,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> None:
         until(lambda: fetcher.latest() is not None or fetcher.status().failures)
         run_stage(stage, context)
 
-    monkeypatch.setattr(hosts_run, "run_stage", later)
+    monkeypatch.setattr(hosts, "run_stage", later)
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def test_the_server_states_what_the_client_compares(
             stated.append(dict(identity))
             super().__init__(store, identity, *more)
 
-    monkeypatch.setattr(hosts_run, "PublisherServer", Listening)
+    monkeypatch.setattr(hosts, "PublisherServer", Listening)
     a_link = HostLink(TOKEN, listen="127.0.0.1:0", linger=0)
     train_server_side(plan, dataset, RunTarget(tmp_path / "server"), a_link, Silent())
     assert stated == [{**identity, "kinds": ["weights"]}]

@@ -8,22 +8,17 @@ them, sent as raw bytes and JSON. Nothing is unpickled, and nothing here depends
 Publishing over the network needs ``pip install 'l2h[serve]'``.
 """
 
-from l2h.training.exchange.answers import pack_answers, unpack_answers
 from l2h.training.exchange.downloads import ReceivedSnapshot
-from l2h.training.exchange.errors import ExchangeError, IdentityError, SnapshotError
 from l2h.training.exchange.fetcher import FetchStatus, SnapshotFetcher
 from l2h.training.exchange.publisher import PublisherServer
-from l2h.training.exchange.snapshot import KINDS, Snapshot
+from l2h.training.exchange.snapshot import ExchangeError, SnapshotError, pack_answers, unpack_answers
 from l2h.training.exchange.store import SnapshotStore
 
 __all__ = [
-    "KINDS",
     "ExchangeError",
     "FetchStatus",
-    "IdentityError",
     "PublisherServer",
     "ReceivedSnapshot",
-    "Snapshot",
     "SnapshotError",
     "SnapshotFetcher",
     "SnapshotStore",

@@ -29,13 +29,7 @@ _NUMBER = re.compile(r"\d{1,15}")
 
 
 def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> Starlette:
-    """Return the application that :class:`l2h.training.exchange.PublisherServer` describes.
-
-    Args:
-        store: holds the snapshots.
-        identity: the identity as it is sent, with protocol, run and kinds.
-        token: every request must carry it.
-    """
+    """Return the application that :class:`l2h.training.exchange.PublisherServer` describes, for an identity as sent."""
     stated = json.dumps(identity, sort_keys=True).encode()
 
     async def send_identity(request: Request) -> Response:

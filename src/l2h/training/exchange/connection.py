@@ -11,26 +11,19 @@ from typing import Any, TypeVar
 
 import httpx
 
-from l2h.training.exchange.errors import ExchangeError, SnapshotError
 from l2h.training.exchange.identity import DIGEST_HEADER, IDENTITY_HEADER, LATEST_HEADER, PREFIX
-from l2h.training.exchange.snapshot import JSON_LIMIT, Snapshot, parse_object
+from l2h.training.exchange.snapshot import JSON_LIMIT, ExchangeError, Snapshot, SnapshotError, parse_object
 
 _PUBLISHER_STATUSES = (200, 204, 206, 304, 404, 416)
 _T = TypeVar("_T")
 
 
 class FetchFailure(Exception):  # noqa: N818 - the fetcher counts it and tries again
-    """Raised when an answer did not come, or is not what it should be.
-
-    Attributes:
-        reason: the word to count it under: connect, timeout, cut, refused, status, protocol, damaged, older, gone,
-            restarted, too_large.
-        discard: whether the unfinished download cannot be resumed.
-    """
+    """Raised when an answer did not come, or is not what it should be; it is counted under ``reason``."""
 
     def __init__(self, reason: str, message: str, discard: bool = False) -> None:
         super().__init__(message)
-        self.reason, self.discard = reason, discard
+        self.reason, self.discard = reason, discard  # discard: the unfinished download cannot be resumed
 
 
 class FetchStopped(Exception):  # noqa: N818 - no error
@@ -38,11 +31,7 @@ class FetchStopped(Exception):  # noqa: N818 - no error
 
 
 def check_url(url: str) -> str:
-    """Return the publisher's address without a slash at its end.
-
-    Raises:
-        ExchangeError: the address of a publisher cannot look like this.
-    """
+    """Return the address without a slash at its end; ExchangeError where no publisher's can look like this."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
@@ -55,32 +44,17 @@ def check_url(url: str) -> str:
 class PublisherConnection:
     """Sends requests to one publisher, from one thread.
 
-    Every wait is bounded by ``timeout``, except the system's name look-up. A request raises :class:`FetchFailure` when
-    it fails, and :class:`FetchStopped` when ``stopping`` is set.
-
-    Args:
-        url: as :func:`check_url` returns it.
-        token: shared with the publisher.
-        timeout: for connecting and between two pieces of an answer, in seconds.
-        stopping: set when the requests should end.
-        count_bytes: called with the bytes of heads and bodies that move, in both directions, as HTTP/1.1 writes them;
-            what lies below (TLS, TCP) is not counted.
-
-    Attributes:
-        saved: bytes added to downloads.
-        verified: the digest of the identity that was verified; an answer under another one is not used.
+    Every wait, for connecting or for the next piece of an answer, is bounded by ``timeout``, except the system's name
+    look-up. A request raises :class:`FetchFailure` when it fails, and :class:`FetchStopped` when ``stopping`` is set.
+    ``count_bytes`` is told of the bytes of heads and bodies that move, in both directions, as HTTP/1.1 writes them;
+    what lies below (TLS, TCP) is not counted.
     """
 
     def __init__(
-        self,
-        url: str,
-        token: str,
-        timeout: float,
-        stopping: threading.Event,
-        count_bytes: Callable[[int], None],
+        self, url: str, token: str, timeout: float, stopping: threading.Event, count_bytes: Callable[[int], None]
     ) -> None:
-        self.saved = 0
-        self.verified: str | None = None
+        self.saved = 0  # bytes added to downloads
+        self.verified: str | None = None  # the digest of the verified identity; an answer under another is not used
         self._timeout, self._stopping, self._count_bytes = timeout, stopping, count_bytes
         # The link is between two hosts: no proxy from the environment, no redirect, no compression.
         self._client = httpx.Client(
@@ -101,7 +75,7 @@ class PublisherConnection:
 
     def latest(self, kind: str, after: int) -> Snapshot | None:
         """Return the newest manifest, or None when there is none newer than ``after``."""
-        with self._get("/snapshots/latest", (200, 204, 304), {"kind": kind, "after": str(after)}) as response:
+        with self._get("/snapshots/latest", (200, 204, 304), params={"kind": kind, "after": str(after)}) as response:
             if response.status_code == 304:
                 newest = response.headers.get(LATEST_HEADER, "")
                 if newest.isdecimal() and len(newest) < 16 and int(newest) < after:
@@ -118,7 +92,7 @@ class PublisherConnection:
         etag = f'"{snapshot.sha256}"'
         headers = {"Range": f"bytes={have}-", "If-Range": etag} if have else {}
         path, params = f"/snapshots/{snapshot.version}", {"kind": snapshot.kind}
-        with self._get(path, (200, 206, 404), params, headers) as response:
+        with self._get(path, (200, 206, 404), params=params, headers=headers) as response:
             if response.status_code == 404:
                 raise FetchFailure("gone", f"version {snapshot.version} is no longer offered", discard=True)
             if response.headers.get("etag") != etag:
@@ -139,21 +113,14 @@ class PublisherConnection:
             raise FetchFailure("cut", f"the answer ended after {have} of {snapshot.size} bytes")
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     @contextmanager
-    def _get(
-        self,
-        path: str,
-        expected: tuple[int, ...],
-        params: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> Iterator[httpx.Response]:
+    def _get(self, path: str, expected: tuple[int, ...], **request: Any) -> Iterator[httpx.Response]:
         if self._stopping.is_set():
             raise FetchStopped
         try:
-            with self._client.stream("GET", path, params=params, headers=headers) as response:
+            with self._client.stream("GET", path, **request) as response:
                 self._count_bytes(_head_bytes(response))
                 self._check_head(response, expected)
                 yield response

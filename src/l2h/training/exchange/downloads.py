@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from l2h.files import write_atomically
-from l2h.training.exchange.errors import SnapshotError
-from l2h.training.exchange.snapshot import Snapshot, hash_file, parse_object
+from l2h.training.exchange.snapshot import Snapshot, SnapshotError, hash_file, parse_object
 
 log = logging.getLogger("l2h.training.exchange")
 
@@ -23,33 +22,17 @@ _RUNS_REMEMBERED = 32
 
 
 class ReceivedSnapshot:
-    """A snapshot that arrived whole.
-
-    Args:
-        snapshot: its manifest.
-        run: the publisher's run that its version belongs to.
-        path: its file, which is removed when two newer ones have arrived; :meth:`read` works even then.
-        arrived: when it arrived, in seconds since 1970 by our clock.
-        moved: bytes moved since the arrival before it, heads and failures included; 0 for one found on the disk.
-
-    Attributes:
-        version: counts up within a run.
-        step: the publisher's training step.
-        meta: the publisher's plain values.
-    """
+    """A snapshot that arrived whole. Its file goes when two newer ones have arrived; :meth:`read` works even then."""
 
     def __init__(self, snapshot: Snapshot, run: str, path: Path, arrived: float, moved: int) -> None:
+        # ``arrived`` is by our clock; ``moved`` are all bytes since the arrival before it, 0 for one found on the disk.
         self.snapshot, self.run, self.path, self.arrived, self.moved = snapshot, run, path, arrived, moved
         self.version, self.step, self.meta = snapshot.version, snapshot.step, snapshot.meta
         self._descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self._descriptor)
 
     def read(self) -> bytes:
-        """Return the bytes, verified once more.
-
-        Raises:
-            SnapshotError: the file was damaged since it arrived.
-        """
+        """Return the bytes, verified once more; :class:`SnapshotError` where they were damaged since they arrived."""
         parts, have = [], 0
         while part := os.pread(self._descriptor, self.snapshot.size + 1 - have, have):
             parts.append(part)
@@ -65,27 +48,16 @@ class DownloadFolder:
 
     ``KIND.json`` names the snapshot in use and the newest version seen of each run; ``KIND.part`` holds the bytes of
     the unfinished download, and ``KIND.part.json`` its manifest. Whenever the process is killed, the next one starts
-    with the snapshot in use and resumes the download.
-
-    Args:
-        folder: the folder; made when it is missing.
-        kind: the kind of the snapshots.
-        identity: our identity; what was kept under another one is not used.
-
-    Attributes:
-        current: the snapshot in use; None before the first.
-        seen: the newest version that arrived, by run.
-        unfinished: run and manifest of the unfinished download, or None.
-        part: the file of its bytes.
+    with the snapshot in use and resumes the download. What was kept under another identity is not used.
     """
 
     def __init__(self, folder: Path, kind: str, identity: Mapping[str, Any]) -> None:
         self._folder, self._kind, self._identity = folder, kind, dict(identity)
         self._state_file, self._part_manifest = folder / f"{kind}.json", folder / f"{kind}.part.json"
         self.part = folder / f"{kind}.part"
-        self.seen: dict[str, int] = {}
+        self.seen: dict[str, int] = {}  # the newest version that arrived, by run
         self.current: ReceivedSnapshot | None = None
-        self.unfinished: tuple[str, Snapshot] | None = None
+        self.unfinished: tuple[str, Snapshot] | None = None  # run and manifest of the download
         self._previous: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
@@ -108,11 +80,7 @@ class DownloadFolder:
         self.unfinished = None
 
     def accept(self, moved: int) -> ReceivedSnapshot:
-        """Make the finished download the snapshot in use.
-
-        Raises:
-            SnapshotError: its bytes are not those of its manifest; they are removed.
-        """
+        """Make the finished download the snapshot in use; one whose bytes are not its manifest's is removed."""
         if self.unfinished is None:
             raise SnapshotError("no download is under way")
         run, snapshot = self.unfinished

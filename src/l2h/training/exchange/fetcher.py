@@ -8,16 +8,15 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from l2h.errors import CheckpointError
 from l2h.training.exchange.connection import FetchFailure, FetchStopped, PublisherConnection, check_url
 from l2h.training.exchange.downloads import DownloadFolder, ReceivedSnapshot
-from l2h.training.exchange.errors import ExchangeError, IdentityError, SnapshotError
 from l2h.training.exchange.identity import check_identity, check_token, plain_identity
-from l2h.training.exchange.snapshot import Snapshot, check_kind
+from l2h.training.exchange.snapshot import ExchangeError, IdentityError, Snapshot, SnapshotError, check_kind
 
 log = logging.getLogger("l2h.training.exchange")
 
@@ -33,43 +32,25 @@ _FOR_A_PERSON = ("refused", "wrong_peer")
 
 @dataclass(frozen=True)
 class FetchStatus:
-    """The state of the exchange.
+    """The state of the exchange."""
 
-    Attributes:
-        state: ``connecting`` (no answer yet), ``ok``, ``unreachable``, ``refused`` (the token), ``wrong_peer`` (the
-            identity), or ``faulty`` (an answer that could not be used or kept).
-        error: the last failure; None while all is well.
-        version: the version of the snapshot in use; None before the first.
-        step: its training step at the publisher.
-        run: the publisher's run it belongs to.
-        age_steps: how many steps it is behind the newest step the publisher told of.
-        age_seconds: seconds since it arrived.
-        syncs: how many snapshots arrived in this process.
-        bytes_moved: heads and bodies of all requests in both directions, failed ones and polls included, without TCP
-            and TLS.
-        bytes_per_sync: the mean of these bytes per snapshot, up to the last arrival.
-        failures: how many failures there were, by reason.
-    """
-
+    #: ``connecting`` (no answer yet), ``ok``, ``unreachable``, ``refused`` (the token), ``wrong_peer`` (the identity),
+    #: or ``faulty`` (an answer that could not be used or kept).
     state: str = "connecting"
-    error: str | None = None
-    version: int | None = None
-    step: int | None = None
-    run: str | None = None
-    age_steps: int | None = None
-    age_seconds: float | None = None
-    syncs: int = 0
-    bytes_moved: int = 0
-    bytes_per_sync: float | None = None
-    failures: dict[str, int] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the status as plain values."""
-        return asdict(self)
+    error: str | None = None  # the last failure; None while all is well
+    version: int | None = None  # of the snapshot in use; None before the first
+    step: int | None = None  # its training step at the publisher
+    run: str | None = None  # the publisher's run it belongs to
+    age_steps: int | None = None  # how many steps it is behind the newest step the publisher told of
+    age_seconds: float | None = None  # since it arrived
+    syncs: int = 0  # snapshots that arrived in this process
+    bytes_moved: int = 0  # heads and bodies of all requests both ways, failed ones included, without TCP and TLS
+    bytes_per_sync: float | None = None  # the mean of these bytes per snapshot, up to the last arrival
+    failures: dict[str, int] = field(default_factory=dict)  # how many, by reason
 
 
 class SnapshotFetcher:
-    """Fetches a publisher's newest snapshots into a folder over a network that fails.
+    """Fetches a publisher's newest snapshots of a kind into a folder over a network that fails.
 
     No call waits for the network. A snapshot counts once its size and its SHA-256 are verified. A
     download that was cut is resumed while the publisher still has that version, even when there is a newer one, so that
@@ -77,20 +58,9 @@ class SnapshotFetcher:
     across restarts of either side. A publisher with a new store has a new run id, and its versions are a series of
     their own; a run that comes back continues above the newest version seen of it.
 
-    Args:
-        url: ``http://HOST:PORT`` of the publisher; ``https`` where a TLS proxy stands before it.
-        token: shared with the publisher.
-        kind: ``"weights"`` or ``"answers"``.
-        identity: ``classes``, ``input_shape`` and whatever else must be the same on the other side; ``data``, the
-            fingerprint of the training samples, is compared for answers only, and answers require it.
-        folder: holds the snapshot in use and the unfinished download; a restart continues with them.
-        interval: seconds between two requests for something newer.
-        timeout: seconds for connecting, and for each wait within an answer.
-        max_bytes: the largest snapshot that is fetched.
-        backoff: the first and the longest wait after a failure, in seconds; doubled each time, with jitter.
-
-    Raises:
-        ExchangeError: an argument that cannot be used.
+    ``identity`` is what must be the same on the other side; ``data``, the fingerprint of the training samples, is
+    compared for answers only, and answers require it. The waits are in seconds: ``interval`` between two requests for
+    something newer, ``timeout`` within an answer, and ``backoff`` after a failure, first and longest, with jitter.
     """
 
     def __init__(

@@ -7,8 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from l2h.errors import shown
-from l2h.training.exchange.errors import ExchangeError, IdentityError
-from l2h.training.exchange.snapshot import JSON_LIMIT
+from l2h.training.exchange.snapshot import JSON_LIMIT, ExchangeError, IdentityError
 
 PROTOCOL = 1
 PREFIX = "/l2h/v1"
@@ -24,11 +23,7 @@ _ADDED_BY_PUBLISHER = ("protocol", "run", "kinds")
 
 
 def plain_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity as it reads after JSON (tuples become lists).
-
-    Raises:
-        ExchangeError: ``classes`` or ``input_shape`` is missing, or a value is not plain.
-    """
+    """Return the identity as it reads after JSON (tuples become lists); ExchangeError where that cannot be done."""
     missing = [name for name in _REQUIRED if name not in identity]
     if missing:
         raise ExchangeError(
@@ -45,11 +40,7 @@ def plain_identity(identity: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_identity(ours: Mapping[str, Any], theirs: Mapping[str, Any], kind: str) -> None:
-    """Compare every field of our identity with the publisher's; ``data`` matters for answers only.
-
-    Raises:
-        IdentityError: the message names the fields that differ, ours and theirs.
-    """
+    """Raise IdentityError, naming the fields, where ours is not the publisher's; ``data`` matters for answers only."""
     if theirs.get("protocol") != PROTOCOL:
         raise IdentityError(f"protocol: ours {PROTOCOL}, theirs {_shown(theirs, 'protocol')}; update l2h on both sides")
     run, kinds = theirs.get("run"), theirs.get("kinds")

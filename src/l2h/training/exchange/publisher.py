@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from l2h.errors import MissingExtraError
-from l2h.training.exchange.errors import ExchangeError
 from l2h.training.exchange.identity import PREFIX, PROTOCOL, check_token, plain_identity
-from l2h.training.exchange.snapshot import KINDS
+from l2h.training.exchange.snapshot import KINDS, ExchangeError
 from l2h.training.exchange.store import SnapshotStore
 
 if TYPE_CHECKING:
@@ -37,17 +36,8 @@ class PublisherServer:
     - ``GET /l2h/v1/snapshots/VERSION?kind=KIND``: the bytes, with ``Range``, ``If-Range`` and the sha256 as ``ETag``;
       404 when that version is gone.
 
-    Args:
-        store: holds the snapshots.
-        identity: ``classes`` and ``input_shape``; ``data``, the fingerprint of the training samples, where answers are
-            offered; whatever else a fetcher should compare. ``kinds`` where not both kinds are offered.
-        token: shared with the fetchers.
-        host: the address to listen on.
-        port: 0 takes any free one; :attr:`port` says which after :meth:`start`.
-
-    Raises:
-        ExchangeError: a token or an identity that cannot be used.
-        MissingExtraError: starlette or uvicorn is not installed.
+    ``identity`` holds ``classes`` and ``input_shape``, where answers are offered ``data``, the fingerprint of the
+    training samples, and ``kinds`` where not both are offered. Port 0 takes any free one.
     """
 
     def __init__(
@@ -73,11 +63,7 @@ class PublisherServer:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Start listening; returns once requests are answered.
-
-        Raises:
-            ExchangeError: the port is in use, or the address is not one of this host.
-        """
+        """Start listening; returns once requests are answered."""
         if self._thread is not None:
             return
         listener = _listen(self.host, self.port)

@@ -1,4 +1,4 @@
-"""The manifest of a snapshot: plain values that say which bytes a snapshot has."""
+"""A snapshot: its manifest, plain values that say which bytes it has; the answers as bytes; and what can be wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from l2h.training.exchange.errors import SnapshotError
+import numpy as np
+import numpy.typing as npt
+
+from l2h.errors import L2HError
 
 SCHEMA = 1
 #: ``weights``: the server model as safetensors bytes. ``answers``: one bit per training sample, packed.
@@ -19,6 +22,18 @@ KINDS = ("weights", "answers")
 JSON_LIMIT = 1 << 20
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class ExchangeError(L2HError, RuntimeError):
+    """Raised when an exchange cannot be set up: a port in use, an empty token, a bad address."""
+
+
+class SnapshotError(ExchangeError, ValueError):
+    """Raised when a snapshot cannot be published, or its manifest or bytes are damaged."""
+
+
+class IdentityError(ExchangeError, ValueError):
+    """Raised when a publisher belongs to another training: its classes, input shape or data are not ours."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +49,7 @@ class Snapshot:
     time: float  # when it was published, in seconds since 1970 by the publisher's clock
 
     def to_json(self) -> bytes:
-        """Return the manifest as JSON.
-
-        Raises:
-            SnapshotError: ``meta`` holds values that JSON cannot hold, or more than a manifest may.
-        """
+        """Return the manifest as JSON; :class:`SnapshotError` where ``meta`` is not plain or too long."""
         try:
             data = json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
@@ -49,11 +60,7 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, data: bytes) -> Snapshot:
-        """Read a manifest that may come from anybody, and check every field.
-
-        Raises:
-            SnapshotError: it is not a manifest; the message names the field.
-        """
+        """Read a manifest that may come from anybody; :class:`SnapshotError` names the first field that is wrong."""
         values = parse_object(data)
         schema = values.get("schema")
         if schema != SCHEMA:
@@ -73,6 +80,40 @@ class Snapshot:
         return cls(str(kind), version, step, size, digest, meta, float(when))
 
 
+def pack_answers(right: npt.ArrayLike) -> bytes:
+    """Pack booleans, (n,), one bit each, in the order of the samples: ``ceil(n / 8)`` bytes.
+
+    Raises:
+        SnapshotError: ``right`` is not a vector of booleans.
+
+    >>> pack_answers([True, False, True]).hex()
+    'a0'
+    """
+    bits = np.asarray(right)
+    if bits.dtype != np.bool_ or bits.ndim != 1:
+        raise SnapshotError(f"answers must be a vector of booleans, got {bits.dtype} of shape {bits.shape}")
+    return np.packbits(bits).tobytes()
+
+
+def unpack_answers(data: bytes, n: int) -> npt.NDArray[np.bool_]:
+    """Return the booleans (n,) that :func:`pack_answers` packed for ``n`` samples.
+
+    Raises:
+        SnapshotError: the bytes are not those of ``n`` answers.
+
+    >>> unpack_answers(bytes([0xA0]), 3).tolist()
+    [True, False, True]
+    """
+    if n < 0 or len(data) != (n + 7) // 8:
+        raise SnapshotError(f"{len(data)} bytes cannot hold the answers on {n} samples: expected {(n + 7) // 8}")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
+    if bits[n:].any():
+        raise SnapshotError(
+            f"the bits after the last of {n} answers are not zero: packed for another number of samples"
+        )
+    return bits[:n]
+
+
 def check_kind(kind: str) -> None:
     """Raise :class:`SnapshotError` where ``kind`` is not one of :data:`KINDS`."""
     if kind not in KINDS:
@@ -80,11 +121,7 @@ def check_kind(kind: str) -> None:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in ``data``, which may come from anybody.
-
-    Raises:
-        SnapshotError: ``data`` is not JSON, or not an object.
-    """
+    """Return the JSON object in ``data``, which may come from anybody; :class:`SnapshotError` where there is none."""
     try:
         values = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -14,8 +14,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from l2h.files import sync_folder, write_atomically
-from l2h.training.exchange.errors import ExchangeError, SnapshotError
-from l2h.training.exchange.snapshot import KINDS, Snapshot, check_kind, hash_file, parse_object
+from l2h.training.exchange.snapshot import (
+    KINDS,
+    ExchangeError,
+    Snapshot,
+    SnapshotError,
+    check_kind,
+    hash_file,
+    parse_object,
+)
 
 log = logging.getLogger("l2h.training.exchange")
 
@@ -25,26 +32,17 @@ _NAME = re.compile(rf"({'|'.join(KINDS)})-(\d+)\.(bin|json)")
 class SnapshotStore:
     """Keeps snapshots in a folder: ``KIND-VERSION.bin`` and, written after it, its manifest ``KIND-VERSION.json``.
 
-    Reading and publishing from several threads is safe. Only one process at a time may publish from a folder.
-
-    Args:
-        folder: the folder; made when it is missing. It offers what an earlier process published from it.
-        keep: how many snapshots of each kind are kept. On POSIX a download of one that is removed meanwhile still
-            finishes, since its file is open; a later request for it gets the answer that it is gone.
-
-    Attributes:
-        run: the id of this series of versions, made with the folder and kept in it as ``run.json``.
-
-    Raises:
-        ExchangeError: ``keep`` is less than 1, or ``run.json`` is damaged.
+    Reading and publishing from several threads is safe. Only one process at a time may publish from a folder. It offers
+    what an earlier process published from it. On POSIX a download of a snapshot that is removed meanwhile still
+    finishes, since its file is open; a later request for it gets the answer that it is gone.
     """
 
     def __init__(self, folder: Path | str, keep: int = 3) -> None:
         if keep < 1:
             raise ExchangeError(f"keep must be at least 1, got {keep}")
         self.folder = Path(folder)
-        self.keep = keep
-        self.run = self._run_id()
+        self.keep = keep  # of each kind
+        self.run = self._run_id()  # of this series of versions, made with the folder and kept in it
         self._publishing = threading.Lock()
         self._index = self._read_index()
         self._locked = False
@@ -52,10 +50,7 @@ class SnapshotStore:
     def publish(self, kind: str, data: bytes, step: int, meta: Mapping[str, Any]) -> Snapshot:
         """Write a snapshot to the disk and offer it. Returns when it is written; the network is not involved.
 
-        Raises:
-            SnapshotError: an unknown kind, no bytes, a negative step, or metadata that is not plain.
-            ExchangeError: another process publishes from this folder.
-            CheckpointError: it could not be written; what was published before is still offered.
+        CheckpointError: it could not be written; what was published before is still offered.
         """
         check_kind(kind)
         if not data:
