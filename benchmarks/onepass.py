@@ -26,9 +26,8 @@ from torch.nn import functional as F
 from l2h.decision import RejectorSpec
 from l2h.experiments.paper.grid import ASYNC, FULL
 from l2h.files import write_atomically
-from l2h.models import build_scaled
+from l2h.models import InputScale, build_scaled
 from l2h.models.rejectors import SeparateRejector, client_view
-from l2h.models.scaling import InputScale
 from l2h.report.common.axes import Floats, floats, grid_lines, titled
 from l2h.report.common.colours import INK, MUTED, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, png

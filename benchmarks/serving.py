@@ -30,8 +30,7 @@ from mlserver_process import mlserver
 from l2h import HelpSystem, Settings, StageSettings
 from l2h.bundle import DeviceBundle, ServerBundle
 from l2h.edge.timing import measure as time_edge
-from l2h.models import build_scaled
-from l2h.models.scaling import InputScale
+from l2h.models import InputScale, build_scaled
 from l2h.serving.bench import measure_load, raw_throughput, running_server
 from l2h.serving.process.config import processors
 

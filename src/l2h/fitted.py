@@ -20,7 +20,7 @@ from l2h.methods.learned import Learned, decided_judgement
 from l2h.models import client_view_size, multiply_adds
 from l2h.settings import Settings
 from l2h.training import Context, HeldOut, RejectorBatch
-from l2h.training.inference import rejector_scores, server_log_probabilities
+from l2h.training.recipes import rejector_scores, server_log_probabilities
 
 Array = npt.NDArray[Any]
 #: Prices in use where neither the caller nor the training names any.

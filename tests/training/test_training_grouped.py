@@ -11,13 +11,12 @@ from training_maker import CLASSES, CPU, batch_of, context, pool, samples
 
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
+from l2h.models import InputScale
 from l2h.models.rejectors import build_rejector, client_view, client_view_size
-from l2h.models.scaling import InputScale
 from l2h.settings import StageSettings
 from l2h.training import BatchLoss, RejectorBatch, RejectorStage, SamplePool
-from l2h.training.capture import RecordedStep
-from l2h.training.grouped import _convolve_windows
-from l2h.training.loop import run_stage
+from l2h.training.loop import RecordedStep, run_stage
+from l2h.training.rejectors import _convolve_windows
 
 REJECTORS = 3
 SHAPES = {"32 pixels": (3, 32, 32), "8 pixels, padded": (1, 8, 8), "oblong": (2, 9, 14), "vectors": (5,)}

@@ -20,9 +20,9 @@ from l2h.settings import PAPER_SERVER
 from l2h.system import HelpSystem
 from l2h.system.saving import save_server
 from l2h.training import Context, Progress, Trained
-from l2h.training.building import server_builder
 from l2h.training.exchange import ExchangeError
 from l2h.training.hosts import FollowResult, HostLink, PublishingStage, follow, publishing
+from l2h.training.job import server_builder
 from l2h.training.loop import repeatable, run_stage
 from l2h.training.recipes import initial_server
 
@@ -43,9 +43,7 @@ def train_server_side(plan: Plan, dataset: Dataset, target: RunTarget, link: Hos
         make = server_builder(plan.server, X, dataset.num_classes, settings, plan.server_options)
         model = initial_server(make, context)
         x, labels = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
-        stage = PublishingStage(
-            "server", model, x, labels, settings.server or PAPER_SERVER, context, augmentation=settings.augment
-        )
+        stage = PublishingStage("server", model, x, labels, settings.server or PAPER_SERVER, context)
         with publishing(stage, link, _identity(plan, dataset, X, y), target.folder / runs.SNAPSHOTS):
             if "server" not in runs.read_config(target.folder):  # else it was interrupted after its training
                 run_stage(stage, context)

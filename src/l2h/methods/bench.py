@@ -11,7 +11,7 @@ import numpy.typing as npt
 from l2h.classifiers import ClassifierAnswers
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.training import Context, Job, SamplePool
-from l2h.training.inference import server_log_probabilities
+from l2h.training.recipes import server_log_probabilities
 from l2h.training.targets import RejectorPools, ServerOutcome, make_pools, more_copies, train_server
 
 

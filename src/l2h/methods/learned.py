@@ -24,9 +24,8 @@ from l2h.methods.bench import Bench, Inputs
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.rejectors import client_log_probability
 from l2h.training import Context, Job, Objective, RejectorBatch, SamplePool, Trained
-from l2h.training.building import rejector_builder
-from l2h.training.inference import rejector_scores
-from l2h.training.recipes import fit_rejectors, train_default
+from l2h.training.job import rejector_builder
+from l2h.training.recipes import fit_rejectors, rejector_scores, train_default
 
 #: The trunk's width in a comparison where the options name none: that of an attached rejector.
 WIDTH = 4.0

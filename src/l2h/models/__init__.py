@@ -4,11 +4,10 @@ Every network takes a float batch and gives K scores; its ``embed`` gives the fe
 an attached rejector can use.
 """
 
-from l2h.models.networks import MLP, AlexNet, LeNet5
+from l2h.models.networks import MLP, AlexNet, InputScale, LeNet5, Scaled
 from l2h.models.pretrained import load_pretrained, pretrained_options
 from l2h.models.registry import NAMES, build, build_scaled, multiply_adds, rebuild, recommended
 from l2h.models.rejectors import AttachedRejector, SeparateRejector, build_rejector, client_view, client_view_size
-from l2h.models.scaling import InputScale, Scaled
 from l2h.models.vit import ViT
 
 __all__ = [

@@ -54,13 +54,10 @@ def load_pretrained(model: ViT, path: str | Path) -> list[str]:
         given["pos_embed"] = _regrid(positions, model.grid)
     missing, wrong = [], []
     for name, tensor in own.items():
-        if name not in given:
+        if name not in given or (name.startswith("head.") and given[name].shape != tensor.shape):
             missing.append(name)
         elif given[name].shape != tensor.shape:
-            if name.startswith("head."):
-                missing.append(name)
-            else:
-                wrong.append(f"{name}: file {tuple(given[name].shape)}, model {tuple(tensor.shape)}")
+            wrong.append(f"{name}: file {tuple(given[name].shape)}, model {tuple(tensor.shape)}")
     lacking = [name for name in missing if not name.startswith("head.")]
     if lacking or wrong:
         raise ModelError(
@@ -99,20 +96,16 @@ def pretrained_options(path: str | Path) -> dict[str, Any]:
 
 
 def _read(path: str | Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file, under this package's names."""
+    """Read the tensors of a safetensors file, under this package's names, whichever layout they came in."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return _own_names(load_file(str(path)))
+        raw = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise ModelError(
             f"cannot read weights from {path}: {error}; give a whole .safetensors file (pickled weights are not loaded)"
         ) from error
-
-
-def _own_names(raw: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors under this package's names, whichever layout they came in."""
     from_transformers = any("encoder.layer." in name for name in raw)
     renames = (*_FROM_TRANSFORMERS, *_FROM_TIMM) if from_transformers else _FROM_TIMM
     out: dict[str, Tensor] = {}

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from l2h.errors import ModelError, UnknownNameError
-from l2h.models.networks import MLP, AlexNet, LeNet5
-from l2h.models.scaling import InputScale, Scaled
+from l2h.models.networks import MLP, AlexNet, InputScale, LeNet5, Scaled
 from l2h.models.vit import ViT
 from l2h.settings import StageSettings
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from l2h.errors import ModelError, UnknownNameError
-from l2h.models.networks import MLP, lenet_trunk
-from l2h.models.scaling import InputScale
+from l2h.models.networks import MLP, InputScale, LeNet5
 
 TOP = 10  # sorted probabilities kept; further down the tail is noise
 
@@ -76,20 +75,12 @@ class SeparateRejector(nn.Module):
 
 
 class AttachedRejector(nn.Module):
-    """A head on the client's view and on a trunk of its own.
+    """A head on the client's view and on a trunk of its own, whose layers ``width`` multiplies.
 
     Where ``classes`` is given, the trunk is a small student of the server: it is taught the server's softmax, which
     tells far more than the two bits of who is right, and the head also reads the student's opinion of the client's
     label. The head adds a linear map of its features to a hidden layer over them, so that it starts as a recalibrated
-    confidence and learns what confidence misses.
-
-    Args:
-        input_shape: shape of one sample.
-        view_size: length of the client's view.
-        classes: K, for a student of the server; 0 for a trunk without one.
-        width: multiplies the layers of the trunk; 0 leaves trunk and student out.
-        hidden: width of the hidden layer.
-        scale: the input scaling.
+    confidence and learns what confidence misses. A ``width`` of 0 leaves trunk and student out.
     """
 
     uses_client = True
@@ -154,18 +145,9 @@ def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
     label = view[..., start : start + classes]
     best, of_label = p.amax(-1), (p * label).sum(-1)
     both = torch.softmax(log_p + client_log_p, dim=-1)
-    features = torch.stack(
-        [
-            best,
-            of_label,
-            best - of_label,
-            -(p * log_p).sum(-1),
-            (both * label).sum(-1),
-            both.amax(-1),
-        ],
-        dim=-1,
-    )
-    return torch.cat([features, log_p], dim=-1)
+    entropy = -(p * log_p).sum(-1)
+    parts = [best, of_label, best - of_label, entropy, (both * label).sum(-1), both.amax(-1)]
+    return torch.cat([torch.stack(parts, dim=-1), log_p], dim=-1)
 
 
 class UserRejector(nn.Module):
@@ -213,7 +195,9 @@ def build_rejector(
 
 
 def _trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:
+    """Return LeNet-5 or a perceptron without its last layer, and how many features it gives."""
     if len(input_shape) == 3 and min(input_shape[1:]) >= 4:
-        return lenet_trunk(input_shape, width)
+        net = LeNet5(input_shape, 1, width)
+        return nn.Sequential(net.features, net.hidden), net.head.in_features
     size = max(1, round(64 * width))
     return MLP(input_shape, 1, hidden=(size, size)).hidden, size

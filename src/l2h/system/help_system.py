@@ -26,8 +26,8 @@ from l2h.system.answering import answer, make_policy, measure
 from l2h.system.folder import note_training
 from l2h.system.preparing import choose_method, describe, prepare_job
 from l2h.training import Context, Job, Progress, Silent, Trained, pick_device
-from l2h.training.building import take_server
 from l2h.training.checkpoint import Checkpoints
+from l2h.training.job import take_server
 from l2h.training.loop import repeatable
 
 if TYPE_CHECKING:

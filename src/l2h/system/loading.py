@@ -20,8 +20,8 @@ from l2h.system.folder import CONFIG, read_config
 from l2h.system.help_system import HelpSystem
 from l2h.system.saving import CALIBRATION, CLIENT, CLIENT_ONNX, REJECTOR, SERVER, SERVER_ONNX
 from l2h.training import HeldOut, RejectorBatch
-from l2h.training.building import rejector_builder, unit_scale
 from l2h.training.checkpoint import Checkpoint, load_checkpoint
+from l2h.training.job import rejector_builder, unit_scale
 
 
 def load(

@@ -18,7 +18,7 @@ from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.settings import Settings
 from l2h.training import Job
-from l2h.training.building import rejector_builder, server_builder
+from l2h.training.job import rejector_builder, server_builder
 from l2h.training.links import parse_link
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
-from l2h.training.capture import RecordedStep
 from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.links import parse_link
-from l2h.training.loop import Context, Stage, learning_rate, make_optimizer, order, set_learning_rate
+from l2h.training.loop import Context, RecordedStep, Stage, learning_rate, make_optimizer, order, set_learning_rate
 from l2h.training.rejector_stage import RejectorStep
 from l2h.training.rejectors import RejectorBatch
 
@@ -62,7 +61,8 @@ class AlternatingStage(Stage):
         self.group = torch.tensor([distinct.index(link) for link in links], device=context.device)
         #: For each distinct link, at which steps it is up.
         self.up = np.stack([link.schedule(self.all_steps, self.steps) for link in distinct])
-        self.copies = [None if up.all() else self._server_state(clone=True) for up in self.up]
+        #: What has arrived over each link; None where it is always up.
+        self.copies = [None if up.all() else {n: t.clone() for n, t in server.state_dict().items()} for up in self.up]
         self.step = RecordedStep(self._both, context.device, server_settings.batch, record=not self.rejector_step.draws)
         self._side_stream = torch.cuda.Stream(context.device) if self.step.records else None
         self._current_step = 0
@@ -145,11 +145,9 @@ class AlternatingStage(Stage):
     def _update_copies(self, copy_correct: Tensor, shuffled: Tensor) -> None:
         """Copy the server for the links that are up at this step and down at the next."""
         step = self._current_step
-        state: dict[str, Tensor] | None = None
         for link, (up, copy) in enumerate(zip(self.up, self.copies, strict=True)):
             if copy is not None and up[step] and (step + 1 == len(up) or not up[step + 1]):
-                state = state or self._server_state(clone=False)
-                for name, tensor in state.items():
+                for name, tensor in self.server.state_dict().items():
                     copy[name].copy_(tensor)
                 self._run_copy(link, step + 1, copy_correct, shuffled)
 
@@ -168,12 +166,8 @@ class AlternatingStage(Stage):
                 x, y = self.x[shuffled[rows]], self.y[shuffled[rows]]
                 copy_correct[link, rows] = functional_call(self.server, copy, (x,)).argmax(-1) == y
 
-    def _server_state(self, clone: bool) -> dict[str, Tensor]:
-        state = {name: tensor.detach() for name, tensor in self.server.state_dict().items()}
-        return {name: tensor.clone() for name, tensor in state.items()} if clone else state
-
     def tensors(self) -> dict[str, Tensor]:
-        out = prefixed("server/", self._server_state(clone=False))
+        out = prefixed("server/", self.server.state_dict())
         for i, copy in enumerate(self.copies):
             out |= prefixed(f"copy-{i}/", copy or {})
         return out | prefixed("server-", optimizer_tensors(self.optimizer)) | self.rejector_step.tensors()

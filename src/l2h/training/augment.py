@@ -67,14 +67,9 @@ def distort(x: Tensor, share: float) -> Tensor:
     size = 1 + drawn(1, 0.15)[:, 0]
     cos, sin = torch.cos(angle) * size, torch.sin(angle) * size
     zero = torch.zeros_like(cos)
-    moved = torch.stack(
-        [
-            torch.stack([cos, slant[:, 0] - sin, zero], dim=-1),
-            torch.stack([slant[:, 1] + sin, cos, zero], dim=-1),
-        ],
-        dim=1,
-    )
-    grid = F.affine_grid(moved, list(x.shape), align_corners=False)
+    across = torch.stack([cos, slant[:, 0] - sin, zero], dim=-1)
+    down = torch.stack([slant[:, 1] + sin, cos, zero], dim=-1)
+    grid = F.affine_grid(torch.stack([across, down], dim=1), list(x.shape), align_corners=False)
     x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
     light, contrast, colour = (1 + drawn(3, 0.4)).T[:, :, None, None, None]
     x = x * light

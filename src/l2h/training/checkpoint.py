@@ -62,7 +62,6 @@ class Checkpoints:
         self.every = every
 
     def path(self, stage: str) -> Path | None:
-        """Return the file of a stage, or None where nothing is saved."""
         return None if self.folder is None else self.folder / f"stage-{stage.replace(' ', '-')}.safetensors"
 
     def save(self, stage: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -167,7 +167,6 @@ class PublishingStage(ServerStage):
         return super().train_epoch(epoch, tick_and_publish)
 
     def weights(self) -> bytes:
-        """Return the current weights of the server as safetensors."""
         from safetensors.torch import save
 
         return save({name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()})

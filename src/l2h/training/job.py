@@ -1,7 +1,9 @@
-"""What is to be trained, and with which settings."""
+"""What is to be trained: the samples, the fresh networks behind the scaling that the data asks for, the settings."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +11,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import Classifier, ClassifierAnswers
+from l2h.classifiers import Classifier, ClassifierAnswers, as_client
 from l2h.decision import RejectorSpec
-from l2h.models.rejectors import client_view
-from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, StageSettings
+from l2h.errors import ModelError, UnknownNameError
+from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
+from l2h.models.rejectors import UserRejector
+from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
 from l2h.training.loop import Context
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -53,3 +59,91 @@ def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSett
     if settings.recipe == "paper":
         return settings.server or PAPER_SERVER, settings.rejector or PAPER_REJECTOR
     return settings.server or job.server_settings, settings.rejector or DEFAULT_REJECTOR
+
+
+def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module | None, Classifier | None]:
+    """Return what is to be trained into a server, or the server that is taken as it is: one of the two is None.
+
+    A model's name and a torch module are trained, the module only if ``train_server`` is not False; anything else that
+    :func:`l2h.as_client` takes is not.
+    """
+    trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
+    if isinstance(server, str) and not Path(server).suffix:
+        if server not in NAMES:
+            raise UnknownNameError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
+        return server, None
+    if trainable and train_server is not False:
+        return server, None
+    if train_server:
+        raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
+    return None, as_client(server)
+
+
+def server_builder(
+    given: str | nn.Module, X: Array, num_classes: int, settings: Settings, options: Mapping[str, Any]
+) -> Callable[[], nn.Module]:
+    """Return a function that makes a fresh server: the named model, or a copy of the user's module."""
+    shape = tuple(X.shape[1:])
+
+    def make() -> nn.Module:
+        if isinstance(given, str):
+            return build_scaled(given, shape, num_classes, input_scale(X, settings), **options)
+        net = Scaled(unit_scale(shape, X.dtype), copy.deepcopy(given))
+        _check_outputs(net, X[:2], num_classes)
+        return net
+
+    return make
+
+
+def rejector_builder(
+    given: str | nn.Module,
+    X: Array | None,
+    *,
+    input_shape: tuple[int, ...],
+    input_dtype: str,
+    num_classes: int,
+    embedding_size: int,
+    settings: Settings,
+    options: Mapping[str, Any],
+    student: bool,
+) -> Callable[[], nn.Module]:
+    """Return a function that makes a fresh rejector: the named kind, or a copy of the user's module.
+
+    ``X`` sets the scaling; it is None where the scaling is to be loaded. ``student``: an attached rejector gets one.
+    """
+    # The paper's recipe has no finished server to learn from, so no student either.
+    classes = num_classes if student and settings.recipe != "paper" else 0
+    scale = None if X is None else input_scale(X, settings)
+
+    def make() -> nn.Module:
+        if isinstance(given, nn.Module):
+            return UserRejector(unit_scale(input_shape, input_dtype), copy.deepcopy(given))
+        size = client_view_size(num_classes, embedding_size)
+        return build_rejector(given, input_shape, size, classes, copy.deepcopy(scale), **options)
+
+    return make
+
+
+def input_scale(X: Array, settings: Settings) -> InputScale:
+    """How a named network scales its inputs: to [-1, 1] under the paper's recipe, else standardised on ``X``."""
+    if settings.recipe == "paper" and X.dtype == np.uint8:
+        return InputScale.to_unit_range(tuple(X.shape[1:]))
+    return InputScale.standardise(X)
+
+
+def unit_scale(input_shape: tuple[int, ...], dtype: Any) -> InputScale:
+    """What a module of the user's gets: uint8 inputs in [-1, 1], floats as they are."""
+    return InputScale.to_unit_range(input_shape) if dtype == np.uint8 else InputScale(input_shape)
+
+
+def _check_outputs(net: nn.Module, X: Array, num_classes: int) -> None:
+    net.eval()
+    try:
+        with torch.no_grad():
+            out = net(torch.from_numpy(X))
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"the server failed on inputs of shape {tuple(X.shape)}: {error}") from error
+    if out.shape != (len(X), num_classes):
+        raise ModelError(
+            f"the server gives {tuple(out.shape)} for {len(X)} inputs: expected scores ({len(X)}, {num_classes})"
+        )

@@ -98,20 +98,12 @@ class OnOff(Link):
 
 
 def parse_link(sync: int | str, seed: int = 0) -> Link:
-    """Return the link that a short form describes.
+    """Return the link of S steps, ``epoch``, ``trace:FILE.csv``, or ``onoff:UP:DOWN`` with mean times in steps.
 
-    Args:
-        sync: a number of steps S; ``epoch``; ``trace:FILE.csv``; or ``onoff:UP:DOWN`` with mean times in steps.
-        seed: the seed of the random process.
-
-    Raises:
-        SettingsError: ``sync`` is none of these.
-
-    Example:
-        >>> parse_link("100")
-        Periodic(interval=100)
-        >>> parse_link("onoff:50:200", seed=3).schedule(1000, 100).mean() < 0.5
-        np.True_
+    >>> parse_link("100")
+    Periodic(interval=100)
+    >>> parse_link("onoff:50:200", seed=3).schedule(1000, 100).mean() < 0.5
+    np.True_
     """
     text = str(sync)
     if text == "epoch":

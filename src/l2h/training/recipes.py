@@ -1,22 +1,26 @@
-"""From samples and a fixed client to a trained server and trained rejectors: our recipe, and the paper's."""
+"""From samples and a fixed client to a trained server and rejectors, by our recipe or the paper's; their answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from l2h.classifiers import ClassifierAnswers
 from l2h.errors import DataError
 from l2h.models.rejectors import AttachedRejector
 from l2h.training.alternating import AlternatingStage
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, run_stage, seeded
-from l2h.training.objective import Objective, SamplePool
-from l2h.training.rejector_stage import RejectorStage
+from l2h.training.rejector_stage import Objective, RejectorStage, SamplePool
 from l2h.training.rejectors import RejectorBatch
+from l2h.training.server import log_probabilities
 from l2h.training.targets import make_pools, train_server
+
+CHUNK = 8192  # samples per call, so that a large array need not fit on the device
 
 
 @dataclass(frozen=True)
@@ -43,22 +47,13 @@ def train_paper(job: Job, context: Context) -> Trained:
     if job.make_server is None:
         raise DataError("recipe 'paper' trains the server: for a fixed one use recipe 'default'")
     device = context.device
-    server_settings, rejector_settings = stage_settings(job, context)
     server = initial_server(job.make_server, context)
     view = view_tensor(job.answers, device)
     rejectors = make_rejectors(job, context, view)
+    x, y, client_correct = (torch.from_numpy(a).to(device) for a in (job.X, job.y, job.answers.label == job.y))
+    settings = stage_settings(job, context)
     stage = AlternatingStage(
-        "server and rejector",
-        server,
-        rejectors,
-        job.specs,
-        torch.from_numpy(job.X).to(device),
-        torch.from_numpy(job.y).to(device),
-        view,
-        torch.from_numpy(job.answers.label == job.y).to(device),
-        server_settings,
-        rejector_settings,
-        context,
+        "server and rejector", server, rejectors, job.specs, x, y, view, client_correct, *settings, context
     )
     run_stage(stage, context)
     server.eval()
@@ -80,12 +75,9 @@ def train_default(
 ) -> Trained:
     """Train the server to convergence, then the rejectors on samples that it has not seen.
 
-    Args:
-        job: what to train.
-        context: shared.
-        objective: gives the rejectors' loss, from how often the server is right on the samples they are stopped by.
-        soft: whether they may also learn from changed copies of what the server was fitted to, by soft targets.
-        final: turns the rejectors' outputs (R, n, 2) and the client's log-probabilities (n, K) into scores (R, n, 2).
+    ``objective`` gives the rejectors' loss, from how often the server is right on the samples they are stopped by. With
+    ``soft`` targets they may also learn from changed copies of what the server was fitted to. ``final`` turns their
+    outputs (R, n, 2) and the client's log-probabilities (n, K) into scores (R, n, 2).
     """
     outcome = train_server(job, context)
     pools = make_pools(job, context, outcome)
@@ -128,3 +120,33 @@ def make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:
             module.to(view.device).fit_view(view)
         modules.append(module)
     return RejectorBatch(modules, context.device)
+
+
+def rejector_scores(
+    rejectors: RejectorBatch,
+    X: npt.NDArray[Any],
+    answers: ClassifierAnswers,
+    context: Context,
+    *,
+    student: bool = False,
+) -> npt.NDArray[np.float32]:
+    """What each rejector says of each input, (R, n, 2); or what its student says, (R, n, K)."""
+    parts = []
+    for start in range(0, len(X), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        view = view_tensor(answers.at(chunk), context.device)
+        parts.append(rejectors.scores(_on_device(X[chunk], context), view, context, student=student).cpu().numpy())
+    return np.concatenate(parts, axis=1)
+
+
+def server_log_probabilities(server: nn.Module, X: npt.NDArray[Any], context: Context) -> npt.NDArray[np.float32]:
+    """The server's log-softmax, (n, K)."""
+    parts = [
+        log_probabilities(server, _on_device(X[start : start + CHUNK], context), context)
+        for start in range(0, len(X), CHUNK)
+    ]
+    return torch.cat(parts).cpu().numpy()
+
+
+def _on_device(X: npt.NDArray[Any], context: Context) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(X)).to(context.device)

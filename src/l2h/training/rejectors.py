@@ -3,6 +3,10 @@
 The rejectors of a stack share architecture and samples and differ in weights (their seeds), costs, loss and, under
 Algorithm 2, sync interval. Each gets exactly the update it would get alone: the stack's loss is the sum of theirs,
 and the optimizers work element by element.
+
+The trunks of L2H's own rejectors run as one network: convolutions with one group per net, matrix products with one
+batch per net. ``vmap`` computes the same, but it moves the axis of the nets between layers and copies the activations.
+Here the channels of the nets stay side by side, and the first layer, whose input all nets share, is one convolution.
 """
 
 import copy
@@ -11,12 +15,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn import functional as F
 
 from l2h.errors import ModelError
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
 from l2h.training.checkpoint import under
-from l2h.training.grouped import can_group, grouped_features, without_trunk
 from l2h.training.loop import Context
+
+#: Layers that need no weights and act on every channel alike.
+_PLAIN = (nn.ReLU, nn.MaxPool2d)
 
 
 class RejectorBatch:
@@ -29,8 +36,8 @@ class RejectorBatch:
         self.params: dict[str, Tensor] = {n: p.detach().to(device).requires_grad_() for n, p in params.items()}
         self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
         self.size = len(modules)
-        self._can_group = self.size > 1 and can_group(self.template)
-        self._rest = without_trunk(self.template) if self._can_group else self.template
+        self._groupable = self.size > 1 and _can_group(self.template)
+        self._rest = _without_trunk(self.template) if self._groupable else self.template
         self.common = self._common()
 
     def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
@@ -38,14 +45,14 @@ class RejectorBatch:
         self.template.train(train)
         if self.size == 1:
             # Without vmap, so that a module of the user's may hold layers that vmap cannot batch.
-            return self._one({name: t[0] for name, t in self.state_dict().items()}, x, view).unsqueeze(0)
+            return self._one(self.template, {name: t[0] for name, t in self.state_dict().items()}, x, view).unsqueeze(0)
         own = {name: t for name, t in self.state_dict().items() if name not in self.common}
         common = {name: self.buffers[name][0] for name in self.common}
         if self.grouped:
             return self._grouped(own, common, x, view)
 
         def one(own: dict[str, Tensor]) -> Tensor:
-            return self._one({**own, **common}, x, view)
+            return self._one(self.template, {**own, **common}, x, view)
 
         try:
             out: Tensor = vmap(one, randomness="different")(own)
@@ -59,24 +66,22 @@ class RejectorBatch:
     @property
     def grouped(self) -> bool:
         """Whether the trunks are run as one net of groups: where they are of such layers and see the same inputs."""
-        return self._can_group and {"input.shift", "input.scale"} <= self.common
+        return self._groupable and {"input.shift", "input.scale"} <= self.common
 
     def _grouped(self, own: dict[str, Tensor], common: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
         scaled = (x.float() - common["input.shift"]) * common["input.scale"]
-        features = grouped_features(self.template.get_submodule("trunk"), under("trunk.", own), scaled, self.size)
+        features = _grouped_features(self.template.get_submodule("trunk"), under("trunk.", own), scaled, self.size)
         heads = {name: t for name, t in own.items() if not name.startswith("trunk.")}
         fixed = {name: t for name, t in common.items() if not name.startswith("input.")}
 
         def one(heads: dict[str, Tensor], features: Tensor) -> Tensor:
-            args = (features, view) if getattr(self.template, "uses_client", False) else (features,)
-            out: Tensor = functional_call(self._rest, {**heads, **fixed}, args)
-            return out
+            return self._one(self._rest, {**heads, **fixed}, features, view)
 
         return vmap(one, randomness="different")(heads, features)
 
-    def _one(self, state: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
+    def _one(self, net: nn.Module, state: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
         args = (x, view) if getattr(self.template, "uses_client", False) else (x,)
-        out: Tensor = functional_call(self.template, state, args)
+        out: Tensor = functional_call(net, state, args)
         return out
 
     def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048, *, student: bool = False) -> Tensor:
@@ -105,7 +110,94 @@ class RejectorBatch:
         return frozenset(name for name, buffer in self.buffers.items() if bool((buffer == buffer[:1]).all()))
 
     def module(self, i: int) -> nn.Module:
-        """The i-th rejector as a module of its own."""
         module = copy.deepcopy(self.template)
         module.load_state_dict({name: tensor[i].detach().clone() for name, tensor in self.state_dict().items()})
         return module.to(next(iter(self.params.values())).device).eval()
+
+
+def _can_group(rejector: nn.Module) -> bool:
+    """Return whether the rejector is one of L2H's own, and its trunk has only layers that can be grouped."""
+    if not isinstance(rejector, AttachedRejector | SeparateRejector) or not isinstance(rejector.trunk, nn.Module):
+        return False
+    layers = [layer for _, layer in _layers(rejector.trunk)]
+    return isinstance(layers[0], nn.Conv2d) and all(
+        isinstance(layer, (*_PLAIN, nn.Flatten, nn.Linear)) or _plain_convolution(layer) for layer in layers
+    )
+
+
+def _without_trunk(rejector: nn.Module) -> nn.Module:
+    """Return a copy of the rejector that takes the trunk's features in place of the inputs."""
+    out = copy.deepcopy(rejector)
+    out.trunk, out.input = nn.Identity(), nn.Identity()
+    return out
+
+
+def _grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, nets: int) -> Tensor:
+    """Return the features (R, n, F) of R trunks on the scaled inputs (n, C, H, W) that all of them share.
+
+    ``trunk`` gives the layers; ``tensors`` are the stacked parameters (R, ...) by their names within the trunk.
+    """
+    x = x.contiguous(memory_format=torch.channels_last)
+    shared = True
+    for name, layer in _layers(trunk):
+        if isinstance(layer, nn.Conv2d):
+            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+            if shared or nets <= len(x) or not x.is_cuda:
+                x = F.conv2d(
+                    x,
+                    weight.flatten(0, 1),
+                    None if bias is None else bias.flatten(),
+                    stride=layer.stride,
+                    padding=layer.padding,
+                    groups=1 if shared else nets,
+                )
+            else:
+                x = _convolve_windows(layer, x, weight, bias)
+            shared = False
+        elif isinstance(layer, nn.Flatten):
+            # (n, R * channels, H, W) to (R, n, channels * H * W)
+            x = x.unflatten(1, (nets, -1)).flatten(2).transpose(0, 1)
+        elif isinstance(layer, nn.Linear):
+            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
+            x = x @ weight.transpose(1, 2)
+            x = x if bias is None else x + bias[:, None]
+        else:
+            x = layer(x)
+    return x
+
+
+def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolve each net's channels by one batch of matrix products over the windows that the kernel sees.
+
+    A grouped convolution on a GPU launches a few kernels per group, one after the other. With many nets and few samples
+    that takes three times as long as copying the windows out. With x (n, R * C, H, W), weight (R, O, C, h, w) and bias
+    (R, O) the result is (n, R * O, H', W').
+    """
+    nets, outputs, _, height, width = weight.shape
+    if isinstance(layer.padding, tuple) and any(layer.padding):
+        rows, columns = layer.padding
+        x = F.pad(x, (columns, columns, rows, rows))
+    seen = x.unflatten(1, (nets, -1)).unfold(3, height, layer.stride[0]).unfold(4, width, layer.stride[1])
+    n, down, across = len(x), seen.shape[3], seen.shape[4]
+    # (n, R, C, H', W', h, w) to (R, C * h * w, n * H' * W')
+    windows = seen.permute(1, 2, 5, 6, 0, 3, 4).reshape(nets, -1, n * down * across)
+    out = weight.flatten(2) @ windows
+    if bias is not None:
+        out = out + bias[:, :, None]
+    convolved: Tensor = out.reshape(nets * outputs, n, down, across).transpose(0, 1)
+    return convolved
+
+
+def _layers(trunk: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers in order: L2H's own trunks are sequences of sequences."""
+    return [(name, layer) for name, layer in trunk.named_modules() if not isinstance(layer, nn.Sequential) and name]
+
+
+def _plain_convolution(layer: nn.Module) -> bool:
+    return (
+        isinstance(layer, nn.Conv2d)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and layer.dilation == (1, 1)
+        and not isinstance(layer.padding, str)
+    )

@@ -29,11 +29,9 @@ class ServerStage(SingleModelStage):
         settings: StageSettings,
         context: Context,
         held_out: tuple[Tensor, Tensor] | None = None,
-        augmentation: str = "none",
     ) -> None:
         super().__init__(name, model, list(model.parameters()), len(x), settings, context)
-        self.model, self.x, self.y = model, x, y
-        self.held_out, self.augmentation = held_out, augmentation
+        self.model, self.x, self.y, self.held_out = model, x, y, held_out
         self.best_loss = math.inf
         self.best_epoch = 0
 
@@ -44,14 +42,17 @@ class ServerStage(SingleModelStage):
             raise ModelError(
                 f"{self.name}: the loss is no longer finite in epoch {epoch + 1}: lower lr (it is {self.settings.lr:g})"
             )
-        held_out_loss = self._held_out_loss()
+        held_out_loss = None
+        if self.held_out is not None:
+            x, y = self.held_out
+            held_out_loss = float(server_loss(log_probabilities(self.model, x, self.context), y))
         if held_out_loss is not None and self.settings.patience is not None and held_out_loss < self.best_loss:
             self.best_loss, self.best_epoch = held_out_loss, self.epoch
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
         return {"train_loss": train_loss, "held_out_loss": held_out_loss}
 
     def train_batch(self, chosen: Tensor) -> Tensor:
-        x, y, settings = augment(self.x[chosen], self.augmentation), self.y[chosen], self.settings
+        x, y, settings = augment(self.x[chosen], self.context.settings.augment), self.y[chosen], self.settings
         own = None
         if settings.distort:
             x = distort(x.float(), settings.distort)
@@ -81,12 +82,6 @@ class ServerStage(SingleModelStage):
         epoch, best_epoch, self.best_loss = tensors["progress"].tolist()
         self.epoch, self.best_epoch = int(epoch), int(best_epoch)
 
-    def _held_out_loss(self) -> float | None:
-        if self.held_out is None:
-            return None
-        x, y = self.held_out
-        return float(server_loss(log_probabilities(self.model, x, self.context), y))
-
 
 def classifier_loss(scores: Tensor, y: Tensor, settings: StageSettings) -> Tensor:
     """Return L1 of scores (n, K), with the label smoothing and the reduction of the settings."""
@@ -105,16 +100,8 @@ def train_classifier(
     """Train ``model`` in place, with the context's augmentation; return the epoch kept, counted from 1."""
     device = context.device
     model.to(device)
-    stage = ServerStage(
-        name,
-        model,
-        torch.from_numpy(X).to(device),
-        torch.from_numpy(y).to(device),
-        settings,
-        context,
-        None if held_out is None else tuple(torch.from_numpy(a).to(device) for a in held_out),  # type: ignore[arg-type]
-        context.settings.augment,
-    )
+    x, labels, *kept = (torch.from_numpy(a).to(device) for a in (X, y, *(held_out or ())))
+    stage = ServerStage(name, model, x, labels, settings, context, (kept[0], kept[1]) if kept else None)
     run_stage(stage, context)
     stage.keep_best()
     model.eval()

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from l2h.data.splits import split
 from l2h.errors import DataError
-from l2h.settings import Settings
 from l2h.training.augment import augment
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
-from l2h.training.objective import SamplePool
+from l2h.training.rejector_stage import SamplePool
 from l2h.training.server import log_probabilities, train_classifier
 
 CROSSFIT_UP_TO = 20_000
@@ -77,7 +76,12 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
         server = _train_model(job, context, "server", everything, None)[0]
         return ServerOutcome(server, [make_teacher(job, context, everything, server)], None)
     if unseen == "holdout":
-        fit, held_out = _require_samples(_holdout(job, settings), job)
+        rows = job.held_out_rows
+        if rows is None:
+            parts = split(job.y, (1 - settings.holdout, settings.holdout), derive(settings.seed, "holdout"))
+        else:
+            parts = [np.setdiff1d(everything, rows), np.unique(rows)]
+        fit, held_out = _require_samples(parts, job)
         server = _train_model(job, context, "server", fit, held_out)[0]
         return ServerOutcome(server, [make_teacher(job, context, held_out, server)], fit)
     folds = _require_samples(split(job.y, (1 / settings.folds,) * settings.folds, derive(settings.seed, "folds")), job)
@@ -227,13 +231,6 @@ def _train_model(
         model = job.make_server()
     stop_on = None if held_out is None else (job.X[held_out], job.y[held_out])
     return model, train_classifier(name, model, job.X[index], job.y[index], settings, context, stop_on)
-
-
-def _holdout(job: Job, settings: Settings) -> list[Rows]:
-    """Return rows to fit the server to and rows to hold out: those that the caller named, or a share."""
-    if job.held_out_rows is not None:
-        return [np.setdiff1d(np.arange(len(job.y)), job.held_out_rows), np.unique(job.held_out_rows)]
-    return split(job.y, (1 - settings.holdout, settings.holdout), derive(settings.seed, "holdout"))
 
 
 def _require_samples(parts: list[Rows], job: Job) -> list[Rows]:

@@ -30,10 +30,9 @@ from l2h.settings import PAPER_SERVER, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, Silent, pick_device, train_classifier
 from l2h.training.alternating import AlternatingStage
-from l2h.training.inference import rejector_scores, server_log_probabilities
 from l2h.training.job import stage_settings, view_tensor
 from l2h.training.loop import derive, repeatable, run_stage, seeded
-from l2h.training.recipes import make_rejectors
+from l2h.training.recipes import make_rejectors, rejector_scores, server_log_probabilities
 from l2h.training.targets import ServerOutcome
 
 log = logging.getLogger("l2h")

@@ -44,11 +44,10 @@ from l2h.models.rejectors import SeparateRejector
 from l2h.settings import PAPER_REJECTOR, Settings
 from l2h.system import HelpSystem
 from l2h.training import BatchLoss, Context, Job, Progress, RejectorStage, Silent, pick_device, train_classifier
-from l2h.training.building import input_scale
 from l2h.training.checkpoint import load_checkpoint, save_checkpoint
-from l2h.training.inference import rejector_scores, server_log_probabilities
+from l2h.training.job import input_scale
 from l2h.training.loop import derive, repeatable, run_stage, seeded
-from l2h.training.recipes import make_rejectors
+from l2h.training.recipes import make_rejectors, rejector_scores, server_log_probabilities
 from l2h.training.targets import ServerOutcome, make_pool, make_teacher
 
 log = logging.getLogger("l2h")

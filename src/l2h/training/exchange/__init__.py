@@ -1,11 +1,8 @@
 """The exchange of server snapshots between two trainings over a network that fails (setting IA).
 
-One training publishes (:class:`SnapshotStore`, :class:`PublisherServer`), the other fetches
-(:class:`SnapshotFetcher`) and always has the last snapshot that arrived whole. Neither ever waits for the other: a
-cut, slow or dead link makes the snapshot older and never stops a training. A snapshot is bytes with plain values beside
-them, sent as raw bytes and JSON. Nothing is unpickled, and nothing here depends on torch or on the training.
-
-Publishing over the network needs ``pip install 'l2h[serve]'``.
+One training publishes, the other fetches and always has the last snapshot that arrived whole. Neither ever waits for
+the other: a cut, slow or dead link makes the snapshot older and never stops a training. A snapshot is bytes with plain
+values beside them. Nothing is unpickled, and nothing here depends on torch or on the training.
 """
 
 from l2h.training.exchange.downloads import ReceivedSnapshot

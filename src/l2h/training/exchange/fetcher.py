@@ -20,6 +20,8 @@ from l2h.training.exchange.snapshot import ExchangeError, IdentityError, Snapsho
 
 log = logging.getLogger("l2h.training.exchange")
 
+#: The reason under which an error that says none is counted; any other is ``internal``.
+_REASONS = {IdentityError: "identity", SnapshotError: "damaged", OSError: "disk", CheckpointError: "disk"}
 #: The state of the link after a failure, by its reason; after any other failure it is ``faulty``.
 _STATES = {
     **dict.fromkeys(("connect", "timeout", "cut"), "unreachable"),
@@ -127,7 +129,6 @@ class SnapshotFetcher:
             return self._newest
 
     def status(self) -> FetchStatus:
-        """Return the state of the exchange."""
         with self._lock:
             status, newest = self._status, self._newest
             if newest is None:
@@ -225,16 +226,9 @@ class SnapshotFetcher:
 
     def _note_failure(self, error: Exception) -> str:
         """Count and log a failure; return the state of the link after it."""
-        if isinstance(error, FetchFailure):
-            reason = error.reason
-        elif isinstance(error, IdentityError):
-            reason = "identity"
-        elif isinstance(error, SnapshotError):
-            reason = "damaged"
-        elif isinstance(error, OSError | CheckpointError):
-            reason = "disk"
-        else:
-            reason = "internal"
+        known = (reason for kind, reason in _REASONS.items() if isinstance(error, kind))
+        reason = error.reason if isinstance(error, FetchFailure) else next(known, "internal")
+        if reason == "internal":
             log.warning("fetching failed unexpectedly", exc_info=error)
         with self._lock:
             failures = self._status.failures

@@ -1,9 +1,7 @@
 """The identity of a training, which must be the same on both sides, the token, and the names both sides use in HTTP."""
 
-import hmac
 import json
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 from l2h.errors import shown
@@ -62,11 +60,6 @@ def check_token(token: str) -> None:
     """Raise :class:`ExchangeError` where a token is empty or cannot be written into a header."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ExchangeError("the token must be printable ASCII without spaces, and not empty: `openssl rand -hex 16`")
-
-
-def same_token(authorization: bytes, token: str) -> bool:
-    """Return whether the header holds the token, in a time that does not depend on how much of it is right."""
-    return hmac.compare_digest(sha256(authorization).digest(), sha256(f"Bearer {token}".encode()).digest())
 
 
 def _shown(values: Mapping[str, Any], name: str) -> str:

@@ -59,11 +59,9 @@ class PublisherServer:
 
     @property
     def url(self) -> str:
-        """The address for fetchers on this host."""
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Start listening; returns once requests are answered."""
         if self._thread is not None:
             return
         listener = _listen(self.host, self.port)

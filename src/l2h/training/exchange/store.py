@@ -101,7 +101,6 @@ class SnapshotStore:
             raise ExchangeError(f"{path} is damaged ({error}): publish from another folder") from error
 
     def _read_index(self) -> dict[str, dict[int, Snapshot]]:
-        """Return the whole snapshots on the disk, by kind and version."""
         # The inner dictionaries are replaced, never changed, so that readers need no lock.
         index: dict[str, dict[int, Snapshot]] = {kind: {} for kind in KINDS}
         for path in self.folder.glob("*-*.json"):
