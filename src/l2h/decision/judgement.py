@@ -53,25 +53,21 @@ class Judgement:
             )
 
     @classmethod
-    def from_heads(
-        cls, logits: npt.NDArray[np.floating], platt: npt.ArrayLike | None, answerers: tuple[Answerer, ...] = TWO
-    ) -> Judgement:
+    def from_heads(cls, logits: npt.NDArray[np.floating], platt: npt.ArrayLike | None) -> Judgement:
         """Judge by logits (n, J) of heads that state a probability each; ``platt`` (J, 2) scales and shifts them."""
         z = logits.astype(np.float64)
         if platt is not None:
             pairs = np.asarray(platt, dtype=np.float64)
             z = z * pairs[:, 0] + pairs[:, 1]
-        return cls(logits, np.exp(-np.logaddexp(0.0, -z)), answerers)
+        return cls(logits, np.exp(-np.logaddexp(0.0, -z)))
 
     @classmethod
-    def from_one_input(
-        cls, logits: npt.NDArray[np.floating], platt: Sequence[Sequence[float]], answerers: tuple[Answerer, ...] = TWO
-    ) -> Judgement:
+    def from_one_input(cls, logits: npt.NDArray[np.floating], platt: Sequence[Sequence[float]]) -> Judgement:
         """Do what :meth:`from_heads` does for logits (1, J), faster: on a device one input is the common case."""
         stated = np.empty(logits.shape)
         for j, (scale, shift) in enumerate(platt):
             stated[0, j] = _sigmoid(scale * logits.item(j) + shift)
-        return cls(logits, stated, answerers)
+        return cls(logits, stated)
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -78,8 +78,6 @@ class Breaker:
 
     def blocked(self) -> bool:
         """Return whether :meth:`admit` would now refuse."""
-        if self._circuit.current_state == pybreaker.STATE_CLOSED:
-            return False
         with self._lock:
             return self._refuses()
 
@@ -114,8 +112,9 @@ class Breaker:
 
     def _count(self, healthy: bool) -> None:
         before = self._circuit.current_state
-        with suppress(_FailedError):
-            self._circuit.call(_succeed if healthy else _fail)
+        with suppress(_FailedError), self._circuit.calling():
+            if not healthy:
+                raise _FailedError
         after = self._circuit.current_state
         if after == before:
             return
@@ -126,11 +125,3 @@ class Breaker:
             log.warning("the server is not asked for %g s: it failed too often", self._rest)
         else:
             log.info("the server answers again")
-
-
-def _succeed() -> None:
-    """Stand for a request that went well."""
-
-
-def _fail() -> None:
-    raise _FailedError

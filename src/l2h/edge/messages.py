@@ -18,11 +18,7 @@ Array = npt.NDArray[Any]
 def read_labels(
     body: bytes, headers: Mapping[str, str], *, rows: int, classes: int, model: str, output: str, id: str
 ) -> tuple[npt.NDArray[np.int64], str | None]:
-    """Return the server's labels for so many inputs, int64 (rows,), and the version of its model.
-
-    Raises:
-        FaultError: the answer cannot be used, with the reason ``bad_answer``.
-    """
+    """Return the server's labels, int64 (rows,), and its model's version; raise where the answer cannot be used."""
     try:
         length = protocol.header_length(headers.get(protocol.LENGTH_HEADER))
         response = protocol.decode_response(body, length)
@@ -53,11 +49,7 @@ def _labels(scores: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
 
 
 def tensor_names(metadata: Any, options: EdgeOptions, manifest: Manifest) -> tuple[str, str]:
-    """Return the names of the model's input and output, where the server's metadata fits the bundle.
-
-    Raises:
-        EdgeError: it does not fit; the message says what differs.
-    """
+    """Return the names of the model's input and output; raise where the server's metadata does not fit the bundle."""
     model, shape, classes = options.model, manifest.input.shape, manifest.classes
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         raise EdgeError("it gives no metadata of a model: is it a server of the Open Inference Protocol?")

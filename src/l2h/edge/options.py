@@ -95,10 +95,7 @@ def check_whole(name: str, value: Any, *, least: int) -> None:
 def read_key(path: str | Path | None = None) -> str | None:
     """Return the key in a file, or else in the environment's ``L2H_KEY``; None where there is neither.
 
-    Warns of a file that others may read.
-
-    Raises:
-        EdgeSettingsError: the file cannot be read, or holds no key; the message does not show what it holds.
+    Warns of a file that others may read. No message shows what the file holds.
     """
     if path is None:
         key = os.environ.get(_KEY_VARIABLE)

@@ -78,12 +78,9 @@ class ConnectionPool:
         self, method: str, path: str, *, most: int, body: bytes | None = None,
         headers: Mapping[str, str] | None = None, attempt: Attempt | None = None,
     ) -> tuple[httpx.Headers, bytes]:  # fmt: skip
-        """Send a request and return the headers and body of its answer, which has the status 200.
+        """Send a request and return the headers and body of its answer, of the status 200 and at most so many bytes.
 
-        ``attempt`` notes how far the request got. An answer has at most so many bytes.
-
-        Raises:
-            FaultError: no such answer came.
+        ``attempt`` notes how far the request got. A :class:`FaultError` says why no such answer came.
         """
         attempt = attempt or Attempt()
         attempt.begin()

@@ -53,12 +53,7 @@ def measure(
     deadline: float = 1.0,
     verify_tls: bool | str | Path = True,
 ) -> EdgeTiming:
-    """Time so many local answers to inputs in turn, and the server's where one is given.
-
-    Raises:
-        SettingsError: fewer than one repeat.
-        BundleError: no input is answered locally at the bundle's prices, so there is nothing to time.
-    """
+    """Time so many local answers to inputs in turn, and the server's where one is given."""
     if repeats < 1:
         raise SettingsError(f"repeats={repeats}: at least 1")
     X = bundle.check(X)
@@ -83,14 +78,11 @@ def measure(
                 local.append(end - between)
     remote, answered = None, 0
     if server is not None:
-        with EdgeClient(bundle, server, key=key, costs=_free(bundle), deadline=deadline, verify_tls=verify_tls) as edge:
+        # At these prices everything is sent, where the rejector answers for every price.
+        free = Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
+        with EdgeClient(bundle, server, key=key, costs=free, deadline=deadline, verify_tls=verify_tls) as edge:
             remote, answered = _remote(edge, X, repeats)
     return EdgeTiming(repeats, _percentiles(model), _percentiles(local), remote, answered)
-
-
-def _free(bundle: DeviceBundle) -> Costs:
-    """Return prices at which everything is sent, where the rejector answers for every price; else the bundle's."""
-    return Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
 
 
 def _remote(edge: EdgeClient, X: Array, repeats: int) -> tuple[dict[str, float], int]:

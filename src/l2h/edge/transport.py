@@ -107,11 +107,7 @@ class Transport:
         return Reply(fault.reason, None, self._verdict(fault, attempt))
 
     async def check(self, until: float) -> None:
-        """See that the server is ready and its model is the bundle's.
-
-        Raises:
-            EdgeError: it is not; the message says what differs.
-        """
+        """See that the server is ready and its model is the bundle's; an :class:`EdgeError` says what differs."""
         server = self._options.server
         try:
             with RequestScope(until).open() as scope:
@@ -153,7 +149,9 @@ class Transport:
         id = uuid4().hex
         async with self._in_flight:
             source, output = await self._tensor_names(attempt)
-            body, headers = await self._encode(X, source, output, id)
+            tensors, binary = [protocol.Tensor(source, X)], self._options.binary
+            encode = partial(protocol.encode_request, tensors, binary=binary, id=id, outputs=[output])
+            body, headers = encode() if binary or X.size < _LARGE else await asyncio.to_thread(encode)
             headers |= {"Idempotency-Key": id, "X-Request-Id": id}
             left, stale, sent = self._options.retries, self._options.connections, 0
             while True:
@@ -191,11 +189,6 @@ class Transport:
         label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
         self._recorder.replied(time.monotonic() - begun, version, replied.get("L2H-Charged"))
         return label
-
-    async def _encode(self, X: Array, source: str, output: str, id: str) -> tuple[bytes, dict[str, str]]:
-        tensors = [protocol.Tensor(source, X)]
-        encode = partial(protocol.encode_request, tensors, binary=self._options.binary, id=id, outputs=[output])
-        return encode() if self._options.binary or X.size < _LARGE else await asyncio.to_thread(encode)
 
     async def _tensor_names(self, attempt: Attempt) -> tuple[str, str]:
         """Return the names of input and output, from the server's metadata where the options leave one open."""

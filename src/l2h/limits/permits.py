@@ -42,18 +42,14 @@ class PermitWindow:
         self._move(now if self.by_time else self.position + 1)
 
     def end_request(self, wanted: bool) -> bool:
-        """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given.
-
-        Raises:
-            StoreUnavailableError: nothing could be recorded, and no permit was given.
-        """
+        """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given."""
         granted = wanted and not self.full
         if granted:
             self._at.append(self.position)
         return granted
 
     def refresh(self, now: float) -> None:
-        """Bring the window up to date without a request; raises as :meth:`end_request`."""
+        """Bring the window up to date without a request."""
         if self.by_time:
             self._move(now)
 
