@@ -7,6 +7,7 @@ a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 
 from l2h.bundle.halves import DeviceBundle, ServerBundle
 from l2h.bundle.manifest import (
+    BundleError,
     CalibrationPart,
     ClientPart,
     FilePart,
@@ -16,7 +17,6 @@ from l2h.bundle.manifest import (
     ServerPart,
     verify,
 )
-from l2h.bundle.reading import BundleError
 
 __all__ = [
     "BundleError",

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.manifest import read_file, read_side
-from l2h.bundle.reading import BundleError
+from l2h.bundle.manifest import BundleError, read_file, read_side
 from l2h.bundle.sessions import (
     CHUNK,
     Array,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from sys import float_info
+from typing import Annotated, Any, NoReturn, TypeVar
 
-from msgspec import Meta
+from msgspec import Meta, ValidationError, convert
 
-from l2h.bundle.reading import BundleError, Finite, Text, Whole, one_of, read_part
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
-from l2h.errors import CostError, SettingsError, shown
+from l2h.errors import CostError, L2HError, SettingsError, shown
 from l2h.files import write_atomically
 
 SCHEMA = 1
@@ -25,8 +25,20 @@ SIDES = ("device", "server")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LARGEST = 16 * 2**20
 _BLANK = "0" * 64
+_T = TypeVar("_T")
+_Text = Annotated[str, Meta(min_length=1)]
+_Whole = Annotated[int, Meta(ge=0)]
+_Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 _Name = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
-_Pair = tuple[Finite, Finite]
+_Pair = tuple[_Finite, _Finite]
+
+
+class BundleError(L2HError, ValueError):
+    """A bundle that is missing, damaged, of a newer version or lacks a part; or inputs that do not fit it."""
+
+
+def _one_of(*known: str) -> Meta:
+    return Meta(pattern=rf"^({'|'.join(known)})\Z")
 
 
 @dataclass(frozen=True)
@@ -34,22 +46,22 @@ class InputPart:
     """One sample: its shape, and ``uint8`` or ``float32``."""
 
     shape: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
-    dtype: Annotated[str, one_of("uint8", "float32")]
+    dtype: Annotated[str, _one_of("uint8", "float32")]
 
 
 @dataclass(frozen=True)
 class ClientPart:
     """The client."""
 
-    file: Text | None  # its ONNX file; None where it could not be exported and must be given
-    kind: Text  # what it was, for people
-    input: Text | None  # name of the file's input
+    file: _Text | None  # its ONNX file; None where it could not be exported and must be given
+    kind: _Text  # what it was, for people
+    input: _Text | None  # name of the file's input
     # What the input gets: the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); or one "flat"
     # float32 row per sample, unscaled.
-    feed: Annotated[str, one_of("as_is", "unit_range", "flat")]
-    output: Text | None  # name of the output with its answers
-    gives: Annotated[str, one_of("log_probability", "probability", "logits", "label")]  # what the answers are
-    features: Text | None  # name of the output with its last features, which the rejector reads; None without
+    feed: Annotated[str, _one_of("as_is", "unit_range", "flat")]
+    output: _Text | None  # name of the output with its answers
+    gives: Annotated[str, _one_of("log_probability", "probability", "logits", "label")]  # what the answers are
+    features: _Text | None  # name of the output with its last features, which the rejector reads; None without
 
 
 @dataclass(frozen=True)
@@ -60,8 +72,8 @@ class RejectorPart:
     well; where not, and ``uses_client``, it takes that and the client's ``embedding``.
     """
 
-    file: Text
-    kind: Annotated[str, one_of("attached", "separate", "given")]
+    file: _Text
+    kind: Annotated[str, _one_of("attached", "separate", "given")]
     fused: bool  # whether the client is inside, and runs once for both
     int8: bool  # whether it was quantised
     uses_client: bool  # whether it reads the client's outputs
@@ -75,7 +87,7 @@ class RejectorPart:
 class CalibrationPart:
     """The rejectors' scores on held-out samples: ``scores`` (R, n, 2) in an ``.npz``."""
 
-    file: Text
+    file: _Text
     n: Annotated[int, Meta(ge=1)]
 
 
@@ -83,9 +95,9 @@ class CalibrationPart:
 class ServerPart:
     """The server's file, None where it could not be exported; names of its input and its output (n, K)."""
 
-    file: Text | None
-    input: Text
-    output: Text
+    file: _Text | None
+    input: _Text
+    output: _Text
 
 
 @dataclass(frozen=True)
@@ -93,8 +105,8 @@ class FilePart:
     """A file of the bundle, and the side that needs it: ``device`` or ``server``."""
 
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    bytes: Whole
-    side: Annotated[str, one_of(*SIDES)]
+    bytes: _Whole
+    side: Annotated[str, _one_of(*SIDES)]
 
 
 @dataclass(frozen=True)
@@ -103,11 +115,11 @@ class Manifest:
 
     name: _Name  # of the model, on the wire too
     version: _Name  # 12 hexadecimal digits over the files' hashes and the calibration: the same for the same content
-    created: Text  # when, in ISO form
-    l2h: Text  # the version that wrote it
+    created: _Text  # when, in ISO form
+    l2h: _Text  # the version that wrote it
     input: InputPart
     classes: Annotated[tuple[str, ...], Meta(min_length=2)]  # names in the order of the labels
-    preprocessing: Text  # "inside": the files take raw samples, and scaling is part of them
+    preprocessing: _Text  # "inside": the files take raw samples, and scaling is part of them
     client: ClientPart
     rejector: RejectorPart
     calibration: CalibrationPart | None  # held-out scores, for bounds on asking; None without
@@ -115,15 +127,11 @@ class Manifest:
     server: ServerPart
     files: Mapping[str, FilePart]  # by name
     # Largest difference of each exported file from the original, in units of its largest output.
-    agreement: Mapping[str, Finite] = field(default_factory=dict)
+    agreement: Mapping[str, _Finite] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
-        """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files.
-
-        Raises:
-            BundleError: there is none, it is damaged, or a newer version wrote it.
-        """
+        """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files."""
         path = Path(folder) / MANIFEST
         try:
             if path.stat().st_size > _LARGEST:
@@ -203,23 +211,43 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
     return data
 
 
+def _read(values: Any, kind: type[_T], where: str) -> _T:
+    """Return values that somebody else wrote as a dataclass or another type, whose annotations say what is accepted.
+
+    A value that is missing, of another type, out of its range or unknown is refused; the message names it and
+    ``where`` it stands, such as ``manifest.json, client``.
+    """
+    try:
+        part = convert(values, kind)
+    except (ValidationError, UnicodeEncodeError) as error:  # the latter for half a surrogate pair
+        text, _, place = str(error).partition(" - at ")
+        key = re.match(r"`\$\.(\w+)", place)
+        found = f"found {shown(values)}" if key is None else f"{key[1]!r} is {shown(values[key[1]])}"
+        raise BundleError(f"{where} is damaged: {found}, {text[0].lower()}{text[1:]}") from error
+    known = {field.name for field in fields(kind)} if is_dataclass(kind) else values
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise BundleError(f"{where} is damaged: unknown key {shown(unknown[0])}")
+    return part
+
+
 @dataclass(frozen=True)
 class _Header:
     schema: Annotated[int, Meta(ge=1)]
-    digest: Text = _BLANK
+    digest: _Text = _BLANK
 
 
 @dataclass(frozen=True)
 class _SpecPart:
-    loss: Text
+    loss: _Text
     costs: Costs | None
-    seed: Whole = 0
+    seed: _Whole = 0
     sync: int | str = 1
 
 
 def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     head = {key: values[key] for key in ("schema", "digest") if key in values} if isinstance(values, dict) else values
-    header = read_part(head, _Header, where)
+    header = _read(head, _Header, where)
     if header.schema > SCHEMA:
         raise BundleError(
             f"{where} was written by a newer version of l2h (schema {header.schema}, this one reads up to {SCHEMA}): "
@@ -233,7 +261,7 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     for key, read in _READERS.items():
         if key in parts:
             parts[key] = read(parts[key], f"{where}, {key}")
-    manifest = read_part(parts, Manifest, where)
+    manifest = _read(parts, Manifest, where)
     used = [(manifest.client.file, "device"), (manifest.rejector.file, "device"), (manifest.server.file, "server")]
     if manifest.calibration is not None:
         used.append((manifest.calibration.file, "device"))
@@ -244,7 +272,7 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
 
 
 def _client(values: Any, where: str) -> ClientPart:
-    part = read_part(values, ClientPart, where)
+    part = _read(values, ClientPart, where)
     for name, value in (("input", part.input), ("output", part.output)):
         if part.file is not None and value is None:
             raise BundleError(f"{where} is damaged: {name!r} is None, expected a name: the client has a file")
@@ -254,7 +282,7 @@ def _client(values: Any, where: str) -> ClientPart:
 def _rejector(values: Any, where: str) -> RejectorPart:
     if isinstance(values, dict) and isinstance(values.get("specs"), list):
         values = {**values, "specs": [_spec(spec, f"{where}, specs") for spec in values["specs"]]}
-    part = read_part(values, RejectorPart, where)
+    part = _read(values, RejectorPart, where)
     if len(part.platt) != len(part.specs):
         raise BundleError(
             f"{where} is damaged: 'platt' is {shown(values['platt'])}, expected one for each of {len(part.specs)} specs"
@@ -265,7 +293,7 @@ def _rejector(values: Any, where: str) -> RejectorPart:
 def _spec(values: Any, where: str) -> RejectorSpec:
     if isinstance(values, dict) and values.get("costs") is not None:
         values = {**values, "costs": _costs(values["costs"], f"{where}, costs")}
-    part = read_part(values, _SpecPart, where)
+    part = _read(values, _SpecPart, where)
     try:
         return RejectorSpec(part.loss, part.costs, part.seed, part.sync)
     except SettingsError as error:
@@ -274,29 +302,29 @@ def _spec(values: Any, where: str) -> RejectorSpec:
 
 def _costs(values: Any, where: str) -> Costs:
     try:
-        return Costs.from_dict(read_part(values, dict[str, Finite], where))
+        return Costs.from_dict(_read(values, dict[str, _Finite], where))
     except (CostError, KeyError) as error:
         raise BundleError(f"{where} is damaged: found {shown(values)}, expected costs ({error})") from error
 
 
 def _files(values: Any, where: str) -> dict[str, FilePart]:
-    parts = read_part(values, dict[str, Any], where)
+    parts = _read(values, dict[str, Any], where)
     for name in parts:
         if not NAME.fullmatch(name):
             raise BundleError(
                 f"{where} is refused: {shown(name)} is no plain name of a file: a bundle's files lie in its own folder"
             )
-    return {name: read_part(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
+    return {name: _read(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "files": _files,
-    "input": lambda values, where: read_part(values, InputPart, where),
+    "input": lambda values, where: _read(values, InputPart, where),
     "client": _client,
     "rejector": _rejector,
-    "calibration": lambda values, where: None if values is None else read_part(values, CalibrationPart, where),
+    "calibration": lambda values, where: None if values is None else _read(values, CalibrationPart, where),
     "costs": _costs,
-    "server": lambda values, where: read_part(values, ServerPart, where),
+    "server": lambda values, where: _read(values, ServerPart, where),
 }
 
 

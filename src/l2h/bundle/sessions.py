@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.manifest import ClientPart, InputPart, Manifest
-from l2h.bundle.reading import BundleError
+from l2h.bundle.manifest import BundleError, ClientPart, InputPart, Manifest
 from l2h.classifiers import all_finite, as_client, prepare_inputs, read_output, to_array
 from l2h.errors import ClientError
 

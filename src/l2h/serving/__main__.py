@@ -4,12 +4,11 @@ import sys
 
 from l2h.errors import L2HError
 from l2h.serving.process.config import ServingConfig
+from l2h.serving.process.supervisor import Supervisor
 
 
 def main(arguments: list[str]) -> int:
     """Serve; gives the exit status."""
-    from l2h.serving.process.supervisor import Supervisor
-
     try:
         return Supervisor(ServingConfig.from_json(arguments[0])).run()
     except L2HError as error:

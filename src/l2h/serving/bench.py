@@ -66,8 +66,11 @@ def measure_running(
     address: str, model: str | None, *, inputs: int, key: str | None, ca_file: Path | None, **load: Any
 ) -> Results:
     """Measure a running server with so many inputs per request."""
-    context = _trusting(ca_file)
-    name, shape, dtype = describe(address, model, key, context)
+    try:
+        context = None if ca_file is None else ssl.create_default_context(cafile=str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"--ca-file {ca_file}: {error.strerror or error}") from error
+    name, shape, dtype = _describe(address, model, key, context)
     return _measure_both(address, name, random_inputs(shape, dtype, inputs), key=key, context=context, **load)
 
 
@@ -84,15 +87,6 @@ def measure_bundle(
 def _measure_both(address: str, name: str, X: Any, **options: Any) -> Results:
     kinds = {"JSON": False, "binary": True}
     return {kind: asdict(measure_load(address, name, X, binary=kinds[kind], **options)) for kind in kinds}
-
-
-def _trusting(ca_file: Path | None) -> ssl.SSLContext | None:
-    if ca_file is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=str(ca_file))
-    except (OSError, ssl.SSLError) as error:
-        raise SettingsError(f"--ca-file {ca_file}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -146,7 +140,7 @@ def raw_throughput(model: ServerBundle, *, seconds: float) -> dict[str, Any]:
     return best
 
 
-def describe(
+def _describe(
     address: str, model: str | None, key: str | None, context: ssl.SSLContext | None
 ) -> tuple[str, tuple[int, ...], str]:
     """Return name, input shape and type of a model at a running server; without a name, of its only model."""

@@ -50,7 +50,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._trailers > _HEAD:
             self.transport.abort()
         elif self._head is not None:
-            self._wait_for_head(len(data))
+            self._head += len(data)
+            if self._head > _HEAD:
+                self._refuse_head()
+            else:
+                self._start_timer("head", self.idle_timeout, self.transport.close)
         elif not self._unanswered:
             # Blank lines, or a body answered before its end, read on so that the peer gets to read the answer.
             left = self._discard_until - self.loop.time()
@@ -118,13 +122,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._size += size
         if self._size > _HEAD:
             raise ValueError("too many headers")
-
-    def _wait_for_head(self, size: int) -> None:
-        self._head = (self._head or 0) + size
-        if self._head > _HEAD:
-            self._refuse_head()
-        else:
-            self._start_timer("head", self.idle_timeout, self.transport.close)
 
     def _refuse_head(self) -> None:
         self._refuse(431, f"the headers are larger than {_HEAD} bytes")

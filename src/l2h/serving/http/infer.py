@@ -54,7 +54,9 @@ async def _compute(
     headers = exchange.headers
     key = authenticate(service.accounts.keys, headers.get(b"authorization"))
     exchange.noted["key"] = key.id
-    idempotency_key = _idempotency_key(headers.get(b"idempotency-key"))
+    idempotency_key = clean_id(headers.get(b"idempotency-key"))
+    if idempotency_key is None and b"idempotency-key" in headers:
+        raise malformed("Idempotency-Key: 1 to 128 printable ASCII characters")
     _admit(service, key)
     left = 0.0 if key.quota is None else service.charging.used_up(key)
     if left and not (idempotency_key and await service.accounts.was_charged(key, idempotency_key)):
@@ -129,12 +131,3 @@ def _not_charged(charge: Charge, result: ChargeResult) -> RefusalError:
 def _store_down() -> RefusalError:
     sentence = "the ledger cannot be written: nothing was charged, try again later"
     return RefusalError(503, sentence, "ledger", 1.0)
-
-
-def _idempotency_key(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    clean = clean_id(value)
-    if clean is None:
-        raise malformed("Idempotency-Key: 1 to 128 printable ASCII characters")
-    return clean

@@ -8,8 +8,10 @@ from l2h.serving.model.model import INPUT, OUTPUT, ServedModel
 
 Schema = dict[str, Any]
 
-_TEXT, _OBJECT = {"type": "string"}, {"type": "object"}
+_TEXT, _OBJECT, _TRUE = {"type": "string"}, {"type": "object"}, {"const": True}
 _ID = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
+_REQUEST_ID = {"description": "Of the request.", "required": True, "schema": _ID}
+_RETRY_AFTER = {"description": "Seconds.", "required": True, "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}}
 _ERRORS = {
     400: "The request does not fit the protocol or the model; the sentence says why.",
     401: "No key, or none of this server's.",
@@ -24,21 +26,14 @@ _ERRORS = {
     500: "The model failed; nothing was charged.",
     503: "Busy, stopping, or the ledger cannot be written; nothing was charged.",
 }
-_LIMITED = (429, 503)
 
 
 def document(model: ServedModel, max_body: int, keys: bool) -> Schema:
-    """Return the description.
-
-    Args:
-        model: in use.
-        max_body: bytes of a request's body.
-        keys: whether requests need one.
-    """
+    """Return the description; ``max_body`` is in bytes, ``keys`` says whether requests need one."""
     paths: Schema = {
         "/v2": {"get": _operation("The server.", _ref("Server"))},
-        "/v2/health/live": {"get": _operation("Whether the server runs.", _flag("live"))},
-        "/v2/health/ready": {"get": _operation("Whether it can answer requests.", _flag("ready"), 503)},
+        "/v2/health/live": {"get": _operation("Whether the server runs.", _object({"live": _TRUE}))},
+        "/v2/health/ready": {"get": _operation("Whether it can answer requests.", _object({"ready": _TRUE}), 503)},
         "/v2/repository/index": {"post": _operation("The models.", _array(_ref("Entry")))},
         "/metrics": {"get": _metrics(keys)},
         "/openapi.json": {"get": _operation("This description.", _OBJECT)},
@@ -46,13 +41,13 @@ def document(model: ServedModel, max_body: int, keys: bool) -> Schema:
     for version in (False, True):
         base = "/v2/models/{name}" + ("/versions/{version}" if version else "")
         where = [_path("name", model.name)] + ([_path("version", model.version)] if version else [])
-        takes = _operation("What the model takes and gives.", _ref("Model"), 404)
-        ready = _operation("Whether the model can answer.", _ref("ModelReady"), 404, 503)
-        config = _operation("The model's settings, in Triton's words.", _OBJECT, 404)
-        paths[base] = {"parameters": where, "get": takes}
-        paths[f"{base}/ready"] = {"parameters": where, "get": ready}
-        paths[f"{base}/config"] = {"parameters": where, "get": config}
-        paths[f"{base}/infer"] = {"parameters": where, "post": _infer(max_body, keys)}
+        actions = {
+            "": {"get": _operation("What the model takes and gives.", _ref("Model"), 404)},
+            "/ready": {"get": _operation("Whether the model can answer.", _ref("ModelReady"), 404, 503)},
+            "/config": {"get": _operation("The model's settings, in Triton's words.", _OBJECT, 404)},
+            "/infer": {"post": _infer(max_body, keys)},
+        }
+        paths |= {base + end: {"parameters": where, **action} for end, action in actions.items()}
     for path in paths.values():
         for method, operation in path.items():
             if method != "parameters":
@@ -134,7 +129,7 @@ def _schemas(model: ServedModel) -> Schema:
         "Entry": _object(
             {"name": _TEXT, "version": _TEXT, "state": {"enum": ["READY", "UNAVAILABLE"]}, "reason": _TEXT}
         ),
-        "ModelReady": _object({"name": {"const": model.name}, "ready": {"const": True}}),
+        "ModelReady": _object({"name": {"const": model.name}, "ready": _TRUE}),
         "Model": _object(
             {
                 "name": {"const": model.name},
@@ -183,10 +178,6 @@ def _options(name: str) -> Schema:
     return {"type": "object", "properties": {name: {"type": "boolean"}}}
 
 
-def _flag(name: str) -> Schema:
-    return _object({name: {"const": True}})
-
-
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -196,21 +187,14 @@ def _security(keys: bool) -> Schema:
 
 
 def _responses(description: str, content: Schema, *errors: int) -> Schema:
-    good = {"description": description, "headers": _headers(200), "content": content}
+    good = {"description": description, "headers": {"X-Request-Id": _REQUEST_ID}, "content": content}
     return {"200": good, **{str(code): _error(code) for code in errors}}
 
 
-def _headers(status: int) -> Schema:
-    headers: Schema = {"X-Request-Id": {"description": "Of the request.", "required": True, "schema": _ID}}
-    if status in _LIMITED:
-        whole = {"type": "string", "pattern": "^[1-9][0-9]*$"}
-        headers["Retry-After"] = {"description": "Seconds.", "required": True, "schema": whole}
-    return headers
-
-
 def _error(code: int) -> Schema:
+    limited = {"Retry-After": _RETRY_AFTER} if code in (429, 503) else {}
     content = {"application/json": {"schema": _ref("Error")}}
-    return {"description": _ERRORS[code], "headers": _headers(code), "content": content}
+    return {"description": _ERRORS[code], "headers": {"X-Request-Id": _REQUEST_ID, **limited}, "content": content}
 
 
 def _path(name: str, value: str) -> Schema:

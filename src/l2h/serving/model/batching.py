@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -28,6 +29,10 @@ _NEW = 0.2
 _SEVERAL = 1.5
 #: After so many delays without a request the next one runs at once.
 _REST = 10
+_not_finite = partial(
+    malformed, "the model has no finite scores for these inputs: their values are beyond what it was made for"
+)
+_model_failed = partial(RefusalError, 500, "the model failed on this request; nothing was charged", "failed")
 
 
 @dataclass(slots=True, eq=False)
@@ -199,11 +204,3 @@ class Batcher:
         model.timing.observe(len(x), seconds)
         self._called(len(x), seconds)
         return scores
-
-
-def _not_finite() -> RefusalError:
-    return malformed("the model has no finite scores for these inputs: their values are beyond what it was made for")
-
-
-def _model_failed() -> RefusalError:
-    return RefusalError(500, "the model failed on this request; nothing was charged", "failed")

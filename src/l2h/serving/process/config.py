@@ -21,11 +21,7 @@ def _between(least: float, most: float, default: float) -> Any:
 
 @dataclass(frozen=True)
 class ServingConfig:
-    """The settings of ``l2h serve``, under the names of its options; times in seconds, sizes in bytes.
-
-    Raises:
-        SettingsError: a value out of its range, or an open server for the world.
-    """
+    """The settings of ``l2h serve``, under the names of its options; times in seconds, sizes in bytes."""
 
     bundle: str
     host: str = "127.0.0.1"

@@ -29,7 +29,7 @@ class Metrics:
         # Registered nowhere: :meth:`text` reads the files of all workers.
         counter = partial(Counter, registry=None)
         histogram = partial(Histogram, registry=None)
-        total = partial(Gauge, registry=None, multiprocess_mode="livesum")
+        gauge = partial(Gauge, registry=None, multiprocess_mode="livesum")
         self.requests = counter("l2h_requests", "Requests to infer, by status.", ["status"])
         self.refused = counter("l2h_refused", "Requests refused, by reason.", ["reason"])
         self.inputs = counter("l2h_inputs", "Inputs answered.")
@@ -39,13 +39,11 @@ class Metrics:
         self.batch_seconds = histogram("l2h_batch_seconds", "A model call.", buckets=_SECONDS)
         self.commit_seconds = histogram("l2h_ledger_seconds", "A transaction.", buckets=_SECONDS)
         self.commit_rows = counter("l2h_ledger_charges", "Charges tried in transactions.")
-        self.waiting = total("l2h_queue_inputs", "Inputs that wait.")
-        self.in_flight = total("l2h_in_flight", "Requests at hand.")
-        self.connections = total("l2h_connections", "Open connections.")
-        self.ledger_up = Gauge(
-            "l2h_ledger_up", "1 where the ledger can be written.", registry=None, multiprocess_mode="livemin"
-        )
-        self.model = total("l2h_model_info", "Workers that serve a version.", ["name", "version"])
+        self.waiting = gauge("l2h_queue_inputs", "Inputs that wait.")
+        self.in_flight = gauge("l2h_in_flight", "Requests at hand.")
+        self.connections = gauge("l2h_connections", "Open connections.")
+        self.ledger_up = gauge("l2h_ledger_up", "1 where the ledger can be written.", multiprocess_mode="livemin")
+        self.model = gauge("l2h_model_info", "Workers that serve a version.", ["name", "version"])
         self.reloads = counter("l2h_reloads", "Bundles taken over or refused.", ["result"])
         self._ok = self.requests.labels("200")
         self._seconds: list[float] = []

@@ -1,10 +1,12 @@
 """The process that ``l2h serve`` is: it binds the port, prepares the accounts, and keeps the workers alive."""
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -18,7 +20,6 @@ from l2h.bundle import verify
 from l2h.serving.accounts import open_keys, prepare_accounts
 from l2h.serving.errors import ServingError
 from l2h.serving.process.config import ServingConfig, is_loopback
-from l2h.serving.process.listeners import bind, check_tls, url
 from l2h.serving.process.logs import log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER, forget_worker, make_folder
 from l2h.serving.process.worker import READY
@@ -59,20 +60,16 @@ class Supervisor:
         self._deadline: asyncio.Timeout | None = None
 
     def run(self) -> int:
-        """Serve; return the exit status.
-
-        Raises:
-            L2HError: the server cannot start, or its workers do not stay alive.
-        """
+        """Serve; return the exit status. An L2HError where it cannot start, or its workers do not stay alive."""
         config = self.config
         log_as_json(config.log_level)
         keys = _describe_keys(config)
         manifest = verify(Path(config.bundle), "server")
-        check_tls(config.tls_cert, config.tls_key)
-        self._workers = [_Worker(sock) for sock in bind(config.host, config.port, config.workers)]
+        _check_tls(config.tls_cert, config.tls_key)
+        self._workers = [_Worker(sock) for sock in _bind(config.host, config.port, config.workers)]
         self._inherited = prepare_accounts(config.ledger)
         self._metrics, self._metrics_lock = make_folder()
-        where = url(self._workers[0].socket, config.tls_cert is not None)
+        where = _url(self._workers[0].socket, config.tls_cert is not None)
         self._line = (
             f"serving {manifest.name} {manifest.version} at {where}, "
             f"{config.workers} worker{'s' * (config.workers > 1)} of {config.model_threads} "
@@ -97,8 +94,8 @@ class Supervisor:
             async with asyncio.timeout(self.config.drain + _MARGIN) as self._deadline:
                 await workers
         except TimeoutError:
-            alive = [worker for worker in self._workers if worker.process is not None]
-            log_event("error", "drain_overrun", workers=len(alive))
+            alive = sum(worker.process is not None for worker in self._workers)
+            log_event("error", "drain_overrun", workers=alive)
             return 1
         finally:
             watch.cancel()
@@ -111,11 +108,7 @@ class Supervisor:
         return 0
 
     async def _keep(self, worker: _Worker) -> None:
-        """Run a worker, and start it again whenever it dies, until the server is stopped.
-
-        Raises:
-            ServingError: it cannot be started.
-        """
+        """Run a worker, and start it again whenever it dies, until the server is stopped."""
         failures = deaths = 0
         while not self._stopping.is_set():
             started = time.monotonic()
@@ -217,3 +210,59 @@ def _describe_keys(config: ServingConfig) -> str:
         what = "everybody can read or write the key file: chmod 600 it"
         log_event("warning", "key_file_open", file=str(path), warning=what)
     return f"keys {path} ({count} in use)"
+
+
+def _bind(host: str, port: int, count: int) -> list[socket.socket]:
+    """Return sockets bound to the port, not yet listening, one per worker; the kernel shares connections among them.
+
+    At first one is bound alone, so that somebody else's port is noticed even if its owner shares it.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ServingError(f"--host {host}: {error.strerror or error}") from error
+    sockets: list[socket.socket] = []
+    try:
+        with socket.socket(family, kind, protocol) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(address)
+            address = alone.getsockname()
+            if count == 1:
+                sockets.append(alone.dup())
+                return sockets
+        for _ in range(count):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sock.bind(address)
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ServingError(f"port {port} of {host} is in use: stop what uses it, or give another --port") from error
+        raise ServingError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
+    return sockets
+
+
+def _check_tls(cert: str | None, key: str | None) -> None:
+    if cert is None or key is None:
+        return
+
+    def ask() -> str:
+        raise ServingError(f"--tls-key {key} is protected by a passphrase: give one without (openssl pkey -in ...)")
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=ask)
+    except (ssl.SSLError, OSError) as error:
+        why = error.strerror or str(error)
+        raise ServingError(
+            f"--tls-cert {cert} and --tls-key {key} are no certificate and its key, in PEM: {why}"
+        ) from error
+
+
+def _url(sock: socket.socket, tls: bool) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"

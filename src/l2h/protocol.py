@@ -1,7 +1,7 @@
-"""Writing and reading messages of the Open Inference Protocol as JSON, with tensors in it or as bytes behind it.
+"""The wire: the Open Inference Protocol (V2) over HTTP, JSON and its binary tensor extension.
 
-The device and the server share this module, so that they cannot disagree. Nothing trusts what it reads: whatever
-is not a well-formed message within the limits is refused with a :class:`WireError` that says why.
+The device and the server share this module, so that they cannot disagree. Nothing trusts what it reads: whatever is not
+a well-formed message within the limits is refused with a :class:`WireError` that says why.
 """
 
 import json
@@ -9,30 +9,80 @@ import math
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from l2h.errors import shown
-from l2h.protocol.messages import (
-    BINARY,
-    JSON,
-    LENGTH_HEADER,
-    Array,
-    MessageLimits,
-    Request,
-    Response,
-    Tensor,
-    WireError,
-    datatype,
-    numpy_type,
-)
+from l2h.errors import L2HError, shown
 
 _fast_loads: Callable[[memoryview], Any] | None
 try:  # ten times as fast on numbers; a server has it, a device need not
     from orjson import loads as _fast_loads
 except ImportError:
     _fast_loads = None
+
+#: How many bytes of a body with binary tensors are its JSON part.
+LENGTH_HEADER = "Inference-Header-Content-Length"
+BINARY, JSON = "application/octet-stream", "application/json"
+Array = npt.NDArray[Any]
+
+_TYPES = {
+    "BOOL": np.dtype(np.bool_),
+    **{f"UINT{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    **{f"INT{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"FP{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
+}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
+DATATYPES = tuple(_TYPES)
+
+
+class WireError(L2HError, ValueError):
+    """Raised for bytes that are no message of the protocol, or one beyond the limits."""
+
+
+@dataclass(frozen=True)
+class MessageLimits:
+    """The largest message that is read."""
+
+    tensors: int = 16  # per message
+    elements: int = 16_000_000  # per tensor
+    axes: int = 8  # per tensor
+    json_bytes: int = 64 * 2**20  # length of the JSON part
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named array."""
+
+    name: str  # of the model's input or output
+    data: Array  # its type gives the protocol's datatype
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to infer."""
+
+    inputs: list[Tensor]
+    id: str | None = None  # the caller's, echoed in the answer; None without
+    wanted: tuple[str, ...] = ()  # names of the outputs asked for; empty for all
+    binary_output: Mapping[str, bool] = field(default_factory=dict)  # by output: wanted as a binary tensor?
+    all_binary: bool = False  # the same for every output that is not named there
+
+    def wants_binary(self, name: str) -> bool:
+        """Return whether an output is to be a binary tensor."""
+        return self.binary_output.get(name, self.all_binary)
+
+
+@dataclass(frozen=True)
+class Response:
+    """An answer."""
+
+    outputs: list[Tensor]
+    model: str  # its name
+    version: str | None = None  # the model's; None without
+    id: str | None = None  # of the request; None without
 
 
 def encode_request(
@@ -104,6 +154,22 @@ def header_length(value: str | bytes | None) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= 12):
         raise WireError(f"{LENGTH_HEADER}: {shown(text)} is no number of bytes")
     return int(text)
+
+
+def datatype(dtype: npt.DTypeLike) -> str:
+    """Return the protocol's name of a numpy type; raise a WireError where it has none."""
+    name = _NAMES.get(np.dtype(dtype).newbyteorder("<"))
+    if name is None:
+        raise WireError(f"the protocol has no datatype for {np.dtype(dtype)}; known: {', '.join(DATATYPES)}")
+    return name
+
+
+def numpy_type(name: Any) -> np.dtype[Any]:
+    """Return the numpy type of a protocol's datatype; raise a WireError for an unknown one."""
+    dtype = _TYPES.get(name) if isinstance(name, str) else None
+    if dtype is None:
+        raise WireError(f"unknown datatype {shown(name)}; known: {', '.join(DATATYPES)}")
+    return dtype
 
 
 def _encode(
