@@ -35,7 +35,7 @@ def calibrate(
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
     from l2h.cli.output import print_json, print_pairs
-    from l2h.experiments.calibrating import calibrate_run
+    from l2h.experiments.finished import calibrate_run
     from l2h.limits import RateLimit
 
     bounds = [RateLimit.parse(text) for text in limit or []]

@@ -28,7 +28,7 @@ from l2h.cli.options import (
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
-    from l2h.experiments.compare.seeds import Tell
+    from l2h.experiments.compare.comparing import Tell
 
 
 @dataclass(frozen=True)

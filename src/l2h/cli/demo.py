@@ -25,9 +25,8 @@ def demo(
     from l2h.cli.console import log
     from l2h.cli.output import print_json, print_results
     from l2h.experiments.evaluating import evaluate_plan
-    from l2h.experiments.plan import digits_plan, load_data
+    from l2h.experiments.plan import digits_plan, load_data, train_run
     from l2h.experiments.runs import RunTarget
-    from l2h.experiments.training import train_run
     from l2h.report import write_run_page
 
     plan = digits_plan(seed, (c_1,), (c_e,))

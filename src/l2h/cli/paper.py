@@ -63,8 +63,7 @@ def paper(options: PaperOptions) -> None:
     from l2h.cli.bars import training_progress
     from l2h.cli.console import log
     from l2h.cli.output import print_json
-    from l2h.experiments.paper import EXPERIMENTS
-    from l2h.experiments.paper.repeating import experiment_values, gather_results, make_study
+    from l2h.experiments.paper.repeating import EXPERIMENTS, experiment_values, gather_results, make_study
     from l2h.report import write_drawings, write_experiment, write_overview
 
     experiments, study = make_study(

@@ -219,7 +219,7 @@ def _train(
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
     from l2h.cli.bars import training_progress
     from l2h.cli.console import log
-    from l2h.experiments.training import train_run
+    from l2h.experiments.plan import train_run
 
     if hosts.role not in (None, "server", "client"):
         raise typer.BadParameter(f"{hosts.role!r} is unknown; known: server, client", param_hint="--role")

@@ -31,10 +31,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``metrics.json``."""
         bound = None if self.limit is None else {"limit": str(self.limit), "rule": self.rule}
-        return self.report.as_dict() | {
-            "rejector": {"loss": self.spec.loss, "sync": self.spec.sync},
-            "bound": bound,
-        }
+        return self.report.as_dict() | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}, "bound": bound}
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def evaluate_system(
 def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> Evaluations:
     """Evaluate at every price of the plan, and write the metrics of the first price into the run folder."""
     results = evaluate_system(system, dataset, plan.costs)
-    runs.write_metrics(folder, results[0].as_dict())
+    runs.write_json(folder / runs.METRICS, results[0].as_dict())
     return Evaluations(results, dataset, plan.as_dict(), system.specs, system.require_fitted().history)
 
 
@@ -94,7 +91,7 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
         prices = [None]
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
-        runs.write_metrics(out, results[0].as_dict())
+        runs.write_json(out / runs.METRICS, results[0].as_dict())
     return Evaluations(results, dataset, run.training, run.system.specs)
 
 
@@ -109,7 +106,7 @@ def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[Seed
     for folder, results in zip(folders, by_run, strict=True):
         if [(r.report.costs, r.spec) for r in results] != [(r.report.costs, r.spec) for r in by_run[0]]:
             raise RunError(f"{folder} has other prices or rejectors than {folders[0]}: --c-1 and --c-e set the prices")
-    return [SeedSpread.of([result.as_dict() for result in same]) for same in zip(*by_run, strict=True)]
+    return [_spread([result.as_dict() for result in same]) for same in zip(*by_run, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -120,16 +117,15 @@ class SeedSpread:
     spread: dict[str, Any]  # every figure of ``metrics.json`` with its mean, std and sem
     mean: dict[str, Any]  # ``metrics.json`` of the first seed, with the means of risk, accuracy and reject rate
 
-    @classmethod
-    def of(cls, metrics: Sequence[dict[str, Any]]) -> SeedSpread:
-        """Return the spread of the ``metrics.json`` of several seeds."""
-        spread = spread_of_reports(metrics)
-        means = {
-            "reject_rate": spread["reject_rate"]["mean"],
-            "risk": {name: None if value is None else value["mean"] for name, value in spread["risk"].items()},
-            "accuracy": {name: value["mean"] for name, value in spread["accuracy"].items()},
-        }
-        return cls(len(metrics), spread, metrics[0] | means)
+
+def _spread(metrics: Sequence[dict[str, Any]]) -> SeedSpread:
+    spread = spread_of_reports(metrics)
+    means = {
+        "reject_rate": spread["reject_rate"]["mean"],
+        "risk": {name: None if value is None else value["mean"] for name, value in spread["risk"].items()},
+        "accuracy": {name: value["mean"] for name, value in spread["accuracy"].items()},
+    }
+    return SeedSpread(len(metrics), spread, metrics[0] | means)
 
 
 def require_seeds(folders: Sequence[Path]) -> None:

@@ -1,32 +1,26 @@
-"""A finished run, opened: its system, and what it was trained on and for."""
+"""A finished run, opened: its system, what it was trained on and for, and its calibration."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset
+from l2h.decision import Policy
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.plan import divide, plan_of
+from l2h.experiments.plan import Samples, divide, plan_of
+from l2h.limits import RateLimit, Threshold
 from l2h.system import HelpSystem, load
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run.
-
-    Attributes:
-        folder: the run folder.
-        training: plain values of the plan it was trained by; empty for a system that was saved without one.
-        system: as it was saved.
-    """
+    """A finished run."""
 
     folder: Path
-    training: dict[str, Any]
+    training: dict[str, Any]  # plain values of the plan; empty for a system that was saved without one
     system: HelpSystem
 
     def dataset(self, data: str | None = None, test: str | None = None) -> Dataset:
@@ -45,7 +39,7 @@ class FinishedRun:
             limit=None if data else training["limit"],
         )
 
-    def calibration_samples(self, data: str | None = None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    def calibration_samples(self, data: str | None = None) -> Samples:
         """Return the training part of the data set named here, or the run's own calibration part."""
         dataset = self.dataset(data)
         if data is None:
@@ -71,11 +65,7 @@ class FinishedRun:
 
 
 def open_run(folder: Path, server_run: Path | None = None) -> FinishedRun:
-    """Open a finished run.
-
-    Args:
-        folder: the run folder.
-        server_run: the run of a server that was trained by itself.
+    """Open a finished run; ``server_run`` is that of a server that was trained by itself.
 
     Raises:
         RunError: there is no finished run, or it is damaged.
@@ -89,3 +79,49 @@ def open_run(folder: Path, server_run: Path | None = None) -> FinishedRun:
         if saved.get(part, {}).get("kind") in ("given", "fixed") and Path(str(training.get(part, ""))).suffix
     }
     return FinishedRun(folder, training, load(folder, **files, server_run=server_run))
+
+
+@dataclass(frozen=True)
+class RunCalibration:
+    """What calibrating a run found."""
+
+    samples: int  # how many there were
+    costs: Costs  # the prices at which the rest was measured
+    q1: float  # the reject rate
+    thresholds: dict[str, Threshold]  # on the expected saving, by the bound that each meets
+
+    def as_dict(self) -> dict[str, Any]:
+        thresholds = {bound: threshold.as_dict() for bound, threshold in self.thresholds.items()}
+        return {"samples": self.samples, "costs": self.costs.as_dict(), "q1": self.q1, "thresholds": thresholds}
+
+
+def calibrate_run(
+    folder: Path,
+    bounds: Sequence[RateLimit] = (),
+    *,
+    data: str | None = None,
+    c_e: float | None = None,
+    c_1: float | None = None,
+    server_run: Path | None = None,
+) -> RunCalibration:
+    """Calibrate a run and save it.
+
+    The samples are the training part of ``data``; None: the run's own calibration part. A price that is None is the
+    run's. The bounds are shares of all requests, to find thresholds for.
+
+    Raises:
+        RunError: there is no finished run.
+        LimitError: too few samples for a confidence; the run is left as it was.
+    """
+    run = open_run(folder, server_run)
+    system = run.system
+    X, y = run.calibration_samples(data)
+    system.calibrate(X, y)
+    costs = system.specs[0].costs or run.costs(c_e, c_1)
+    held_out = system.require_fitted().held_out_judgement(0)
+    thresholds = {
+        str(bound): Policy(lambda *_: (0, costs), True, lambda _: held_out, bound).threshold(costs, 0)
+        for bound in bounds
+    }
+    system.save(folder)  # last: a bound that cannot be met leaves the run as it was
+    return RunCalibration(len(y), costs, system.calibrated_rate(costs, which=0), thresholds)

@@ -10,13 +10,10 @@ from l2h.settings import CHOICES, DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER
 
 
 def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str) -> Settings:
-    """Return settings for a server, from plain values and from overrides.
+    """Return settings for a server: a model's name, or a file.
 
-    Args:
-        values: fields of :class:`l2h.Settings`; ``recipe`` must be among them. Stages that are not given get the
-            defaults of the recipe and of the server.
-        overrides: ``name=value``, also ``server.name=value`` and ``rejector.name=value`` for the stages.
-        server: a model's name, or a file.
+    ``values`` are fields of :class:`l2h.Settings`, ``recipe`` among them; stages that are not given get the defaults of
+    the recipe and of the server. ``overrides`` are ``name=value``, for the stages ``server.name`` or ``rejector.name``.
 
     Raises:
         SettingsError: an override that cannot be read, or a value that cannot be used.

@@ -1,5 +1,6 @@
-"""What to train and on what: a plan, its division of the data, its client and its system."""
+"""What to train and on what: a plan, its division of the data, its client and its system, and their training."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,17 +14,21 @@ from l2h.classifiers import Classifier, as_client, unit_range
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
-from l2h.errors import ModelError, SettingsError, UnknownNameError
+from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
+from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.system.preparing import choose_method
-from l2h.training import Context, train_classifier
+from l2h.training import Context, Progress, train_classifier
 from l2h.training.links import parse_link
-from l2h.training.loop import derive, seeded
+from l2h.training.loop import derive, repeatable, seeded
 from l2h.training.targets import CROSSFIT_UP_TO
 
+log = logging.getLogger("l2h")
+#: X and y.
+Samples = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
 STAND_INS = ("tree", *NAMES)
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
@@ -31,46 +36,27 @@ LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="
 
 @dataclass(frozen=True)
 class Plan:
-    """What to train and on what; its plain values are what ``config.json`` holds under ``training``.
+    """What to train and on what; its plain values are what ``config.json`` holds under ``training``."""
 
-    Attributes:
-        data: what :func:`l2h.load_dataset` takes.
-        test: its test part, where it is a file of its own.
-        limit: use only so many rows of each part.
-        client: a file, or a stand-in trained here: ``tree`` or a model's name.
-        client_share: share of the training samples that the stand-in is trained on; below 1 they are its own, and the
-            rest is for the server and the rejector.
-        calibration: share of the training samples kept for calibration alone.
-        server: a model's name, or the file of a fixed server.
-        rejector: ``attached`` or ``separate``; None for what the method uses, without one ``attached``.
-        c_1: inaccuracy costs; the first is the one reported.
-        c_e: prices of a request; the first is the one reported.
-        sync: links over which copies of the server reach the rejector (recipe ``paper``), one rejector each.
-        client_options: of the stand-in.
-        server_options: of the named server.
-        rejector_options: of the rejector.
-        settings: of the training.
-        method: name of the method that trains the rejector; None for the one that loss and rejector spell.
-        method_files: Python files that register methods.
-    """
-
-    data: str
-    test: str | None = None
-    limit: int | None = None
-    client: str = "lenet5"
+    data: str  # what :func:`l2h.load_dataset` takes
+    test: str | None = None  # its test part, where it is a file of its own
+    limit: int | None = None  # use only so many rows of each part
+    client: str = "lenet5"  # a file, or a stand-in trained here: ``tree`` or a model's name
+    # Share of the training samples for the stand-in; below 1 they are its own, the rest is for server and rejector.
     client_share: float = 1.0
-    calibration: float = 0.1
-    server: str = "alexnet"
-    rejector: str | None = None
+    calibration: float = 0.1  # share of the training samples kept for calibration alone
+    server: str = "alexnet"  # a model's name, or the file of a fixed server
+    rejector: str | None = None  # ``attached``, ``separate``; None for what the method uses, else ``attached``
+    # The first price of each is the one reported.
     c_1: tuple[float, ...] = (1.0,)
     c_e: tuple[float, ...] = (0.1,)
-    sync: tuple[str, ...] = ("1",)
+    sync: tuple[str, ...] = ("1",)  # links from the server to the rejector (recipe ``paper``), one rejector each
     client_options: dict[str, Any] = field(default_factory=dict)
     server_options: dict[str, Any] = field(default_factory=dict)
     rejector_options: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
-    method: str | None = None
-    method_files: tuple[str, ...] = ()
+    method: str | None = None  # the one that trains the rejector; None for the one that loss and rejector spell
+    method_files: tuple[str, ...] = ()  # Python files that register methods
 
     def __post_init__(self) -> None:
         cost_grid(self.c_1, self.c_e)
@@ -88,14 +74,12 @@ class Plan:
 
     @property
     def learned(self) -> Learned | None:
-        """The method by its name; None for the one that loss and rejector spell."""
         for file in self.method_files:
             methods.load_file(file)
         return None if self.method is None else methods.find_learned(self.method)
 
     @property
     def costs(self) -> list[Costs]:
-        """Return the grid of prices."""
         return cost_grid(self.c_1, self.c_e)
 
     @property
@@ -116,9 +100,7 @@ class Plan:
         return [spec if spec.costs is None else replace(spec, sync=sync) for spec in specs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        values = asdict(self)
-        return {name: value for name, value in values.items() if value or not name.startswith("method")}
+        return {name: value for name, value in asdict(self).items() if value or not name.startswith("method")}
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:
@@ -131,19 +113,12 @@ def plan_of(training: Mapping[str, Any]) -> Plan:
 
 @dataclass(frozen=True)
 class SampleParts:
-    """The training samples by their use, each as X and y.
+    """The training samples by their use."""
 
-    Attributes:
-        client: for a stand-in client.
-        train: for the server and the rejector.
-        calibration: for nothing else.
-        held_out_rows: rows of ``train`` that the client was not trained on, where that is known.
-    """
-
-    client: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
-    train: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
-    calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
-    held_out_rows: npt.NDArray[np.int64] | None
+    client: Samples  # for a stand-in client
+    train: Samples  # for the server and the rejector
+    calibration: Samples  # for nothing else
+    held_out_rows: npt.NDArray[np.int64] | None  # of ``train``, that the client was not trained on, where that is known
 
 
 def load_data(plan: Plan) -> Dataset:
@@ -195,9 +170,7 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
     if plan.client in NAMES:
         with seeded(context.device, plan.settings.seed, "client"):
             net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, **plan.client_options)
-        settings = LEGACY
-        if plan.settings.recipe == "paper":
-            settings = replace(PAPER_SERVER, epochs=10)
+        settings = replace(PAPER_SERVER, epochs=10) if plan.settings.recipe == "paper" else LEGACY
         plain = replace(context, settings=replace(context.settings, augment="none"))
         train_classifier("client", net, unit_range(X), y, settings, plain)
         return as_client(net)
@@ -219,8 +192,49 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
     )
 
 
+def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
+    """Train the plan's client, server and rejector, calibrate the system, save it and return it.
+
+    Raises:
+        ClientError: a model file of the plan does not exist.
+        RunError: the folder cannot take this run.
+    """
+    for model in (plan.client, plan.server):
+        if Path(model).suffix and not Path(model).is_file():
+            raise ClientError(f"no file at {model}: check the path")
+    target.prepare(plan.as_dict())
+    parts = divide(dataset, plan)
+    log.info(
+        "%s: %d samples for server and rejector, %d for calibration, %d for test, %d classes",
+        dataset.name,
+        len(parts.train[1]),
+        len(parts.calibration[1]),
+        len(dataset.y_test),
+        dataset.num_classes,
+    )
+    context = target.context(plan.settings, progress)
+    with repeatable(plan.settings, context.device):
+        client = make_client(plan, dataset, parts, context)
+    system = make_system(plan, dataset, client)
+    context.history_file = target.folder / HISTORY
+    system.fit(
+        *parts.train,
+        specs=plan.specs,
+        held_out_rows=parts.held_out_rows,
+        run=target.folder,
+        resume=target.resume,
+        context=context,
+    )
+    system.calibrate(*parts.calibration)
+    system.save(target.folder)
+    context.checkpoints.clear()
+    return system
+
+
 def digits_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float, ...] = (0.1,)) -> Plan:
     """Return the demo's plan: a decision tree of old samples as the client, a small convolutional net as the server."""
+    server = StageSettings(epochs=40, batch=64, optimizer="adamw", lr=3e-3, weight_decay=1e-2)
+    rejector = StageSettings(epochs=30, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2)
     return Plan(
         data="digits",
         client="tree",
@@ -231,12 +245,5 @@ def digits_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float
         c_e=c_e,
         server_options={"width": 4},
         rejector_options={"width": 1},
-        settings=Settings(
-            seed=seed,
-            augment="shift",
-            copies=4,
-            threads=1,
-            server=StageSettings(epochs=40, batch=64, optimizer="adamw", lr=3e-3, weight_decay=1e-2),
-            rejector=StageSettings(epochs=30, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2),
-        ),
+        settings=Settings(seed=seed, augment="shift", copies=4, threads=1, server=server, rejector=rejector),
     )

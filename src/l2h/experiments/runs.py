@@ -1,13 +1,21 @@
 """The run folder: ``config.json``, ``metrics.json``, ``history.csv``, ``checkpoints/``, ``plots/``, ``report.html``."""
 
+import io
 import json
 import shutil
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from l2h.errors import ResumeError, RunError
+from l2h.files import write_atomically
 from l2h.settings import Settings
 from l2h.system.folder import (
     CHECKPOINTS,
@@ -33,16 +41,13 @@ SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
 class RunTarget:
     """Where a training goes, and what happens to a run that is there already."""
 
-    folder: Path  # the run folder
+    folder: Path
     force: bool = False  # remove the run that is there
     resume: bool = False  # go on with it
     checkpoint_every: int = 1  # epochs between two checkpoints
 
     def prepare(self, training: Mapping[str, Any]) -> None:
-        """Make the folder ready for a training.
-
-        Args:
-            training: plain values; kept under ``"training"`` in ``config.json`` and compared on resume.
+        """Make the folder ready for a training, whose plain values ``config.json`` holds; resume compares them.
 
         Raises:
             RunError: a run is there and neither ``force`` nor ``resume`` is given, or the folder holds something else.
@@ -87,9 +92,26 @@ def require_empty(folder: Path, *, force: bool) -> None:
         raise RunError(f"{folder} is not empty: --force replaces what is in it")
 
 
-def write_metrics(folder: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics.json`` atomically."""
-    write_json(folder / METRICS, metrics)
+def write_arrays(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays and plain values as one ``.npz`` without pickles, atomically."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, meta=np.array(json.dumps(meta)), **arrays)  # type: ignore[arg-type]
+    write_atomically(path, buffer.getvalue())
+
+
+@contextmanager
+def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]:
+    """Give the plain values and the arrays of :func:`write_arrays`.
+
+    Raises:
+        RunError: the file is damaged, or lacks what is read from it here; the message says what removing it does.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+        yield json.loads(str(arrays.pop("meta"))), arrays
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise RunError(f"{path} is damaged: {error}; remove it, and {then}") from error
 
 
 def _never_began(folder: Path) -> bool:

@@ -58,8 +58,7 @@ def train_client_side(
 ) -> HelpSystem | None:
     """Train the plan's rejectors against the last snapshot that arrived, and save the system.
 
-    Returns:
-        The system with the last copy of the server; None where only answers were sent, so that there is no copy.
+    The system has the last copy of the server; it is None where only answers were sent, so that there is no copy.
 
     Raises:
         SettingsError: a plan that one side cannot train.

@@ -23,12 +23,13 @@ from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
-from l2h.experiments.paper import EXPERIMENTS, study
 from l2h.experiments.paper import lab as lab_module
-from l2h.experiments.paper.contrastive import PRINTED_RISK
+from l2h.experiments.paper import study
 from l2h.experiments.paper.grid import ASYNC, FULL, LOSSES, MAIN, QUICK, Scale
 from l2h.experiments.paper.lab import MISSING, Lab, Teams
+from l2h.experiments.paper.main_prices import PRINTED_RISK
 from l2h.experiments.paper.passes import Pass, PassOutcomes
+from l2h.experiments.paper.repeating import EXPERIMENTS
 from l2h.settings import StageSettings
 from l2h.system import HelpSystem
 

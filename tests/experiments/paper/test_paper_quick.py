@@ -28,8 +28,8 @@ from paper_runner import (
 )
 from safetensors.torch import save_file
 
-from l2h.experiments.paper import EXPERIMENTS
 from l2h.experiments.paper.grid import ASYNC, QUICK
+from l2h.experiments.paper.repeating import EXPERIMENTS
 from l2h.models import ViT
 
 DEADLINE = 120.0

@@ -1,69 +1,111 @@
-"""Compare methods into a folder, from a plan and names to the summary."""
+"""Compare methods into a folder, over several seeds, from a plan and names to the summary.
 
+Each seed's result is a file, so that what was broken off goes on where it was.
+"""
+
+import json
 import logging
+import multiprocessing
 import os
+import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
-from l2h.experiments.compare.seeds import Comparison, Tell, prepare, results, run_seeds
+from l2h import methods
+from l2h.data import Dataset
+from l2h.errors import RunError, SettingsError
+from l2h.experiments import runs
+from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
 from l2h.experiments.compare.summary import summarise
 from l2h.experiments.overrides import make_settings, parse_options
-from l2h.experiments.plan import Plan, digits_plan, with_augment
-from l2h.methods import get, known
+from l2h.experiments.plan import Plan, digits_plan, load_data, with_augment
 from l2h.training import Progress, pick_device
 
 log = logging.getLogger("l2h")
+SEEDS = "seeds"
 #: The grid of prices where none is given.
 GRID_1, GRID_E = (1.0, 1.25), (0.05, 0.1, 0.15, 0.25)
+#: Called with the seed and what of it is finished: ``"server"``, then the methods one by one.
+Tell = Callable[[int, str], None]
 #: Called with the number of steps and whether seeds run in processes of their own; gives who is told of the progress.
 Show = Callable[[int, bool], AbstractContextManager[tuple[Tell, Progress | None]]]
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, on what, how often."""
+
+    plan: Plan  # data, client, server, prices and settings; its seed is of no account
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    classes: tuple[str, ...] | None = None  # names of the classes to take; None for all
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise SettingsError(f"seeds={list(self.seeds)}: give one or more, each once, none below 0")
+        methods.get(self.methods)
+        if not self.methods:
+            raise SettingsError(f"no method to compare; known: {', '.join(methods.known())}")
+        if self.plan.settings.recipe != "default":
+            raise SettingsError(
+                "methods are compared around one finished server: recipe 'paper' has none, use l2h train"
+            )
+
+    def plan_of(self, seed: int) -> Plan:
+        return replace(self.plan, settings=self.plan.settings.with_seed(seed))
+
+    def load(self, seed: int) -> Dataset:
+        dataset = load_data(self.plan_of(seed))
+        return dataset if self.classes is None else take_classes(dataset, self.classes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the results depend on, but for the seed, as JSON has it."""
+        values = {"training": self.plan_of(0).as_dict(), "methods": self.methods, "classes": self.classes}
+        plain: dict[str, Any] = json.loads(json.dumps(values))
+        del plain["training"]["settings"]["threads"]  # how many seeds run at once is of no account
+        return plain
+
+
 def compare_methods(
     plan: Plan,
-    methods: Sequence[str] | None,
+    names: Sequence[str] | None,
     seeds: Sequence[int],
     folder: Path,
     show: Show,
     *,
-    classes: Sequence[str] | None = None,
-    augment: str | None = None,
-    jobs: int | None = None,
-    draws: int = 2000,
-    command: str = "",
-    force: bool = False,
+    classes: Sequence[str] | None,
+    augment: str | None,
+    jobs: int | None,
+    draws: int,
+    command: str,
+    force: bool,
 ) -> dict[str, Any]:
     """Compare the methods that fit the data, and return the content of ``comparison.json``.
 
-    Args:
-        plan: of :func:`comparison_plan`.
-        methods: names; None: all that fit the number of classes.
-        seeds: one or more numbers. Those that the folder holds already are not run again.
-        folder: of the results.
-        show: shows the progress.
-        classes: names of the classes to take; None: all.
-        augment: None: the plan's own, or else what suits the data.
-        jobs: seeds at once; None: one per CPU core, or one on a GPU.
-        draws: of the bootstrap.
-        command: that was typed, for the summary.
-        force: replace the comparison that is in the folder.
+    Without ``names`` all methods that fit the number of classes are compared, without ``classes`` on all of them. Seeds
+    that the folder holds already are not run again, unless ``force`` replaces what it holds. ``jobs`` is the number of
+    seeds at once; None: one per CPU core, or one on a GPU.
 
     Raises:
         UnknownNameError: an unknown method.
         SettingsError: methods cannot be compared with these settings, or a named one not on so many classes.
         RunError: the folder holds something else.
     """
-    names = tuple(method.name for method in get(methods or known()))
-    comparison = Comparison(plan, names, tuple(seeds), None if classes is None else tuple(classes))
+    chosen = methods.get(names or methods.known())
+    everyone = tuple(method.name for method in chosen)
+    comparison = Comparison(plan, everyone, tuple(seeds), None if classes is None else tuple(classes))
     dataset = comparison.load(seeds[0])
-    if methods:
-        for method in get(names):
+    if names:
+        for method in chosen:
             method.check(dataset.num_classes)
-    unfit = {method.name: method.classes for method in get(names) if method.classes not in (None, dataset.num_classes)}
-    kept = tuple(name for name in names if name not in unfit)
+    unfit = {method.name: method.classes for method in chosen if method.classes not in (None, dataset.num_classes)}
+    kept = tuple(name for name in everyone if name not in unfit)
     jobs = jobs or _default_jobs(plan.settings.device, len(seeds))
     plan = with_augment(plan, dataset, augment)
     if jobs > 1 and plan.settings.threads is None:
@@ -74,10 +116,10 @@ def compare_methods(
         log.info("%s holds seed %s already: not run again", folder, ", ".join(map(str, there)))
     left = [seed for seed in seeds if seed not in there]
     with show(len(left) * (1 + len(kept)), jobs > 1) as (tell, progress):
-        run_seeds(folder, comparison, left, jobs=jobs, tell=tell, progress=progress)
+        run_seeds(folder, comparison, left, jobs, tell, progress)
     return summarise(
-        comparison,
-        results(folder, comparison),
+        plan,
+        [SeedResult.load(seed_file(folder, seed)) for seed in seeds],
         dataset=dataset.name,
         classes=dataset.num_classes,
         draws=draws,
@@ -87,33 +129,109 @@ def compare_methods(
 
 
 def comparison_plan(
-    data: str,
-    given: dict[str, Any],
-    settings: dict[str, Any],
-    overrides: Sequence[str] = (),
-    options: Sequence[str] = (),
+    data: str, given: dict[str, Any], settings: dict[str, Any], overrides: Sequence[str], options: Sequence[str]
 ) -> Plan:
     """Return the plan of a comparison: that of the demo for ``digits``, else that of ``l2h train``.
 
-    Args:
-        data: what :func:`l2h.load_dataset` takes.
-        given: fields of the plan that replace its own where they are not None.
-        settings: fields of :class:`l2h.Settings` that replace its own.
-        overrides: further settings, as ``name=value``.
-        options: the models' own, as ``server.width=2``.
+    ``given`` are fields of the plan that replace its own where they are not None, ``settings`` those of its settings.
+    ``overrides`` are further settings, as ``name=value``; ``options`` the models' own, as ``server.width=2``.
 
     Raises:
         SettingsError: a value that cannot be used.
     """
     base = digits_plan() if data == "digits" else Plan(data=data)
     named = {name: value for name, value in given.items() if value is not None}
-    values = {name: getattr(base.settings, name) for name in base.settings.__dataclass_fields__} | settings
+    values = vars(base.settings) | settings
     server = named.get("server", base.server)
     if server != base.server:
         values["server"] = None  # what suits the other server
         base = replace(base, server_options={})
     merged = {name: getattr(base, name) | more for name, more in parse_options(options).items()}
     return replace(base, **named, **merged, settings=make_settings(values, overrides, server))
+
+
+def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:
+    """Make the folder ready, and return the seeds that are already there.
+
+    Raises:
+        RunError: the folder holds something else, or a comparison of other settings; the message names them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose a folder with --out")
+    if (folder / runs.CONFIG).exists():
+        config = runs.read_config(folder)
+        if "comparison" not in config:
+            raise RunError(f"{folder} holds a run, not a comparison: choose another folder with --out")
+        differing = runs.differences(config["comparison"], comparison.as_dict())
+        if force:
+            for name in (SEEDS, runs.PLOTS):
+                shutil.rmtree(folder / name, ignore_errors=True)
+            for name in ("comparison.json", "comparison.csv", "report.html"):
+                (folder / name).unlink(missing_ok=True)
+        elif differing:
+            raise RunError(f"{folder} holds another comparison ({'; '.join(differing)}): --force replaces it")
+    elif folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder} is not empty and holds no comparison: choose another folder with --out")
+    runs.write_config(folder, {"schema": runs.SCHEMA, "comparison": comparison.as_dict()})
+    return [seed for seed in comparison.seeds if seed_file(folder, seed).exists()]
+
+
+def seed_file(folder: Path, seed: int) -> Path:
+    """Return where a seed's result is kept."""
+    return folder / SEEDS / f"seed-{seed}.npz"
+
+
+def run_seeds(
+    folder: Path, comparison: Comparison, seeds: Sequence[int], jobs: int, tell: Tell, progress: Progress | None
+) -> None:
+    """Run some of the seeds, each into its file: here, with their trainings shown, or in so many processes at once."""
+    if jobs == 1 or len(seeds) < 2:
+        for seed in seeds:
+            _run(folder, comparison, seed, lambda what, seed=seed: tell(seed, what), progress)  # type: ignore[misc]
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Manager() as manager, ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+        told = manager.Queue()
+        running: set[Future[None]] = {pool.submit(_elsewhere, folder, comparison, seed, told) for seed in seeds}
+        try:
+            while running:
+                finished, running = wait(running, timeout=0.5)
+                _pass_on(told, tell)
+                for one in finished:
+                    one.result()
+        except BrokenProcessPool as error:
+            raise RunError(
+                "a process was killed, maybe for want of memory: give fewer --jobs; the same command goes on with the "
+                "seeds that are there"
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process.name.startswith("SpawnProcess"):
+                    process.terminate()
+            raise
+
+
+def _run(
+    folder: Path, comparison: Comparison, seed: int, done: Callable[[str], None], progress: Progress | None = None
+) -> None:
+    plan = comparison.plan_of(seed)  # made anew, so that a process of its own knows the methods of its files
+    result = run_seed(plan, comparison.load(seed), methods.get(comparison.methods), progress=progress, done=done)
+    result.save(seed_file(folder, seed))
+
+
+def _elsewhere(folder: Path, comparison: Comparison, seed: int, told: Any) -> None:
+    """In a process of its own; warnings alone are logged there."""
+    log.setLevel(logging.WARNING)
+    _run(folder, comparison, seed, lambda what: told.put((seed, what)))
+
+
+def _pass_on(told: Any, tell: Tell) -> None:
+    while True:
+        try:
+            tell(*told.get_nowait())
+        except Empty:
+            return
 
 
 def _default_jobs(device: str, seeds: int) -> int:

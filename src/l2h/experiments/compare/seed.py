@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,80 +14,54 @@ from l2h import metrics
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
-from l2h.errors import DataError, RunError
+from l2h.errors import DataError
 from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
-from l2h.files import digest, write_atomically
+from l2h.experiments.runs import read_arrays, write_arrays
+from l2h.files import digest
 from l2h.methods import Bench, Method, Outcomes, ReferenceRule, Rule
 from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
 
 RATES = np.linspace(0.0, 1.0, 201)
+_BITS = ("remote", "as_published")
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What M methods decided on the n test samples of one seed, at C prices.
-
-    Attributes:
-        seed: of everything drawn.
-        names: of the methods.
-        test_digest: tells test sets apart.
-        client_correct: bool (n,).
-        server_correct: bool (n,).
-        remote: bool (M, C, n), the decisions.
-        as_published: bool (M, C, n), by the rule of the method's own paper; where that is no other, ``remote`` again.
-        has_published: bool (M,), where it is another.
-        gain: (M, C), frontier gain of the ranking; NaN where there is nothing to gain.
-        curve: (M, 201), joint accuracy at :data:`RATES`, mean over the prices.
-        facts: of each method: size, work, steps.
-    """
+    """What M methods decided on the n test samples of one seed, at C prices."""
 
     seed: int
-    names: tuple[str, ...]
-    test_digest: str
-    client_correct: BoolArray
-    server_correct: BoolArray
-    remote: BoolArray
-    as_published: BoolArray
-    has_published: BoolArray
-    gain: FloatArray
-    curve: FloatArray
-    facts: dict[str, dict[str, float]]
+    names: tuple[str, ...]  # of the methods
+    test_digest: str  # tells test sets apart
+    client_correct: BoolArray  # (n,)
+    server_correct: BoolArray  # (n,)
+    remote: BoolArray  # (M, C, n), the decisions
+    as_published: (
+        BoolArray  # (M, C, n), by the rule of the method's own paper; where that is no other, ``remote`` again
+    )
+    has_published: BoolArray  # (M,), where it is another
+    gain: FloatArray  # (M, C), frontier gain of the ranking; NaN where there is nothing to gain
+    curve: FloatArray  # (M, 201), joint accuracy at :data:`RATES`, mean over the prices
+    facts: dict[str, dict[str, float]]  # of each method: size, work, steps
 
     def save(self, path: Path) -> None:
-        """As an ``.npz`` without pickles."""
-        buffer = io.BytesIO()
-        meta = {"seed": self.seed, "names": self.names, "test_digest": self.test_digest, "facts": self.facts}
-        np.savez_compressed(
-            buffer,
-            meta=np.array(json.dumps(meta)),
-            client_correct=self.client_correct,
-            server_correct=self.server_correct,
-            remote=np.packbits(self.remote, axis=-1),
-            as_published=np.packbits(self.as_published, axis=-1),
-            has_published=self.has_published,
-            gain=self.gain,
-            curve=self.curve,
-        )
-        write_atomically(path, buffer.getvalue())
+        """Write an ``.npz`` without pickles, the decisions as bits."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        meta = {name: value for name, value in vars(self).items() if name not in arrays}
+        write_arrays(path, meta, arrays | {name: np.packbits(arrays[name], axis=-1) for name in _BITS})
 
     @classmethod
     def load(cls, path: Path) -> SeedResult:
-        """The inverse of :meth:`save`.
+        """Return what :meth:`save` wrote.
 
         Raises:
             RunError: the file is damaged.
         """
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            meta = json.loads(str(arrays.pop("meta")))
+        with read_arrays(path, "its seed is run again") as (meta, arrays):
             n = len(arrays["client_correct"])
-            for name in ("remote", "as_published"):
+            for name in _BITS:
                 arrays[name] = np.unpackbits(arrays[name], axis=-1, count=n).astype(bool)
-            return cls(**{**meta, "names": tuple(meta["names"])}, **arrays)
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise RunError(f"{path} is damaged: {error}; remove it, and its seed is run again") from error
+            return cls(**meta | arrays | {"names": tuple(meta["names"])})
 
 
 def run_seed(
@@ -102,14 +72,9 @@ def run_seed(
     progress: Progress | None = None,
     done: Callable[[str], None] = lambda what: None,
 ) -> SeedResult:
-    """Train client and server, then fit and judge every method.
+    """Train client and server, then fit and judge every method; the plan's seed is the seed.
 
-    Args:
-        plan: data, client, server, prices and settings; its seed is the seed.
-        dataset: of the plan.
-        methods: what to compare.
-        progress: who is told of each training.
-        done: called with ``"server"`` and then with each method's name as it is finished.
+    ``done`` is called with ``"server"`` and then with each method's name as it is finished.
 
     Raises:
         SettingsError: a method is made for another number of classes.
@@ -127,24 +92,20 @@ def run_seed(
         for method in methods:
             judged.append(_judge(method.fit(bench), test, plan.costs))
             done(method.name)
-    published = np.array([one.as_published is not None for one in judged])
+    stacked = ("remote", "as_published", "has_published", "gain", "curve")
     return SeedResult(
         seed=plan.settings.seed,
         names=tuple(method.name for method in methods),
         test_digest=digest(dataset.X_test, dataset.y_test),
         client_correct=test.client_correct,
         server_correct=test.server_correct,
-        remote=np.stack([one.remote for one in judged]),
-        as_published=np.stack([one.remote if one.as_published is None else one.as_published for one in judged]),
-        has_published=published,
-        gain=np.stack([one.gain for one in judged]),
-        curve=np.stack([one.curve for one in judged]),
-        facts={method.name: one.facts for method, one in zip(methods, judged, strict=True)},
+        **{name: np.stack([one[name] for one in judged]) for name in stacked},
+        facts={method.name: one["facts"] for method, one in zip(methods, judged, strict=True)},
     )
 
 
 def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: SampleParts | None = None) -> Bench:
-    """The plan's data divided (or as given), its client made and its server trained."""
+    """Return the bench of a plan: its data divided (or as given), its client made and its server trained."""
     parts = parts or divide(dataset, plan)
     client = make_client(plan, dataset, parts, context)
     system = make_system(plan, dataset, client)
@@ -152,16 +113,8 @@ def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: SamplePart
     return Bench(job, context, plan.costs, parts.calibration, plan.rejector_options)
 
 
-@dataclass(frozen=True)
-class _Judged:
-    remote: BoolArray
-    as_published: BoolArray | None
-    gain: FloatArray
-    curve: FloatArray
-    facts: dict[str, float]
-
-
-def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> _Judged:
+def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> dict[str, Any]:
+    """Return what the rule decides at every price, as :class:`SeedResult` has it of every method."""
     client, server = test.client_correct, test.server_correct
     choices = [
         rule.decide_knowing(test, costs) if isinstance(rule, ReferenceRule) else rule.decide(test.inputs, costs)
@@ -169,18 +122,21 @@ def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> _Judged:
     ]
     frontiers = [metrics.frontier(choice.score, client, server) for choice in choices]
     gains = [metrics.frontier_gain(f.area, client, server) for f in frontiers]
-    published = [choice.as_published for choice in choices]
-    return _Judged(
-        remote=np.stack([choice.remote for choice in choices]),
-        as_published=None if any(p is None for p in published) else np.stack(published),  # type: ignore[arg-type]
-        gain=np.array([np.nan if gain is None else gain for gain in gains]),
-        curve=np.mean([np.interp(RATES, f.rate, f.accuracy) for f in frontiers], axis=0),
-        facts=rule.facts(test.inputs, test.y),
-    )
+    remote = np.stack([choice.remote for choice in choices])
+    published = [choice.as_published for choice in choices if choice.as_published is not None]
+    has_published = len(published) == len(choices)
+    return {
+        "remote": remote,
+        "as_published": np.stack(published) if has_published else remote,
+        "has_published": has_published,
+        "gain": np.array([np.nan if gain is None else gain for gain in gains]),
+        "curve": np.mean([np.interp(RATES, f.rate, f.accuracy) for f in frontiers], axis=0),
+        "facts": rule.facts(test.inputs, test.y),
+    }
 
 
 def take_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """The samples of some classes alone, counted from 0 in the order of ``names``.
+    """Return the samples of some classes alone, counted from 0 in the order of ``names``.
 
     Raises:
         DataError: fewer than two, one twice, or one that the data do not have.
@@ -199,12 +155,7 @@ def take_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
 
     X_train, y_train = part(dataset.X_train, dataset.y_train)
     X_test, y_test = part(dataset.X_test, dataset.y_test)
+    name, classes = f"{dataset.name} ({' or '.join(names)})", tuple(names)
     return replace(
-        dataset,
-        name=f"{dataset.name} ({' or '.join(names)})",
-        X_train=X_train,
-        y_train=y_train,
-        X_test=X_test,
-        y_test=y_test,
-        class_names=tuple(names),
+        dataset, name=name, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, class_names=classes
     )

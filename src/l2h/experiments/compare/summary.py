@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,24 +11,24 @@ from l2h import methods
 from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
 from l2h.errors import DataError
 from l2h.experiments.compare.seed import RATES, SeedResult
-from l2h.experiments.compare.seeds import Comparison
+from l2h.experiments.plan import Plan
 from l2h.metrics import bootstrap_means, interval, spread
 
 SCHEMA = 1
-DRAWS, CONFIDENCE = 2000, 0.95
+CONFIDENCE = 0.95
 
 
 def summarise(
-    comparison: Comparison,
+    plan: Plan,
     results: Sequence[SeedResult],
     *,
     dataset: str,
     classes: int,
-    draws: int = DRAWS,
-    command: str = "",
-    skipped: Sequence[dict[str, str]] = (),
+    draws: int,
+    command: str,
+    skipped: list[dict[str, str]],
 ) -> dict[str, Any]:
-    """The comparison as plain values: what ``comparison.json`` holds.
+    """Return the comparison as plain values: what ``comparison.json`` holds.
 
     Raises:
         DataError: the seeds compared different methods.
@@ -35,10 +36,9 @@ def summarise(
     names = results[0].names
     if any(result.names != names for result in results):
         raise DataError("the seeds compared different methods: run them again with --force")
-    prices = comparison.plan.costs
-    chosen = methods.get(names)
-    default = methods.DEFAULT
-    risks = _Risks([_losses(result, result.remote, prices) for result in results])
+    prices, default = plan.costs, methods.DEFAULT
+    losses = [_losses(result, result.remote, prices) for result in results]
+    risks = [one.mean(axis=-1) for one in losses]
     published = [_losses(result, result.as_published, prices).mean(axis=-1) for result in results]
     cells = []
     for m, name in enumerate(names):
@@ -49,7 +49,7 @@ def summarise(
                     "method": name,
                     "c_1": costs.c_1,
                     "c_e": costs.c_e,
-                    "risk": spread([seed[m, c] for seed in risks.by_seed]).as_dict(),
+                    "risk": spread([seed[m, c] for seed in risks]).as_dict(),
                     "reject_rate": spread([float(r.remote[m, c].mean()) for r in results]).as_dict(),
                     "accuracy": spread([_accuracy(r, r.remote[m, c]) for r in results]).as_dict(),
                     "gain": None if np.isnan(gains).any() else spread(gains).as_dict(),
@@ -58,9 +58,11 @@ def summarise(
                     else None,
                 }
             )
+    settled = replace(plan, settings=plan.settings.with_seed(results[0].seed))
     shared = len({result.test_digest for result in results}) == 1
-    drawn = risks.draw(draws, shared)
-    means = np.mean(risks.by_seed, axis=0)
+    columns = [one.reshape(len(names) * len(prices), -1).T for one in losses]
+    drawn = bootstrap_means(columns, draws=draws, shared=shared).reshape(draws, len(names), len(prices))
+    means = np.mean(risks, axis=0)
     over, drawn_over = means.mean(axis=1), drawn.mean(axis=2)
     return {
         "schema": SCHEMA,
@@ -75,7 +77,7 @@ def summarise(
             "server": spread([float(r.server_correct.mean()) for r in results]).as_dict(),
             "student": _fact(results, default, "student"),
         },
-        "methods": [_described(method, results) for method in chosen],
+        "methods": [_described(method, results) for method in methods.get(names)],
         "cells": cells,
         "overall": _overall(names, risks, results),
         "pairs": [
@@ -93,28 +95,11 @@ def summarise(
             if m != at
         ],
         "bootstrap": {"draws": draws, "confidence": CONFIDENCE, "test_set": "shared" if shared else "own"},
-        "frontiers": {
-            "rate": RATES.tolist(),
-            "methods": {name: _curve(results, m) for m, name in enumerate(names)},
-        },
-        "settings": json.loads(json.dumps(comparison.plan_of(results[0].seed).as_dict())),
+        "frontiers": {"rate": RATES.tolist(), "methods": {name: _curve(results, m) for m, name in enumerate(names)}},
+        "settings": json.loads(json.dumps(settled.as_dict())),
         "command": command,
-        "skipped": list(skipped),
+        "skipped": skipped,
     }
-
-
-class _Risks:
-    """Losses of every method and price on every test sample, seed by seed."""
-
-    def __init__(self, losses: list[FloatArray]) -> None:
-        self.losses = losses
-        self.by_seed = [one.mean(axis=-1) for one in losses]
-
-    def draw(self, draws: int, shared: bool) -> FloatArray:
-        """(draws, M, C)."""
-        shape = self.losses[0].shape[:2]
-        columns = [one.reshape(shape[0] * shape[1], -1).T for one in self.losses]
-        return bootstrap_means(columns, draws=draws, shared=shared).reshape(draws, *shape)
 
 
 def _losses(result: SeedResult, remote: BoolArray, prices: Sequence[Costs]) -> FloatArray:
@@ -129,8 +114,8 @@ def _accuracy(result: SeedResult, remote: BoolArray) -> float:
     return float(np.where(remote, result.server_correct, result.client_correct).mean())
 
 
-def _overall(names: Sequence[str], risks: _Risks, results: Sequence[SeedResult]) -> list[dict[str, Any]]:
-    means = np.mean(risks.by_seed, axis=0)
+def _overall(names: Sequence[str], risks: Sequence[FloatArray], results: Sequence[SeedResult]) -> list[dict[str, Any]]:
+    means = np.mean(risks, axis=0)
     deployable = [m for m, method in enumerate(methods.get(names)) if method.family != "reference"]
     out = []
     for m, name in enumerate(names):
@@ -142,7 +127,7 @@ def _overall(names: Sequence[str], risks: _Risks, results: Sequence[SeedResult])
         out.append(
             {
                 "method": name,
-                "risk": spread([float(seed[m].mean()) for seed in risks.by_seed]).as_dict(),
+                "risk": spread([float(seed[m].mean()) for seed in risks]).as_dict(),
                 "gain": None if np.isnan(gains).any() else spread(gains).as_dict(),
                 "rank": rank,
             }

@@ -7,18 +7,20 @@ same pass. Two such passes are kept as files and never run again: by the paper's
 import logging
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from l2h.classifiers import Classifier, as_client, unit_range
-from l2h.data import Dataset, split
+from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
-from l2h.experiments.paper.datasets import load_named
+from l2h.errors import DataError
 from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
 from l2h.experiments.paper.passes import Labels, Pass, PassOutcomes
 from l2h.files import digest
@@ -33,10 +35,16 @@ from l2h.training.alternating import AlternatingStage
 from l2h.training.job import stage_settings, view_tensor
 from l2h.training.loop import derive, repeatable, run_stage, seeded
 from l2h.training.recipes import make_rejectors, rejector_scores, server_log_probabilities
+from l2h.training.rejectors import RejectorBatch
 from l2h.training.targets import ServerOutcome
 
 log = logging.getLogger("l2h")
 CALIBRATION, HELD_OUT = 0.1, 0.2
+PLACES = {
+    "cifar10": ("cifar-10-batches-py", "cifar-10-python.tar.gz", "cifar10.npz"),
+    "cifar100": ("cifar-100-python", "cifar-100-python.tar.gz", "cifar100.npz"),
+    "svhn": ("train_32x32.mat", "svhn.npz"),
+}
 MISSING = 9
 PRICED = (RejectorSpec(),)
 MISSING_CELLS = tuple(RejectorSpec(loss, MAIN) for loss in LOSSES)
@@ -45,47 +53,23 @@ Teams = dict[int | None, tuple[RejectorSpec, ...]]
 Array = npt.NDArray[Any]
 
 
+@dataclass
 class Lab:
-    """One data set and one seed.
+    """One data set and one seed."""
 
-    Args:
-        data: the folder of the data sets, or ``digits``.
-        name: ``cifar10``, ``svhn`` or ``cifar100``.
-        seed: of everything drawn.
-        scale: full or quick.
-        folder: where passes are kept.
-        device: as in :class:`l2h.Settings`.
-        precision: of our recipe; the paper's runs in tf32.
-        progress: who is told.
-        dataset: the data set, where it is loaded already.
-        about: what else the passes depend on.
-    """
+    data: str  # the folder of the data sets, or ``digits``
+    name: str  # ``cifar10``, ``svhn`` or ``cifar100``
+    seed: int
+    scale: Scale
+    folder: Path  # where passes are kept
+    device: str = "auto"
+    precision: str = "fp32"  # of our recipe; the paper's runs in tf32
+    progress: Progress = field(default_factory=Silent)
+    about: str = ""  # what else the passes depend on
 
-    def __init__(
-        self,
-        data: str,
-        name: str,
-        seed: int,
-        scale: Scale,
-        folder: Path,
-        *,
-        device: str = "auto",
-        precision: str = "fp32",
-        progress: Progress | None = None,
-        dataset: Dataset | None = None,
-        about: str = "",
-    ) -> None:
-        self.about = about
-        self.data, self.name, self.seed, self.scale, self.folder = data, name, seed, scale, folder
-        self.device, self.precision, self.progress = device, precision, progress or Silent()
-        self._dataset = dataset
-
-    @property
+    @cached_property
     def dataset(self) -> Dataset:
-        """Loaded when first needed."""
-        if self._dataset is None:
-            self._dataset = load_named(self.data, self.name, self.seed, self.scale.limit)
-        return self._dataset
+        return load_named(self.data, self.name, self.seed, self.scale.limit)
 
     def published(self, missing: int | None = None, specs: Sequence[RejectorSpec] | None = None) -> Pass:
         """By the paper's recipe; ``missing`` is a class that the client never saw.
@@ -144,6 +128,10 @@ class Lab:
         train, calibration = split(self.dataset.y_train, (1 - CALIBRATION, CALIBRATION), derive(self.seed, "parts"))
         return train, calibration
 
+    def _samples(self) -> list[tuple[Array, Labels]]:
+        """X and y to train on, and for calibration."""
+        return [(self.dataset.X_train[rows], self.dataset.y_train[rows]) for rows in self.parts()]
+
     def held_out_rows(self) -> Labels:
         """Which of the rows to train on, by their place among them, the client is not fitted to, nor our server."""
         train = self.parts()[0]
@@ -180,8 +168,7 @@ class Lab:
     def _publish(self, teams: Teams, settings: Settings) -> dict[int | None, Pass]:
         """Algorithms 1 and 2, the rejectors of all teams beside one server."""
         context = self._context(settings)
-        train, calibration = self.parts()
-        X, y = self.dataset.X_train[train], self.dataset.y_train[train]
+        (X, y), held = self._samples()
         specs = [spec for team in teams.values() for spec in team]
         with repeatable(settings, context.device):
             clients = {team: self.client(context, team) for team in teams}
@@ -213,18 +200,15 @@ class Lab:
         losses = np.array([[float(row[column]) for column in columns] for row in rows])
         data, facts = self.dataset, self._facts(context.history)
 
-        def side(client: Classifier, chosen: slice, X: Array, y: Labels) -> PassOutcomes:
-            answers = client.answers(X, job.num_classes)
-            labels = server_log_probabilities(server, X, context).argmax(axis=1)
-            return PassOutcomes(y, answers.label, labels, rejector_scores(rejectors, X, answers, context)[chosen])
-
         out: dict[int | None, Pass] = {}
         start = 0
         for team, own in teams.items():
             chosen = slice(start, start + len(own))
-            test = side(clients[team], chosen, data.X_test, data.y_test)
-            held = side(clients[team], chosen, data.X_train[calibration], data.y_train[calibration])
-            out[team] = Pass(own, test, held, losses[:, chosen], facts)
+            test, calibration = (
+                scored_outcomes(clients[team], server, rejectors, context, *side)
+                for side in ((data.X_test, data.y_test), held)
+            )
+            out[team] = Pass(own, test.only(chosen), calibration.only(chosen), losses[:, chosen], facts)
             start = chosen.stop
         return out
 
@@ -241,9 +225,7 @@ class Lab:
         )
         context = self._context(settings)
         data = self.dataset
-        train, calibration = self.parts()
-        X, y = data.X_train[train], data.y_train[train]
-        held = (data.X_train[calibration], data.y_train[calibration])
+        (X, y), held = self._samples()
         out: dict[int | None, Pass] = {}
         outcome: ServerOutcome | None = None
         with repeatable(settings, context.device):
@@ -254,15 +236,9 @@ class Lab:
                 bench = Bench(job, context, (MAIN,), held, self.scale.rejector_options, outcome)
                 outcome = bench.outcome
                 rule = PricedAttached().fit(bench)
-                test = priced_outcomes(bench, rule, data.X_test, data.y_test)
-                facts = rule.facts(bench.outcomes(data.X_test[:1], data.y_test[:1]).inputs, data.y_test[:1])
-                out[team] = Pass(
-                    PRICED,
-                    test,
-                    priced_outcomes(bench, rule, *held),
-                    np.zeros((0, 1)),
-                    self._facts(context.history) | facts,
-                )
+                test, calibration = (priced_outcomes(bench, rule, *side) for side in ((data.X_test, data.y_test), held))
+                sizes = rule.facts(bench.outcomes(data.X_test[:1], data.y_test[:1]).inputs, data.y_test[:1])
+                out[team] = Pass(PRICED, test, calibration, np.zeros((0, 1)), self._facts(context.history) | sizes)
         return out
 
     def _system(self, client: Classifier, rejector: str, settings: Settings, options: dict[str, Any]) -> HelpSystem:
@@ -304,6 +280,16 @@ def priced_outcomes(bench: Bench, rule: LearnedRule, X: Array, y: Labels) -> Pas
     return PassOutcomes(y, found.client.label, found.server_log_probability.argmax(axis=1), heads)
 
 
+def scored_outcomes(
+    client: Classifier, server: nn.Module, rejectors: RejectorBatch, context: Context, X: Array, y: Labels
+) -> PassOutcomes:
+    """What a client, a server and rejectors by the paper's recipe make of samples."""
+    log_probabilities = server_log_probabilities(server, X, context)
+    answers = client.answers(X, log_probabilities.shape[1])
+    scores = rejector_scores(rejectors, X, answers, context)
+    return PassOutcomes(y, answers.label, log_probabilities.argmax(axis=1), scores)
+
+
 def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Classifier:
     """LeNet-5 by the authors' settings on some rows of the training set."""
     with seeded(context.device, seed, "client"):
@@ -311,3 +297,28 @@ def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, contex
     settings = replace(PAPER_SERVER, epochs=scale.client_epochs, lr=scale.lr)
     train_classifier("client", net, unit_range(dataset.X_train[rows]), dataset.y_train[rows], settings, context)
     return as_client(net)
+
+
+def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
+    """A data set of the experiments from a folder, or the bundled digits in its place; raises as :func:`find_named`."""
+    return load_dataset(find_named(data, name), seed=seed, limit=limit)
+
+
+def find_named(data: str, name: str) -> str:
+    """Return where a folder has a data set, as :func:`l2h.load_dataset` takes it.
+
+    Raises:
+        DataError: the folder lacks it; the message says which and what may lie there.
+    """
+    if data == "digits":
+        return data
+    if not Path(data).is_dir():
+        raise DataError(f"--data {data}: there is no such folder; it holds cifar10, svhn and cifar100")
+    places = [Path(data) / name, *(Path(data) / other for other in PLACES[name])]
+    for place in places:
+        if place.exists() or place.with_name(f"{place.name}-train.parquet").exists():
+            return str(place)
+    raise DataError(
+        f"{data} has no {name}: put there {name}-train.parquet and {name}-test.parquet (Hugging Face's image layout), "
+        f"or {' or '.join(PLACES[name])} as published; or run on the bundled digits with --data digits --quick"
+    )

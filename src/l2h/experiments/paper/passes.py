@@ -1,11 +1,12 @@
-"""A finished pass of training: what client, server and rejectors made of the samples, kept as a file."""
+"""A finished pass of training, kept as a file: what client, server and rejectors made of the samples.
+
+Then the figures of one cell of it, seed by seed, and cells of tables from them.
+"""
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
-import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h import limits, metrics
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.decision import Judgement, RejectorSpec
-from l2h.errors import DataError, RunError
-from l2h.files import write_atomically
+from l2h.errors import DataError
+from l2h.experiments.paper.grid import FREE, STYLES
+from l2h.experiments.runs import read_arrays, write_arrays
 
 Labels = npt.NDArray[np.int64]
+Cell = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,18 @@ class PassOutcomes:
 
     @property
     def client_correct(self) -> BoolArray:
-        """bool (n,)."""
         return np.asarray(self.client_label == self.y)
 
     @property
     def server_correct(self) -> BoolArray:
-        """bool (n,)."""
         return np.asarray(self.server_label == self.y)
+
+    def only(self, chosen: slice) -> PassOutcomes:
+        """Return the same samples with the scores of some rejectors."""
+        return replace(self, scores=self.scores[chosen])
+
+    def joint_correct(self, remote: BoolArray) -> BoolArray:
+        return np.where(remote, self.server_correct, self.client_correct)
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,6 @@ class Pass:
     facts: dict[str, Any]  # seconds and sizes
 
     def judgement(self, which: int, on: str = "test") -> Judgement:
-        """Of one rejector."""
         side = self.test if on == "test" else self.calibration
         scores = side.scores[which]
         if self.specs[which].loss != "priced":
@@ -88,23 +96,18 @@ class Pass:
             for name, side in (("test", self.test), ("calibration", self.calibration))
             for field in PassOutcomes.__dataclass_fields__
         }
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, meta=np.array(json.dumps(meta)), losses=self.losses, **arrays)
-        write_atomically(path, buffer.getvalue())
+        write_arrays(path, meta, {"losses": self.losses, **arrays})
 
     @classmethod
     def load(cls, path: Path, key: dict[str, Any]) -> Pass | None:
-        """What :meth:`save` kept; None where there is nothing, or of other settings.
+        """Return what :meth:`save` kept; None where there is nothing, or of other settings.
 
         Raises:
             RunError: the file is damaged.
         """
         if not path.exists():
             return None
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            meta = json.loads(str(arrays["meta"]))
+        with read_arrays(path, "it is made again") as (meta, arrays):
             if meta["key"] != json.loads(json.dumps(key)):
                 return None
             sides = {
@@ -112,6 +115,113 @@ class Pass:
                 for name in ("test", "calibration")
             }
             specs = tuple(RejectorSpec.from_dict(spec) for spec in meta["specs"])
-            return cls(specs, sides["test"], sides["calibration"], arrays["losses"], meta["facts"])
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise RunError(f"{path} is damaged: {error}; remove it, and it is made again") from error
+            return cls(specs, **sides, losses=arrays["losses"], facts=meta["facts"])
+
+
+def decisions(one: Pass, which: int, costs: Costs) -> BoolArray | None:
+    """What a rejector sends of the test set; None where it has diverged."""
+    judgement = one.judgement(which)
+    if not np.isfinite(judgement.scores).all():
+        return None
+    return judgement.remote(costs)
+
+
+def sent_under(one: Pass, which: int, bound: float, rng: np.random.Generator) -> BoolArray:
+    """What goes where at most a share may be sent and asking is free; the threshold is calibrated on other samples."""
+    threshold = limits.threshold_for(one.judgement(which, "calibration").saving(FREE), bound)
+    return threshold.apply(one.judgement(which).saving(FREE), rng)
+
+
+def figures(side: PassOutcomes, remote: BoolArray, costs: Costs) -> dict[str, float]:
+    """Risk beside its trivial baselines, reject rate, joint accuracy."""
+    found = metrics.risks(side.client_correct, side.server_correct, remote, costs)
+    return {
+        "risk": found.system,
+        "all_local": found.all_local,
+        "all_remote": found.all_remote,
+        "random": found.random,
+        "oracle": found.oracle,
+        "rate": float(remote.mean()),
+        "accuracy": float(side.joint_correct(remote).mean()),
+    }
+
+
+def over_seeds(passes: Sequence[Pass], loss: str, costs: Costs, sync: int | str = 1) -> list[dict[str, float]]:
+    """The figures of a cell for every seed whose rejector is finite."""
+    out = []
+    for one in passes:
+        remote = decisions(one, one.find(loss, costs, sync), costs)
+        if remote is not None:
+            out.append(figures(one.test, remote, costs))
+    return out
+
+
+def alone(passes: Sequence[Pass], costs: Costs) -> list[dict[str, float]]:
+    """What needs no rejector, for every seed: the risk of never and of always asking, and the oracle's."""
+    return [figures(one.test, np.zeros(len(one.test.y), dtype=bool), costs) for one in passes]
+
+
+def cell(values: Sequence[float | None], *, percent: bool = False) -> Cell | None:
+    """Mean and standard error over seeds; None where no seed has a value."""
+    known = [float(v) for v in values if v is not None]
+    if not known:
+        return None
+    found = metrics.spread(known)
+    return {"mean": found.mean, "sem": found.sem, "n": found.n} | ({"percent": True} if percent else {})
+
+
+def column(rows: Sequence[dict[str, float]], name: str, *, percent: bool = False) -> Cell | None:
+    """One figure of a cell over the seeds."""
+    return cell([row[name] for row in rows], percent=percent)
+
+
+def curve(values: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
+    """Mean and standard error at each point, over seeds: a list a seed."""
+    points = [cell(at) for at in zip(*values, strict=True)]
+    return {
+        "mean": [None if p is None else p["mean"] for p in points],
+        "sem": [None if p is None else p["sem"] for p in points],
+    }
+
+
+def price_curve(
+    label: str, name: str, c_1: float, prices: Sequence[float], passes: Sequence[Pass], loss: str
+) -> dict[str, Any]:
+    """Rate, accuracy and risk of a recipe against c_e, as the plots take them."""
+
+    def of(one: Pass, c_e: float, figure: str) -> float | None:
+        costs = Costs(c_e=c_e, c_1=c_1)
+        remote = decisions(one, one.find(loss, costs), costs)
+        return None if remote is None else figures(one.test, remote, costs)[figure]
+
+    measured = {
+        figure: curve([[of(one, e, figure) for e in prices] for one in passes])
+        for figure in ("rate", "accuracy", "risk")
+    }
+    return {"label": label, "dataset": name, "c_1": c_1, "c_e": list(prices), "style": STYLES[label], **measured}
+
+
+def trivial_curves(passes: Sequence[Pass], c_1: float, prices: Sequence[float]) -> dict[str, list[float]]:
+    """The mean risk of never and of always asking against c_e, and the c_e."""
+    rows = [alone(passes, Costs(c_e=e, c_1=c_1)) for e in prices]
+    kinds = ("all_local", "all_remote")
+    return {kind: [float(np.mean([row[kind] for row in at])) for at in rows] for kind in kinds} | {"c_e": list(prices)}
+
+
+def contrast_cells(
+    passes: Sequence[Pass], loss: str, costs: Costs, side: str, names: Sequence[str], sync: int | str = 1
+) -> list[Cell | None]:
+    """Return figures of one side of the contrastive table, ``local`` or ``remote``, over the seeds."""
+    found = [_contrast(one, one.find(loss, costs, sync), costs, side) for one in passes]
+    return [cell([values.get(name) for values in found], percent=True) for name in names]
+
+
+def _contrast(one: Pass, which: int, costs: Costs, name: str) -> dict[str, float | None]:
+    remote = decisions(one, which, costs)
+    if remote is None:
+        return {}
+    table = metrics.contrastive(one.test.client_correct, one.test.server_correct, remote)
+    side = table.local if name == "local" else table.remote
+    difference = None if side.client is None or side.server is None else side.server - side.client
+    values = {"ratio": side.ratio, "m": side.client, "e": side.server}
+    return values | {"difference": difference, "joint": table.joint}

@@ -1,17 +1,30 @@
 """Repeat the paper's experiments: what is refused before anything is trained, and the values that come out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from l2h.errors import RunError, SettingsError, UnknownNameError
-from l2h.experiments.paper import EXPERIMENTS, Experiment, Study
-from l2h.experiments.paper.datasets import find_named
 from l2h.experiments.paper.grid import FULL, QUICK
-from l2h.experiments.paper.study import SCHEMA
+from l2h.experiments.paper.lab import find_named
+from l2h.experiments.paper.main_prices import run_contrastive, run_gallery, run_missing
+from l2h.experiments.paper.study import Experiment, Study
+from l2h.experiments.paper.sweeps import run_async, run_bounds, run_tradeoff
+from l2h.experiments.paper.vit import run_vit
 from l2h.settings import Settings
 
+SCHEMA = 1
+#: By the names of the command, in the order in which ``all`` runs them; those of one pass follow each other.
+EXPERIMENTS: dict[str, Callable[[Study], Experiment]] = {
+    "tradeoff": run_tradeoff,
+    "contrastive": run_contrastive,
+    "async": run_async,
+    "brr": run_bounds,
+    "gallery": run_gallery,
+    "missing-class": run_missing,
+    "cifar100-vit": run_vit,
+}
 #: The data sets of all experiments but the one on a ViT.
 SETS, VIT = ("cifar10", "svhn"), "cifar100-vit"
 
@@ -19,16 +32,7 @@ SETS, VIT = ("cifar10", "svhn"), "cifar100-vit"
 def make_study(
     name: str, data: str, datasets: Sequence[str], seeds: int, folder: Path, *, quick: bool, **options: Any
 ) -> tuple[list[str], Study]:
-    """Return the names of the experiments to run, and the study to run them with.
-
-    Args:
-        name: of an experiment, or ``all``.
-        data: the folder of the data sets, or ``digits``.
-        datasets: names; none: all.
-        seeds: how many.
-        folder: of the results.
-        quick: a small version.
-        options: more fields of the study.
+    """Return the names of the experiments to run, and the study to run them with; ``options`` are fields of it.
 
     Raises:
         UnknownNameError: an unknown experiment or data set.

@@ -1,7 +1,7 @@
 """What every experiment of the paper is given, and what it gives back."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -10,13 +10,7 @@ from typing import Any
 from l2h.experiments.paper.grid import Scale
 from l2h.experiments.paper.lab import Lab
 from l2h.experiments.paper.passes import Pass
-from l2h.training import Progress
-
-SCHEMA = 1
-#: What we call the three columns of every page.
-PUBLISHED, PAPER, BOUNDED, OURS = "paper's figure", "paper's recipe", "paper's recipe, bounded loss", "our recipe"
-#: How their curves are drawn.
-STYLES = {PAPER: "paper", BOUNDED: "bounded", OURS: "ours"}
+from l2h.training import Progress, Silent
 
 
 @dataclass(frozen=True)
@@ -43,26 +37,14 @@ class Experiment:
     def table(
         self, name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], note: str | None = None
     ) -> None:
-        """Add a table."""
-        self.sections.append(
-            {
-                "kind": "table",
-                "name": name,
-                "title": title,
-                "columns": list(columns),
-                "rows": [list(row) for row in rows],
-                "note": note,
-                "best": None,
-            }
-        )
+        content = {"columns": list(columns), "rows": [list(row) for row in rows], "note": note, "best": None}
+        self.sections.append({"kind": "table", "name": name, "title": title, **content})
 
     def plot(self, file: str, title: str, drawing: Drawing, note: str | None = None) -> None:
-        """Add a plot."""
         self.sections.append({"kind": "plot", "title": title, "file": file, "alt": title, "note": note})
         self.drawings[file] = drawing
 
     def text(self, text: str) -> None:
-        """Add a paragraph."""
         self.sections.append({"kind": "text", "text": text})
 
 
@@ -77,22 +59,13 @@ class Study:
     folder: Path  # of all results
     device: str = "auto"  # as in :class:`l2h.Settings`
     precision: str = "fp32"  # of our recipe
-    progress: Progress | None = None  # who is told
+    progress: Progress = field(default_factory=Silent)
     vit_weights: Path | None = None  # a safetensors file for the ViT; None trains it from scratch
     hardware: set[str] = field(default_factory=set)  # what the passes seen so far were trained on
 
     def lab(self, name: str, seed: int) -> Lab:
-        """The laboratory of a data set and a seed."""
-        return Lab(
-            self.data,
-            name,
-            seed,
-            self.scale,
-            self.folder / "passes",
-            device=self.device,
-            precision=self.precision,
-            progress=self.progress,
-        )
+        passes = self.folder / "passes"
+        return Lab(self.data, name, seed, self.scale, passes, self.device, self.precision, self.progress)
 
     def published(self, name: str, **options: Any) -> list[Pass]:
         """The pass by the paper's recipe, of every seed."""
@@ -106,9 +79,6 @@ class Study:
         """The same passes, what they were trained on noted."""
         self.hardware.update(one.facts["hardware"] for one in passes if "hardware" in one.facts)
         return passes
-
-
-Run = Callable[[Study], Experiment]
 
 
 def printed(table: str) -> list[dict[str, str]]:

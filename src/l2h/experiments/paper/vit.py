@@ -12,30 +12,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import nn
 
 from l2h.costs import Costs
 from l2h.data import Dataset, split
 from l2h.decision import RejectorSpec
-from l2h.experiments.paper.datasets import load_named
-from l2h.experiments.paper.lab import Lab, hardware, priced_outcomes, train_client
-from l2h.experiments.paper.measure import column, over_seeds, price_curve, trivial_curves
-from l2h.experiments.paper.passes import Pass, PassOutcomes
-from l2h.experiments.paper.study import (
-    BOUNDED,
-    OURS,
-    PAPER,
-    PUBLISHED,
-    SIGN,
-    UNBOUNDED,
-    Drawing,
-    Experiment,
-    Study,
-    printed,
-    printed_share,
-    title_of,
-)
+from l2h.experiments.paper.grid import BOUNDED, LOSSES, OURS, PAPER, PUBLISHED
+from l2h.experiments.paper.lab import hardware, load_named, priced_outcomes, scored_outcomes, train_client
+from l2h.experiments.paper.passes import Labels, Pass, column, over_seeds, price_curve, trivial_curves
+from l2h.experiments.paper.study import SIGN, UNBOUNDED, Drawing, Experiment, Study, printed, printed_share, title_of
 from l2h.files import digest
 from l2h.methods.bench import Bench
 from l2h.methods.helping import PricedAttached
@@ -43,7 +28,7 @@ from l2h.models import ViT, build_scaled, load_pretrained, pretrained_options
 from l2h.models.rejectors import SeparateRejector
 from l2h.settings import PAPER_REJECTOR, Settings
 from l2h.system import HelpSystem
-from l2h.training import BatchLoss, Context, Job, Progress, RejectorStage, Silent, pick_device, train_classifier
+from l2h.training import BatchLoss, Context, Job, RejectorStage, pick_device, train_classifier
 from l2h.training.checkpoint import load_checkpoint, save_checkpoint
 from l2h.training.job import input_scale
 from l2h.training.loop import derive, repeatable, run_stage, seeded
@@ -53,10 +38,9 @@ from l2h.training.targets import ServerOutcome, make_pool, make_teacher
 log = logging.getLogger("l2h")
 #: Shares of the training set: to fit client and server to, for the rejector to learn from, to calibrate on.
 SHARES = (0.85, 0.09, 0.06)
-Labels = npt.NDArray[np.int64]
 
 
-def run(study: Study) -> Experiment:
+def run_vit(study: Study) -> Experiment:
     """The ViT, then a client and the rejectors for every seed."""
     out = Experiment(
         "cifar100-vit",
@@ -95,21 +79,14 @@ def run(study: Study) -> Experiment:
     grid: dict[float, list[float]] = {}
     for costs in prices:
         grid.setdefault(costs.c_1, []).append(costs.c_e)
-    out.plot(
-        "cifar100-vit.png",
-        f"{title_of(name)}: risk against c_e",
-        Drawing(
-            "risk",
-            {
-                "curves": [
-                    price_curve(label, name, c_1, c_es, passes, loss)
-                    for label, (passes, loss) in recipes.items()
-                    for c_1, c_es in grid.items()
-                ],
-                "trivial": {c_1: trivial_curves(ours, c_1, c_es) for c_1, c_es in grid.items()},
-            },
-        ),
-    )
+    curves = [
+        price_curve(label, name, c_1, c_es, passes, loss)
+        for label, (passes, loss) in recipes.items()
+        for c_1, c_es in grid.items()
+    ]
+    trivial = {c_1: trivial_curves(ours, c_1, c_es) for c_1, c_es in grid.items()}
+    drawing = Drawing("risk", {"curves": curves, "trivial": trivial})
+    out.plot("cifar100-vit.png", f"{title_of(name)}: risk against c_e", drawing)
     out.table(
         "cifar100-vit-risk",
         "Risk at every price",
@@ -183,7 +160,6 @@ class VitLab:
             server=self.stage,
             rejector=scale.rejector_stage,
         )
-        self.progress: Progress = study.progress or Silent()
         self.device = pick_device(study.device)
         self._server: nn.Module | None = None
         self._seconds: float | None = None
@@ -200,7 +176,7 @@ class VitLab:
         if self._server is not None:
             return self._server
         X, y = self.dataset.X_train, self.dataset.y_train
-        context = Context(self.settings, self.device, progress=self.progress)
+        context = Context(self.settings, self.device, progress=self.study.progress)
         with seeded(self.device, 0, "server"):
             scale = input_scale(X[self.fit], self.settings)
             net = build_scaled("vit", self.dataset.input_shape, self.dataset.num_classes, scale, **self.options)
@@ -230,21 +206,11 @@ class VitLab:
 
     def passes(self, prices: Sequence[Costs]) -> tuple[list[Pass], list[Pass]]:
         """By the paper's recipe and by ours, of every seed."""
-        specs = tuple(RejectorSpec(loss, costs) for loss in ("paper", "shifted") for costs in prices)
+        specs = tuple(RejectorSpec(loss, costs) for loss in LOSSES for costs in prices)
         both: tuple[list[Pass], list[Pass]] = ([], [])
         for seed in self.study.seeds:
-            lab = Lab(
-                self.study.data,
-                f"{self.name}-vit",
-                seed,
-                self.study.scale,
-                self.study.folder / "passes",
-                device=self.study.device,
-                precision=self.study.precision,
-                progress=self.progress,
-                dataset=self.dataset,
-                about=f"{self.description}; {self.stage}",
-            )
+            lab = replace(self.study.lab(f"{self.name}-vit", seed), about=f"{self.description}; {self.stage}")
+            lab.dataset = self.dataset
             both[0].append(lab.keep("published", None, specs, partial(self._published, seed, specs)))
             both[1].append(lab.keep("ours", None, (RejectorSpec(),), partial(self._ours, seed, prices)))
         self.study.note([*both[0], *both[1]])
@@ -254,7 +220,7 @@ class VitLab:
         """Rejectors by L2 on the server's own training samples, by the authors' settings."""
         scale = self.study.scale
         settings = replace(self.settings, seed=seed, augment="none", precision="tf32")
-        context = Context(settings, self.device, progress=self.progress)
+        context = Context(settings, self.device, progress=self.study.progress)
         with repeatable(settings, self.device):
             job = self._job(seed, context, specs)
             shape = self.dataset.input_shape
@@ -272,28 +238,21 @@ class VitLab:
             )
             run_stage(stage, context)
 
-        def side(X: Any, y: Labels) -> PassOutcomes:
-            answers = job.client.answers(X, self.dataset.num_classes)
-            server = server_log_probabilities(self.server(), X, context).argmax(axis=1)
-            return PassOutcomes(y, answers.label, server, rejector_scores(rejectors, X, answers, context))
-
-        return {None: Pass(specs, *self._sides(side), np.zeros((0, len(specs))), self._facts)}
+        server = self.server()
+        test, held = (scored_outcomes(job.client, server, rejectors, context, *side) for side in self._sides)
+        return {None: Pass(specs, test, held, np.zeros((0, len(specs))), self._facts)}
 
     def _ours(self, seed: int, prices: Sequence[Costs]) -> dict[int | None, Pass]:
         settings = replace(self.settings, seed=seed)
-        context = Context(settings, self.device, progress=self.progress)
+        context = Context(settings, self.device, progress=self.study.progress)
         with repeatable(settings, self.device):
             job = self._job(seed, context, [RejectorSpec()])
             outcome = ServerOutcome(self.server(), [make_teacher(job, context, self.held_out, self.server())], self.fit)
-            X, y = self.dataset.X_train, self.dataset.y_train
-            held = (X[self.calibration], y[self.calibration])
-            bench = Bench(job, context, prices, held, self.study.scale.rejector_options, outcome)
+            bench = Bench(job, context, prices, self._sides[1], self.study.scale.rejector_options, outcome)
             rule = PricedAttached().fit(bench)
 
-        def side(X: Any, y: Labels) -> PassOutcomes:
-            return priced_outcomes(bench, rule, X, y)
-
-        return {None: Pass((RejectorSpec(),), *self._sides(side), np.zeros((0, 1)), self._facts)}
+        test, held = (priced_outcomes(bench, rule, *side) for side in self._sides)
+        return {None: Pass((RejectorSpec(),), test, held, np.zeros((0, 1)), self._facts)}
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -315,7 +274,8 @@ class VitLab:
         )
         return system.prepare(X, y, specs=specs, held_out_rows=self.held_out)
 
-    def _sides(self, side: Any) -> tuple[PassOutcomes, PassOutcomes]:
-        data = self.dataset
-        held = self.calibration
-        return side(data.X_test, data.y_test), side(data.X_train[held], data.y_train[held])
+    @property
+    def _sides(self) -> list[tuple[Any, Labels]]:
+        """X and y of the test set, and of the calibration samples."""
+        data, held = self.dataset, self.calibration
+        return [(data.X_test, data.y_test), (data.X_train[held], data.y_train[held])]

@@ -24,7 +24,7 @@ from l2h.report.paper.tables import (
 from l2h.report.run.gallery import plot_samples
 
 if TYPE_CHECKING:
-    from l2h.experiments.paper import Drawing
+    from l2h.experiments.paper.study import Drawing
 
 _PLOTS: dict[str, Callable[..., Any]] = {
     "tradeoff": plot_tradeoff,
