@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from l2h.cli.groups import takes_groups
+from l2h.cli.options import takes_groups
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from l2h.cli.ask import ask
 from l2h.cli.bench import COMMANDS as BENCH
 from l2h.cli.calibrate import calibrate
 from l2h.cli.compare import compare
-from l2h.cli.console import console, log, log_to_stderr
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
 from l2h.cli.export import export
 from l2h.cli.keys import COMMANDS as KEYS
+from l2h.cli.output import console, log, log_to_stderr
 from l2h.cli.paper import paper
 from l2h.cli.serve import serve
 from l2h.cli.train import train

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from l2h.cli.groups import takes_groups
-from l2h.cli.options import BundleFolder, KeyFile
+from l2h.cli.options import BundleFolder, KeyFile, takes_groups
+from l2h.cli.output import make_console, make_table, print_json, print_line, print_pairs
 
 if TYPE_CHECKING:
     from l2h.costs import Costs
@@ -27,34 +28,31 @@ class AskOptions:
     bundle: BundleFolder
     inputs: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="INPUT",
             help="One input or many: a .npy, an .npz, an image, or what l2h train takes as --data (its test part). "
             "Without it the server is only checked.",
         ),
     ] = None
-    server: Annotated[str | None, typer.Option("--server", "-s", help="http://HOST:PORT or https://HOST.")] = None
-    deadline: Annotated[float, typer.Option(help="Seconds for an answer.")] = 0.2
-    c_e: Annotated[float | None, typer.Option("--c-e", help="Price of a request. (default: the bundle's)")] = None
-    c_1: Annotated[
-        float | None, typer.Option("--c-1", help="Price of a wrong remote answer. (default: the bundle's)")
-    ] = None
+    server: Annotated[str | None, Option("--server", "-s", help="http://HOST:PORT or https://HOST.")] = None
+    deadline: Annotated[float, Option(help="Seconds for an answer.")] = 0.2
+    c_e: Annotated[float | None, Option("--c-e", help="Price of a request. (default: the bundle's)")] = None
+    c_1: Annotated[float | None, Option("--c-1", help="Price of a wrong remote answer. (default: the bundle's)")] = None
     limit: Annotated[
-        str | None,
-        typer.Option(help="A bound on asking: 20%, 20%@95%, 20%/1000, 100/1h. Without --c-e asking is free."),
+        str | None, Option(help="A bound on asking: 20%, 20%@95%, 20%/1000, 100/1h. Without --c-e asking is free.")
     ] = None
     key_file: KeyFile = None
-    local_only: Annotated[bool, typer.Option("--local-only", help="Ask nobody.")] = False
+    local_only: Annotated[bool, Option("--local-only", help="Ask nobody.")] = False
     index: Annotated[
-        list[int] | None, typer.Option("--index", "-i", help="Only this input, counted from 0; repeat for several.")
+        list[int] | None, Option("--index", "-i", help="Only this input, counted from 0; repeat for several.")
     ] = None
-    batch: Annotated[int, typer.Option(help="Inputs per call.", min=1)] = 1
-    model: Annotated[str | None, typer.Option(help="The model's name at the server. (default: the bundle's)")] = None
+    batch: Annotated[int, Option(help="Inputs per call.", min=1)] = 1
+    model: Annotated[str | None, Option(help="The model's name at the server. (default: the bundle's)")] = None
     binary: Annotated[
-        bool, typer.Option("--binary/--no-binary", help="Tensors as bytes, or as JSON for servers that know no other.")
+        bool, Option("--binary/--no-binary", help="Tensors as bytes, or as JSON for servers that know no other.")
     ] = True
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every answer, and the summary.")] = False
+    ca_file: Annotated[Path | None, Option(help="Certificates to trust, for https.")] = None
+    as_json: Annotated[bool, Option("--json", help="Print JSON: every answer, and the summary.")] = False
 
 
 @takes_groups
@@ -68,7 +66,6 @@ def ask(options: AskOptions) -> None:
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
     """
     from l2h.bundle import DeviceBundle
-    from l2h.cli.output import print_json
     from l2h.data.inputs import read_inputs
     from l2h.edge import EdgeClient
     from l2h.edge.options import read_key
@@ -149,8 +146,6 @@ def _summary(rows: list[dict[str, Any]], stats: EdgeStats) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
-    from l2h.cli.output import make_table, print_line, print_pairs, print_table
-
     table = make_table(
         ("input", "label", "class", "source", "reason", "expected saving", "latency"),
         right=("input", "label", "expected saving", "latency"),
@@ -166,7 +161,7 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
             f"{row['expected_saving']:+.4f}",
             _milliseconds(row["latency"]),
         )
-    print_table(table)
+    make_console().print(table)
     if len(rows) > _SHOWN:
         print_line(f"{_SHOWN} of {len(rows)}; --json has all of them\n")
     remote = sum(row["source"] == "remote" for row in rows)
@@ -182,8 +177,6 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
 
 
 def _print_checked(edge: EdgeClient, server: str, as_json: bool) -> None:
-    from l2h.cli.output import print_json
-
     manifest = edge.bundle.manifest
     compared, versions = edge.classes_compared, edge.server_versions
     if as_json:

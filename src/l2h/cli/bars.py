@@ -9,7 +9,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from l2h.cli.console import console, log
+from l2h.cli.output import console, log
 from l2h.training.progress import LogProgress, Silent, Tee, TensorBoardProgress
 from l2h.training.progress import Progress as Listener
 

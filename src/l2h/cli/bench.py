@@ -4,20 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from rich import box
+from typer import Argument, Option
 
 from l2h.cli.options import AsJson, BundleFolder, KeyFile
+from l2h.cli.output import make_console, make_table, print_json
 
-CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, where the server's is not public.")]
+CaFile = Annotated[Path | None, Option(help="Certificates to trust, where the server's is not public.")]
 
 
 def edge(
     bundle: BundleFolder,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="Inputs, as l2h ask takes them. (default: random ones)")
+        str | None, Option("--data", "-d", help="Inputs, as l2h ask takes them. (default: random ones)")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Answers to time.", min=1)] = 2000,
-    server: Annotated[str | None, typer.Option("--server", "-s", help="Time this server's answers as well.")] = None,
+    repeats: Annotated[int, Option(help="Answers to time.", min=1)] = 2000,
+    server: Annotated[str | None, Option("--server", "-s", help="Time this server's answers as well.")] = None,
     key_file: KeyFile = None,
     ca_file: CaFile = None,
     as_json: AsJson = False,
@@ -26,11 +28,8 @@ def edge(
 
     Example: [bold]l2h bench edge bundle --data digits --server http://127.0.0.1:8080[/]
     """
-    from rich import box
-
     from l2h.bundle import DeviceBundle
     from l2h.bundle.sessions import random_inputs
-    from l2h.cli.output import make_console, make_table, print_json
     from l2h.data.inputs import read_inputs
     from l2h.edge.options import read_key
     from l2h.edge.timing import measure
@@ -58,21 +57,17 @@ def edge(
 
 
 def serve(
-    target: Annotated[
-        str, typer.Argument(metavar="URL|BUNDLE", help="A running server, or a bundle to start one for.")
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="The model's name. (default: the bundle's, or the only one)")
-    ] = None,
-    connections: Annotated[int, typer.Option(help="At a time.", min=1)] = 64,
-    seconds: Annotated[float, typer.Option(help="To measure, for each way of sending.")] = 5.0,
-    inputs: Annotated[int, typer.Option(help="In each request.", min=1)] = 1,
-    workers: Annotated[int, typer.Option(help="Of the server that is started for a bundle.", min=1)] = 1,
+    target: Annotated[str, Argument(metavar="URL|BUNDLE", help="A running server, or a bundle to start one for.")],
+    model: Annotated[str | None, Option(help="The model's name. (default: the bundle's, or the only one)")] = None,
+    connections: Annotated[int, Option(help="At a time.", min=1)] = 64,
+    seconds: Annotated[float, Option(help="To measure, for each way of sending.")] = 5.0,
+    inputs: Annotated[int, Option(help="In each request.", min=1)] = 1,
+    workers: Annotated[int, Option(help="Of the server that is started for a bundle.", min=1)] = 1,
     threads: Annotated[
-        int, typer.Option(help="Of one model call in that server. (default: the processors a worker has)", min=0)
+        int, Option(help="Of one model call in that server. (default: the processors a worker has)", min=0)
     ] = 0,
     batch_delay: Annotated[
-        float | None, typer.Option(help="Seconds that server waits for more. (default: that of l2h serve)", min=0.0)
+        float | None, Option(help="Seconds that server waits for more. (default: that of l2h serve)", min=0.0)
     ] = None,
     key_file: KeyFile = None,
     ca_file: CaFile = None,
@@ -86,7 +81,6 @@ def serve(
 
     Example: [bold]l2h bench serve http://127.0.0.1:8080 --model digits --inputs 8[/]
     """
-    from l2h.cli.output import print_json
     from l2h.edge.options import read_key
     from l2h.serving.bench import measure_bundle, measure_running
 
@@ -106,10 +100,6 @@ def serve(
 
 
 def _print(title: str, results: dict[str, dict[str, Any]], alone: dict[str, Any]) -> None:
-    from rich import box
-
-    from l2h.cli.output import make_console, make_table
-
     figures = ("requests/s", "inputs/s", "p50 ms", "p90 ms", "p99 ms")
     columns = ("tensors", *figures, "answers by status")
     table = make_table(columns, right=figures, title=title, box=box.HEAVY_HEAD, pad_edge=True)

@@ -4,24 +4,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from l2h.cli.options import AsJson, MethodFiles, ServerRun
+from l2h.cli.options import AsJson, MethodFiles, ServerRun, Texts
+from l2h.cli.output import print_json, print_pairs
 
 
 def calibrate(
-    run: Annotated[Path, typer.Argument(help="The run folder; its calibration is replaced.")],
+    run: Annotated[Path, Argument(help="The run folder; its calibration is replaced.")],
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", help="Fresh samples: their training part. (default: the run's calibration part)"),
+        Option("--data", "-d", help="Fresh samples: their training part. (default: the run's calibration part)"),
     ] = None,
     limit: Annotated[
-        list[str] | None,
-        typer.Option("--limit", help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several."),
+        Texts, Option("--limit", help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several.")
     ] = None,
     c_1: Annotated[
-        float | None, typer.Option("--c-1", help="Price of a wrong remote answer, for q1. (default: the run's)")
+        float | None, Option("--c-1", help="Price of a wrong remote answer, for q1. (default: the run's)")
     ] = None,
-    c_e: Annotated[float | None, typer.Option("--c-e", help="Price of a request, for q1. (default: the run's)")] = None,
+    c_e: Annotated[float | None, Option("--c-e", help="Price of a request, for q1. (default: the run's)")] = None,
     server_run: ServerRun = None,
     method_files: MethodFiles = None,
     as_json: AsJson = False,
@@ -34,7 +35,6 @@ def calibrate(
 
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
-    from l2h.cli.output import print_json, print_pairs
     from l2h.experiments.finished import calibrate_run
     from l2h.limits import RateLimit
 

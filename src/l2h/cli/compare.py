@@ -10,21 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from l2h.cli.groups import takes_groups
-from l2h.cli.options import (
-    Device,
-    Limit,
-    MethodFiles,
-    ModelOption,
-    Precision,
-    Set,
-    TestPart,
-    price_option,
-    run_option,
-    training_option,
-)
+from l2h.cli import options as shared
+from l2h.cli.options import Prices, Texts, price_option, run_option, takes_groups, training_option
+from l2h.cli.output import console, log, make_console, print_json
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -37,7 +27,7 @@ class CompareOptions:
 
     data: Annotated[
         str,
-        typer.Option(
+        Option(
             "--dataset",
             "--data",
             "-d",
@@ -46,44 +36,41 @@ class CompareOptions:
         ),
     ] = "digits"
     methods: Annotated[
-        list[str] | None,
-        typer.Option(
+        Texts,
+        Option(
             "--method", help="Compare only this one; repeat for several. (default: all that fit the number of classes)"
         ),
     ] = None
     seeds: Annotated[int, run_option(help="How many seeds.")] = 5
     first_seed: Annotated[int, run_option(help="The first of them.", min=0)] = 0
     out: Annotated[Path, run_option("--out", "-o", help="The folder.")] = Path("runs/compare")
-    c_1: Annotated[
-        list[float] | None, price_option("--c-1", help="A value of the grid; repeat. (default: 1 and 1.25)")
-    ] = None
+    c_1: Annotated[Prices, price_option("--c-1", help="A value of the grid; repeat. (default: 1 and 1.25)")] = None
     c_e: Annotated[
-        list[float] | None, price_option("--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)")
+        Prices, price_option("--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)")
     ] = None
-    method_files: MethodFiles = None
-    test: TestPart = None
-    limit: Limit = None
+    method_files: shared.MethodFiles = None
+    test: shared.TestPart = None
+    limit: shared.Limit = None
     classes: Annotated[
-        str | None, typer.Option(help="Only these classes, by name, with commas: 3,8. Two make it a binary task.")
+        str | None, Option(help="Only these classes, by name, with commas: 3,8. Two make it a binary task.")
     ] = None
-    client: Annotated[
-        str | None, typer.Option("--client", "-m", help="As in l2h train. (default: lenet5; digits: tree)")
-    ] = None
-    client_share: Annotated[float | None, typer.Option(help="As in l2h train. (default: 1; digits: 0.3)")] = None
+    client: Annotated[str | None, Option("--client", "-m", help="As in l2h train. (default: lenet5; digits: tree)")] = (
+        None
+    )
+    client_share: Annotated[float | None, Option(help="As in l2h train. (default: 1; digits: 0.3)")] = None
     server: Annotated[
-        str | None, typer.Option("--server", "-e", help="As in l2h train. (default: alexnet; digits: lenet5)")
+        str | None, Option("--server", "-e", help="As in l2h train. (default: alexnet; digits: lenet5)")
     ] = None
     calibration: Annotated[
-        float | None,
-        typer.Option(help="Share of the training samples kept for calibration. (default: 0.1; digits: 0.15)"),
+        float | None, Option(help="Share of the training samples kept for calibration. (default: 0.1; digits: 0.15)")
     ] = None
     augment: Annotated[
         str | None, training_option(help="none, shift or flip+shift. (default: what suits the data)")
     ] = None
-    device: Device = "auto"
-    precision: Precision = "fp32"
-    set_: Set = None
-    option: ModelOption = None
+    device: shared.Device = "auto"
+    precision: shared.Precision = "fp32"
+    set_: shared.Set = None
+    option: shared.ModelOption = None
     jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
     draws: Annotated[int, run_option(help="Draws of the bootstrap.", min=100)] = 2000
     force: Annotated[bool, run_option("--force", help="Replace the comparison that is in the folder.")] = False
@@ -103,10 +90,8 @@ def compare(options: CompareOptions) -> None:
 
     Example: [bold]l2h compare --dataset digits --classes 4,9 --out runs/compare-binary[/]
     """
-    from l2h.cli.console import log
-    from l2h.cli.output import print_json
     from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
-    from l2h.report import write_comparison
+    from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
 
     if options.seeds < 1:
         raise SettingsError(f"--seeds {options.seeds}: at least 1")
@@ -131,30 +116,22 @@ def compare(options: CompareOptions) -> None:
     if options.as_json:
         print_json(summary)
         return
-    _print(summary)
-    log.info("The page with every number and picture: %s", page)
-
-
-def _print(summary: dict[str, Any]) -> None:
-    from l2h.cli.output import make_console
-    from l2h.report import comparison_headline, comparison_table, grid_tables, property_table
-
-    console = make_console()
-    console.print(comparison_table(summary))
+    out = make_console()
+    out.print(comparison_table(summary))
     for table in grid_tables(summary):
-        console.print(table)
-    console.print(property_table(summary["methods"]))
+        out.print(table)
+    out.print(property_table(summary["methods"]))
     for sentence in comparison_headline(summary):
-        console.print(sentence, markup=False)
+        out.print(sentence, markup=False)
     for method in summary["skipped"]:
-        console.print(f"Left out: {method['method']} ({method['why']}).", markup=False)
+        out.print(f"Left out: {method['method']} ({method['why']}).", markup=False)
+    log.info("The page with every number and picture: %s", page)
 
 
 @contextmanager
 def _progress(total: int, apart: bool) -> Iterator[tuple[Tell, Any]]:
     """Show seeds and methods as they finish, and each training where it runs in this process."""
     from l2h.cli.bars import make_bars, training_progress
-    from l2h.cli.console import console, log
 
     finished = 0
 

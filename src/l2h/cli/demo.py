@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
+
+from l2h.cli.output import log, print_json, print_results
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Seed of split, training and everything drawn.", min=0)] = 0,
-    c_e: Annotated[float, typer.Option("--c-e", help="Price of one request.")] = 0.1,
-    c_1: Annotated[float, typer.Option("--c-1", help="What a wrong answer of the server costs on top.")] = 1.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    out: Annotated[Path, Option("--out", "-o", help="The run folder.")] = Path("runs/demo"),
+    seed: Annotated[int, Option(help="Seed of split, training and everything drawn.", min=0)] = 0,
+    c_e: Annotated[float, Option("--c-e", help="Price of one request.")] = 0.1,
+    c_1: Annotated[float, Option("--c-1", help="What a wrong answer of the server costs on top.")] = 1.0,
+    force: Annotated[bool, Option("--force", help="Replace the run that is in the folder.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
     """Train and evaluate a small system on handwritten digits: no data and no GPU needed.
 
@@ -22,8 +24,6 @@ def demo(
     Example: [bold]l2h demo --seed 1 --out runs/demo-1[/]
     """
     from l2h.cli.bars import training_progress
-    from l2h.cli.console import log
-    from l2h.cli.output import print_json, print_results
     from l2h.experiments.evaluating import evaluate_plan
     from l2h.experiments.plan import digits_plan, load_data, train_run
     from l2h.experiments.runs import RunTarget

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from l2h.cli.groups import takes_groups
-from l2h.cli.options import MethodFiles, TestPart
+from l2h.cli.options import MethodFiles, Prices, TestPart, Texts, takes_groups
+from l2h.cli.output import grid_table, log, make_console, print_evaluations, print_json
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import SeedSpread
@@ -19,34 +20,32 @@ if TYPE_CHECKING:
 class EvaluateOptions:
     """Which runs, under which conditions, and where the results go."""
 
-    run: Annotated[list[Path], typer.Argument(help="One run folder, or several of different seeds.")]
-    data: Annotated[
-        str | None, typer.Option("--data", "-d", help="Other data than the run's; its test part is used.")
-    ] = None
+    run: Annotated[list[Path], Argument(help="One run folder, or several of different seeds.")]
+    data: Annotated[str | None, Option("--data", "-d", help="Other data than the run's; its test part is used.")] = None
     test: TestPart = None
-    c_1: Annotated[list[float] | None, typer.Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None
-    c_e: Annotated[list[float] | None, typer.Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None
+    c_1: Annotated[Prices, Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None
+    c_e: Annotated[Prices, Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None
     limit: Annotated[
-        list[str] | None,
-        typer.Option(
+        Texts,
+        Option(
             "--limit",
             help="A bound on asking: 20%, 20%@95% (guaranteed), 20%/1000 (of any 1000 in a row), 100/1h; repeat for "
             "several. Without --c-e asking is free.",
         ),
     ] = None
     rule: Annotated[
-        str | None, typer.Option(help="How a share is met: threshold, guaranteed or stochastic. (default: threshold)")
+        str | None, Option(help="How a share is met: threshold, guaranteed or stochastic. (default: threshold)")
     ] = None
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")
+        Path | None, Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace what is in the folder.")] = False
+    force: Annotated[bool, Option("--force", help="Replace what is in the folder.")] = False
     method_files: MethodFiles = None
     server_run: Annotated[
-        Path | None, typer.Option(help="The run of a server trained by itself (--role server), to evaluate with.")
+        Path | None, Option(help="The run of a server trained by itself (--role server), to evaluate with.")
     ] = None
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: a list, one per price; over several runs mean, std and sem.")
+        bool, Option("--json", help="Print JSON: a list, one per price; over several runs mean, std and sem.")
     ] = False
 
 
@@ -60,8 +59,6 @@ def evaluate(options: EvaluateOptions) -> None:
 
     Example: [bold]l2h evaluate runs/seed-0 runs/seed-1 runs/seed-2[/] gives mean and standard error over the seeds.
     """
-    from l2h.cli.console import log
-    from l2h.cli.output import print_evaluations
     from l2h.experiments.evaluating import Conditions, evaluate_run, evaluate_seeds
     from l2h.experiments.runs import require_empty
     from l2h.limits import RateLimit
@@ -88,7 +85,6 @@ def evaluate(options: EvaluateOptions) -> None:
 
 
 def _print_spreads(spreads: list[SeedSpread], as_json: bool) -> None:
-    from l2h.cli.output import grid_table, make_console, print_json
     from l2h.report import spread_table
 
     if as_json:

@@ -6,40 +6,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from l2h.cli.options import MethodFiles, ServerRun
+from l2h.cli.output import make_console, make_table, print_json, print_line
 
 if TYPE_CHECKING:
     from l2h.bundle import Manifest
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The run folder.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder of the bundle; it appears in one piece.")],
-    name: Annotated[str | None, typer.Option(help="Of the model, on the wire too. (default: the data set's)")] = None,
+    run: Annotated[Path, Argument(help="The run folder.")],
+    out: Annotated[Path, Option("--out", "-o", help="The folder of the bundle; it appears in one piece.")],
+    name: Annotated[str | None, Option(help="Of the model, on the wire too. (default: the data set's)")] = None,
     c_1: Annotated[
-        float | None,
-        typer.Option("--c-1", help="Price of a wrong remote answer that it is made for. (default: the run's)"),
+        float | None, Option("--c-1", help="Price of a wrong remote answer that it is made for. (default: the run's)")
     ] = None,
     c_e: Annotated[
-        float | None, typer.Option("--c-e", help="Price of a request that it is made for. (default: the run's)")
+        float | None, Option("--c-e", help="Price of a request that it is made for. (default: the run's)")
     ] = None,
-    which: Annotated[
-        int | None, typer.Option(help="Number of the only rejector to export. (default: all)", min=0)
-    ] = None,
+    which: Annotated[int | None, Option(help="Number of the only rejector to export. (default: all)", min=0)] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Quantise the rejector; kept only where it is faster and no worse.")
+        bool, Option("--int8", help="Quantise the rejector; kept only where it is faster and no worse.")
     ] = False,
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data", "-d", help="Samples for --int8: their training part. (default: the run's calibration part)"
-        ),
+        Option("--data", "-d", help="Samples for --int8: their training part. (default: the run's calibration part)"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the bundle that is in the folder.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace the bundle that is in the folder.")] = False,
     server_run: ServerRun = None,
     method_files: MethodFiles = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Write a run as a bundle: ONNX files for the device and the server, checked against the run.
 
@@ -49,7 +46,6 @@ def export(
 
     Example: [bold]l2h export runs/demo --out bundles/digits --c-e 0.05 --int8 --force[/]
     """
-    from l2h.cli.output import print_json
     from l2h.experiments.finished import open_run
     from l2h.export.folder import check_target
 
@@ -68,15 +64,13 @@ def export(
 
 def _print(manifest: Manifest, folder: Path) -> None:
     """Print the files with their sizes, hashes and agreement; what was left out; what to do next."""
-    from l2h.cli.output import make_table, print_line, print_table
-
     table = make_table(("file", "for the", "bytes", "sha256", "differs by"), right=("bytes", "differs by"))
     for name, part in manifest.files.items():
         difference = manifest.agreement.get(name)
         shown = "" if difference is None else f"{difference:.1e}"
         table.add_row(name, part.side, f"{part.bytes:,}", part.sha256[:12], shown)
     print_line(f"{folder}: {manifest.name}, version {manifest.version}, made for {manifest.costs}")
-    print_table(table)
+    make_console().print(table)
     measured = manifest.rejector.int8_measured
     if measured is not None:
         print_line(f"int8: {measured['why']}")

@@ -7,26 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
+
+from l2h.cli.output import make_console, print_json
 
 if TYPE_CHECKING:
     from l2h.serving.accounts.key import Key
 
-File = Annotated[Path, typer.Option("--file", "-f", help="The key file.")]
+File = Annotated[Path, Option("--file", "-f", help="The key file.")]
 DEFAULT = Path("keys.json")
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: a list of keys, without their hashes.")]
-QuotaText = Annotated[str | None, typer.Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
-RateText = Annotated[str | None, typer.Option(help="Inputs per second: 50/s, 30/minute.", show_default=False)]
-Burst = Annotated[int | None, typer.Option(help="How many of them at once. (default: a second's worth)", min=1)]
+AsJson = Annotated[bool, Option("--json", help="Print JSON: a list of keys, without their hashes.")]
+QuotaText = Annotated[str | None, Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
+RateText = Annotated[str | None, Option(help="Inputs per second: 50/s, 30/minute.", show_default=False)]
+Burst = Annotated[int | None, Option(help="How many of them at once. (default: a second's worth)", min=1)]
 
 
 def add(
-    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    name: Annotated[str, Argument(help="Whose key it is.")],
     file: File = DEFAULT,
     quota: QuotaText = None,
     rate: RateText = None,
     burst: Burst = None,
-    admin: Annotated[bool, typer.Option("--admin", help="May read the metrics.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    admin: Annotated[bool, Option("--admin", help="May read the metrics.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Make a key and print it, this once: the file holds its hash. A running server takes it over within a second.
 
@@ -34,7 +37,6 @@ def add(
 
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/]
     """
-    from l2h.cli.output import print_json
     from l2h.serving.accounts import open_keys
 
     key, text = open_keys(file).add(name, admin=admin, **_allowances(quota, rate, burst))
@@ -45,13 +47,13 @@ def add(
 
 
 def change(
-    who: Annotated[str, typer.Argument(help="The name or the id.")],
+    who: Annotated[str, Argument(help="The name or the id.")],
     file: File = DEFAULT,
     quota: QuotaText = None,
     rate: RateText = None,
     burst: Burst = None,
-    no_quota: Annotated[bool, typer.Option("--no-quota", help="Take the quota away.")] = False,
-    no_rate: Annotated[bool, typer.Option("--no-rate", help="Take the rate away.")] = False,
+    no_quota: Annotated[bool, Option("--no-quota", help="Take the quota away.")] = False,
+    no_rate: Annotated[bool, Option("--no-rate", help="Take the rate away.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Change what a key may use; the key itself stays. A running server follows within a second.
@@ -60,7 +62,6 @@ def change(
 
     Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
     """
-    from l2h.cli.output import print_json
     from l2h.serving.accounts import open_keys
 
     for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
@@ -86,7 +87,6 @@ def show(file: File = DEFAULT, as_json: AsJson = False) -> None:
     """
     from rich.table import Table
 
-    from l2h.cli.output import print_json, print_table
     from l2h.serving.accounts import open_keys
 
     rows = [_shown(key) for key in open_keys(file).read()]
@@ -98,19 +98,16 @@ def show(file: File = DEFAULT, as_json: AsJson = False) -> None:
         flags = ["yes" if row["enabled"] else "revoked", "yes" if row["admin"] else ""]
         bounds = [str(row[name] or "") for name in ("quota", "rate", "burst")]
         table.add_row(row["id"], row["name"], flags[0], *bounds, flags[1], row["created"])
-    print_table(table)
+    make_console().print(table)
 
 
 def revoke(
-    who: Annotated[str, typer.Argument(help="The name or the id.")],
-    file: File = DEFAULT,
-    as_json: AsJson = False,
+    who: Annotated[str, Argument(help="The name or the id.")], file: File = DEFAULT, as_json: AsJson = False
 ) -> None:
     """Revoke a key: a running server refuses it within a second, with 403.
 
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
-    from l2h.cli.output import print_json
     from l2h.serving.accounts import open_keys
 
     revoked = open_keys(file).change(who, enabled=False)

@@ -1,20 +1,29 @@
-"""Options that several commands share."""
+"""Options that several commands share, and commands whose options are the fields of dataclasses.
 
-from functools import partial
+Such a group of options has ``Annotated`` fields, as typer reads them, and travels as one object.
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import partial, wraps
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from l2h.errors import SettingsError
 
+Prices = list[float] | None
+Texts = list[str] | None
 #: Options by their panel of ``--help``.
-price_option = partial(typer.Option, rich_help_panel="Prices")
-run_option = partial(typer.Option, rich_help_panel="Run")
-training_option = partial(typer.Option, rich_help_panel="Training")
+price_option = partial(Option, rich_help_panel="Prices")
+run_option = partial(Option, rich_help_panel="Run")
+training_option = partial(Option, rich_help_panel="Training")
 
 
-def _load_methods(files: list[str] | None) -> list[str] | None:
+def _load_methods(files: Texts) -> Texts:
     if files:
         from l2h.methods import load_file
 
@@ -26,30 +35,49 @@ def _load_methods(files: list[str] | None) -> list[str] | None:
     return files
 
 
-TestPart = Annotated[str | None, typer.Option(help="The test part, where it is a file of its own.")]
-Limit = Annotated[int | None, typer.Option(help="Use only so many rows of each part.", min=1)]
+TestPart = Annotated[str | None, Option(help="The test part, where it is a file of its own.")]
+Limit = Annotated[int | None, Option(help="Use only so many rows of each part.", min=1)]
 Device = Annotated[str, training_option(help="auto, cpu, cuda, cuda:1.")]
 Precision = Annotated[str, training_option(help="fp32, tf32 or bf16.")]
 Set = Annotated[
-    list[str] | None,
+    Texts,
     training_option(
         "--set",
         help="Any further setting: folds=3, distill=0.7, server.epochs=20, rejector.lr=3e-4, server.optimizer=sgd.",
     ),
 ]
 ModelOption = Annotated[
-    list[str] | None,
+    Texts,
     training_option(
         "--option", help="A model's own option: server.width=2, rejector.width=4, client.max_depth=4, server.patch=4."
     ),
 ]
 MethodFiles = Annotated[
-    list[str] | None,
-    typer.Option("--method-file", callback=_load_methods, help="Python file that registers methods; repeat."),
+    Texts,
+    Option("--method-file", callback=_load_methods, help="Python file that registers methods; repeat."),
 ]
-ServerRun = Annotated[Path | None, typer.Option(help="The run of a server trained by itself (--role server).")]
-BundleFolder = Annotated[Path, typer.Argument(help="The bundle's folder, as l2h export writes it.")]
-KeyFile = Annotated[
-    Path | None, typer.Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ServerRun = Annotated[Path | None, Option(help="The run of a server trained by itself (--role server).")]
+BundleFolder = Annotated[Path, Argument(help="The bundle's folder, as l2h export writes it.")]
+KeyFile = Annotated[Path | None, Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+
+
+def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command for typer whose options are the fields of the groups that this one takes, in their order."""
+    groups = {name: group for name, group in get_type_hints(command).items() if name != "return"}
+    parameters = []
+    for group in groups.values():
+        hints = get_type_hints(group, include_extras=True)
+        for field in fields(group):
+            default = Parameter.empty if field.default is MISSING else field.default
+            parameters.append(
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name])
+            )
+
+    @wraps(command)
+    def called(**values: Any) -> None:
+        command(**{name: group(**{f.name: values[f.name] for f in fields(group)}) for name, group in groups.items()})
+
+    called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called

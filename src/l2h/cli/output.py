@@ -1,19 +1,23 @@
-"""Results on stdout: tables for a person, JSON for a program."""
+"""What a command shows: results on stdout, tables for a person and JSON for a program; the log on stderr."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.table import Table
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluation
 
+console = Console(stderr=True)
+log = logging.getLogger("l2h")
 #: Figures of ``metrics.json``'s ``risk`` by the columns of the grid.
 _RISKS = {
     "system": "system",
@@ -94,11 +98,6 @@ def make_table(columns: Sequence[str], right: Collection[str] = (), **style: Any
     return table
 
 
-def print_table(table: Table) -> None:
-    """Print a table."""
-    make_console().print(table)
-
-
 def print_line(text: str) -> None:
     """Print a line of plain text, unwrapped."""
     make_console().print(text, highlight=False, soft_wrap=True, markup=False)
@@ -109,9 +108,24 @@ def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
     table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
     for name, value in pairs.items():
         table.add_row(name, value)
-    print_table(table)
+    make_console().print(table)
 
 
 def make_console() -> Console:
     """Return a console on stdout, wide enough for the tables where that is no terminal."""
     return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+def log_to_stderr(level: int) -> None:
+    """Write the log of ``l2h`` to stderr: through rich on a terminal, so that the lines go above the bars."""
+    log.setLevel(level)
+    log.propagate = False
+    log.handlers.clear()
+    if console.is_terminal:
+        handler: logging.Handler = RichHandler(
+            console=console, show_path=False, show_level=False, show_time=False, markup=False
+        )
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    log.addHandler(handler)

@@ -4,11 +4,12 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from l2h.cli.groups import takes_groups
+from l2h.cli.options import Texts, takes_groups
+from l2h.cli.output import log, make_console, print_json
 
 
 @dataclass(frozen=True)
@@ -17,36 +18,31 @@ class PaperOptions:
 
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="tradeoff, contrastive, async, brr, gallery, missing-class, cifar100-vit, or all.", show_default=False
         ),
     ]
     data: Annotated[
         str,
-        typer.Option(
+        Option(
             "--data", "-d", help="The folder with cifar10, svhn and cifar100; or digits, to try it out with --quick."
         ),
     ]
     dataset: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", help="Only this data set; repeat for several. (default: cifar10 and svhn)"),
+        Texts, Option("--dataset", help="Only this data set; repeat for several. (default: cifar10 and svhn)")
     ] = None
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small version: few images, small nets, few prices; minutes on a CPU.")
+        bool, Option("--quick", help="A small version: few images, small nets, few prices; minutes on a CPU.")
     ] = False
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder.")] = Path("runs/paper")
+    seeds: Annotated[int, Option(help="How many seeds.")] = 3
+    out: Annotated[Path, Option("--out", "-o", help="The folder.")] = Path("runs/paper")
     vit_weights: Annotated[
         Path | None,
-        typer.Option(
-            help="cifar100-vit: a .safetensors file to start the ViT from, of any size. (default: from scratch)"
-        ),
+        Option(help="cifar100-vit: a .safetensors file to start the ViT from, of any size. (default: from scratch)"),
     ] = None
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto"
-    precision: Annotated[str, typer.Option(help="Of our recipe: fp32, tf32 or bf16. The paper's runs in tf32.")] = (
-        "fp32"
-    )
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1.")] = "auto"
+    precision: Annotated[str, Option(help="Of our recipe: fp32, tf32 or bf16. The paper's runs in tf32.")] = "fp32"
+    as_json: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False
 
 
 @takes_groups
@@ -61,10 +57,8 @@ def paper(options: PaperOptions) -> None:
     Example: [bold]l2h paper all --data digits --quick[/]
     """
     from l2h.cli.bars import training_progress
-    from l2h.cli.console import log
-    from l2h.cli.output import print_json
     from l2h.experiments.paper.repeating import EXPERIMENTS, experiment_values, gather_results, make_study
-    from l2h.report import write_drawings, write_experiment, write_overview
+    from l2h.report import experiment_tables, write_drawings, write_experiment, write_overview
 
     experiments, study = make_study(
         options.name,
@@ -90,17 +84,10 @@ def paper(options: PaperOptions) -> None:
     if options.as_json:
         print_json(results)
         return
-    _print(results)
-    log.info("All of it: %s", ", ".join(map(str, pages)))
-
-
-def _print(results: list[dict[str, Any]]) -> None:
-    from l2h.cli.output import make_console
-    from l2h.report import experiment_tables
-
     console = make_console()
     for result in results:
         for table in experiment_tables(result):
             console.print(table)
         for sentence in result["findings"]:
             console.print(sentence, markup=False)
+    log.info("All of it: %s", ", ".join(map(str, pages)))

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from l2h.cli.groups import takes_groups
+from l2h.cli.options import takes_groups
+from l2h.cli.output import print_json
 
 if TYPE_CHECKING:
     from l2h.serving.process.config import ServingConfig
@@ -26,14 +28,12 @@ _NEEDS = ("uvicorn", "httptools", "orjson", "prometheus_client")
 class ServeOptions:
     """The fields of :class:`l2h.serving.process.config.ServingConfig`, in the units of the command line."""
 
-    bundle: Annotated[Path, typer.Argument(help="The bundle's folder, or its server's half.")]
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all of this machine's.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, typer.Option("--port", "-p", help="0 for any that is free.")] = 8080
-    workers: Annotated[int, typer.Option("--workers", "-w", help="Processes that share the port.")] = 1
-    tls_cert: Annotated[Path | None, typer.Option(help="For HTTPS: the certificate, with its chain.")] = None
-    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    bundle: Annotated[Path, Argument(help="The bundle's folder, or its server's half.")]
+    host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for all of this machine's.")] = "127.0.0.1"
+    port: Annotated[int, Option("--port", "-p", help="0 for any that is free.")] = 8080
+    workers: Annotated[int, Option("--workers", "-w", help="Processes that share the port.")] = 1
+    tls_cert: Annotated[Path | None, Option(help="For HTTPS: the certificate, with its chain.")] = None
+    tls_key: Annotated[Path | None, Option(help="Its key.")] = None
     threads: Annotated[int, _model(help="Of one model call. (0: the processors divided among the workers)")] = 0
     max_batch: Annotated[int, _model(help="Inputs of one model call, and of one request.")] = 64
     batch_delay: Annotated[float, _model(help="Milliseconds to wait for requests to join, under load.")] = 1.0
@@ -53,7 +53,7 @@ class ServeOptions:
     drain: Annotated[float, _logs(help="Seconds to finish what is in flight at SIGTERM.")] = 30.0
     log_requests: Annotated[bool, _logs(help="A line for every request.")] = True
     log_level: Annotated[str, _logs(help="debug, info, warning or error.")] = "info"
-    print_config: Annotated[bool, typer.Option("--print-config", help="Print the settings as JSON and stop.")] = False
+    print_config: Annotated[bool, Option("--print-config", help="Print the settings as JSON and stop.")] = False
 
     def config(self) -> ServingConfig:
         """Return the server's settings: seconds instead of milliseconds, bytes instead of MiB, texts for paths."""
@@ -83,7 +83,6 @@ def serve(options: ServeOptions) -> None:
     import os
     import sys
 
-    from l2h.cli.output import print_json
     from l2h.errors import MissingExtraError
 
     missing = [name for name in _NEEDS if find_spec(name) is None]

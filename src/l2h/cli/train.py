@@ -8,20 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from l2h.cli.groups import takes_groups
-from l2h.cli.options import (
-    Device,
-    Limit,
-    MethodFiles,
-    ModelOption,
-    Precision,
-    Set,
-    TestPart,
-    price_option,
-    run_option,
-    training_option,
-)
+from l2h.cli import options as shared
+from l2h.cli.options import Prices, Texts, price_option, run_option, takes_groups, training_option
+from l2h.cli.output import log, print_evaluations
 
 if TYPE_CHECKING:
     from l2h.data import Dataset
@@ -38,18 +29,18 @@ class ModelOptions:
 
     data: Annotated[
         str,
-        typer.Option(
+        Option(
             "--data",
             "-d",
             help="digits, an .npz, an image folder, Hugging Face Parquet (FILE, or DIR/NAME for NAME-train.parquet), "
             "CIFAR python batches, or SVHN .mat.",
         ),
     ]
-    test: TestPart = None
-    limit: Limit = None
+    test: shared.TestPart = None
+    limit: shared.Limit = None
     client: Annotated[
         str,
-        typer.Option(
+        Option(
             "--client",
             "-m",
             help="The classifier that cannot change: an .onnx, .pt (TorchScript) or .pt2 file; or a stand-in trained "
@@ -57,25 +48,21 @@ class ModelOptions:
         ),
     ] = "lenet5"
     client_share: Annotated[
-        float,
-        typer.Option(help="Share of the training samples a stand-in client is trained on; below 1 they are its own."),
+        float, Option(help="Share of the training samples a stand-in client is trained on; below 1 they are its own.")
     ] = 1.0
     server: Annotated[
-        str,
-        typer.Option("--server", "-e", help="lenet5, alexnet, vit or mlp; or the .onnx file of a server kept as is."),
+        str, Option("--server", "-e", help="lenet5, alexnet, vit or mlp; or the .onnx file of a server kept as is.")
     ] = "alexnet"
     rejector: Annotated[
         str | None,
-        typer.Option("--rejector", "-r", help="attached (sees the client's scores) or separate. (default: attached)"),
+        Option("--rejector", "-r", help="attached (sees the client's scores) or separate. (default: attached)"),
     ] = None
     method: Annotated[
         str | None,
-        typer.Option(
-            help="Instead of --loss and --rejector, a method of l2h compare that learns: two-stage-confidence."
-        ),
+        Option(help="Instead of --loss and --rejector, a method of l2h compare that learns: two-stage-confidence."),
     ] = None
-    method_files: MethodFiles = None
-    calibration: Annotated[float, typer.Option(help="Share of the training samples kept for calibration.")] = 0.1
+    method_files: shared.MethodFiles = None
+    calibration: Annotated[float, Option(help="Share of the training samples kept for calibration.")] = 0.1
 
 
 @dataclass(frozen=True)
@@ -93,24 +80,15 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class PriceOptions:
-    """The grid of prices."""
+class TrainingOptions:
+    """The grid of prices, and how the server and the rejector are trained."""
 
     c_1: Annotated[
-        list[float] | None,
-        price_option("--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)"),
+        Prices, price_option("--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)")
     ] = None
-    c_e: Annotated[
-        list[float] | None, price_option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)")
-    ] = None
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How the server and the rejector are trained."""
-
+    c_e: Annotated[Prices, price_option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)")] = None
     sync: Annotated[
-        list[str] | None,
+        Texts,
         training_option(
             "--sync",
             help="With --recipe paper: when copies of the server reach the rejector: S in steps, epoch, "
@@ -133,10 +111,10 @@ class TrainingOptions:
         training_option(help="none, shift or flip+shift. (default: what suits the data; recipe paper: none)"),
     ] = None
     seed: Annotated[int, training_option(help="Seed of everything drawn.", min=0)] = 0
-    device: Device = "auto"
-    precision: Precision = "fp32"
-    set_: Set = None
-    option: ModelOption = None
+    device: shared.Device = "auto"
+    precision: shared.Precision = "fp32"
+    set_: shared.Set = None
+    option: shared.ModelOption = None
 
 
 @dataclass(frozen=True)
@@ -160,9 +138,7 @@ class HostOptions:
 
 
 @takes_groups
-def train(
-    models: ModelOptions, run: RunOptions, prices: PriceOptions, training: TrainingOptions, hosts: HostOptions
-) -> None:
+def train(models: ModelOptions, run: RunOptions, training: TrainingOptions, hosts: HostOptions) -> None:
     """Train a server and a rejector around a client, and evaluate them on the test set.
 
     Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --out runs/digits[/]
@@ -174,14 +150,12 @@ def train(
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
     runs/cifar10[/]
     """
-    from l2h.cli.console import log
-    from l2h.cli.output import print_evaluations
     from l2h.experiments.evaluating import evaluate_plan
     from l2h.experiments.plan import load_data, with_augment
     from l2h.experiments.runs import RunTarget
     from l2h.report import write_run_page
 
-    plan = _plan(models, prices, training)
+    plan = _plan(models, training)
     _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
     plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
@@ -196,7 +170,7 @@ def train(
         log.info("The page with every number and picture: %s", page)
 
 
-def _plan(models: ModelOptions, prices: PriceOptions, training: TrainingOptions) -> Plan:
+def _plan(models: ModelOptions, training: TrainingOptions) -> Plan:
     from l2h.experiments.overrides import make_settings, parse_options
     from l2h.experiments.plan import Plan
 
@@ -205,8 +179,8 @@ def _plan(models: ModelOptions, prices: PriceOptions, training: TrainingOptions)
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
     return Plan(
         **vars(models) | {"method_files": tuple(models.method_files or ())},
-        c_1=tuple(prices.c_1 or (1.0,)),
-        c_e=tuple(prices.c_e or (0.1,)),
+        c_1=tuple(training.c_1 or (1.0,)),
+        c_e=tuple(training.c_e or (0.1,)),
         sync=tuple(training.sync or ("1",)),
         settings=make_settings(values, training.set_ or [], models.server),
         **options,
@@ -218,7 +192,6 @@ def _train(
 ) -> HelpSystem | None:
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
     from l2h.cli.bars import training_progress
-    from l2h.cli.console import log
     from l2h.experiments.plan import train_run
 
     if hosts.role not in (None, "server", "client"):
@@ -231,15 +204,8 @@ def _train(
         from l2h.experiments.two_hosts import train_client_side, train_server_side
         from l2h.training.hosts import HostLink, read_token
 
-        link = HostLink(
-            read_token(hosts.token_file),
-            hosts.send,
-            hosts.listen,
-            hosts.server_url or "",
-            hosts.publish_every,
-            hosts.linger,
-            hosts.poll,
-        )
+        token, url, every = read_token(hosts.token_file), hosts.server_url or "", hosts.publish_every
+        link = HostLink(token, hosts.send, hosts.listen, url, every, hosts.linger, hosts.poll)
         if hosts.role == "server":
             train_server_side(plan, dataset, target, link, progress)
             return None

@@ -96,11 +96,7 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
 
 
 def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[SeedSpread]:
-    """Evaluate runs that differ in their seed alone, and return the spread of every price over them.
-
-    Raises:
-        RunError: two runs share a seed, or differ in anything else.
-    """
+    """Evaluate runs that differ in their seed alone, and return the spread of every price over them."""
     require_seeds(folders)
     by_run = [evaluate_run(folder, conditions).results for folder in folders]
     for folder, results in zip(folders, by_run, strict=True):

@@ -24,11 +24,7 @@ class FinishedRun:
     system: HelpSystem
 
     def dataset(self, data: str | None = None, test: str | None = None) -> Dataset:
-        """Load the data set named here, or the run's own.
-
-        Raises:
-            RunError: the run does not say what it was trained on.
-        """
+        """Load the data set named here, or the run's own."""
         training = self.training
         if data is None and "data" not in training:
             raise RunError(f"{self.folder} does not say what data it was trained on: give --data")
@@ -65,11 +61,7 @@ class FinishedRun:
 
 
 def open_run(folder: Path, server_run: Path | None = None) -> FinishedRun:
-    """Open a finished run; ``server_run`` is that of a server that was trained by itself.
-
-    Raises:
-        RunError: there is no finished run, or it is damaged.
-    """
+    """Open a finished run; ``server_run`` is that of a server that was trained by itself."""
     config = runs.read_config(folder)
     training, saved = config.get("training", {}), config.get("system") or {}
     # The run does not hold a TorchScript client or a fixed server itself: it names their files.
@@ -108,10 +100,6 @@ def calibrate_run(
 
     The samples are the training part of ``data``; None: the run's own calibration part. A price that is None is the
     run's. The bounds are shares of all requests, to find thresholds for.
-
-    Raises:
-        RunError: there is no finished run.
-        LimitError: too few samples for a confidence; the run is left as it was.
     """
     run = open_run(folder, server_run)
     system = run.system

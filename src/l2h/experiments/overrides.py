@@ -14,9 +14,6 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str)
 
     ``values`` are fields of :class:`l2h.Settings`, ``recipe`` among them; stages that are not given get the defaults of
     the recipe and of the server. ``overrides`` are ``name=value``, for the stages ``server.name`` or ``rejector.name``.
-
-    Raises:
-        SettingsError: an override that cannot be read, or a value that cannot be used.
     """
     paper = values["recipe"] == "paper"
     stages: dict[str, StageSettings] = {
@@ -41,11 +38,7 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str)
 
 
 def parse_options(options: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return options such as ``server.width=2`` by model: ``client_options``, ``server_options``, ``rejector_options``.
-
-    Raises:
-        SettingsError: an option that cannot be read.
-    """
+    """Return options such as ``server.width=2`` by the field of the plan that holds them: ``server_options``."""
     by_model: dict[str, dict[str, Any]] = {"client_options": {}, "server_options": {}, "rejector_options": {}}
     for option in options:
         name, value = _assignment(option)

@@ -84,11 +84,7 @@ class Plan:
 
     @property
     def specs(self) -> list[RejectorSpec]:
-        """Return a rejector for every price and link; one for all prices where it is priced.
-
-        Raises:
-            SettingsError: links that cannot be used.
-        """
+        """Return a rejector for every price and link; one for all prices where it is priced."""
         settings = self.settings
         if settings.recipe != "paper" and self.sync != ("1",):
             raise SettingsError("--sync goes with --recipe paper: the default recipe finishes the server first")
@@ -193,12 +189,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
 
 
 def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
-    """Train the plan's client, server and rejector, calibrate the system, save it and return it.
-
-    Raises:
-        ClientError: a model file of the plan does not exist.
-        RunError: the folder cannot take this run.
-    """
+    """Train the plan's client, server and rejector, calibrate the system, save it and return it."""
     for model in (plan.client, plan.server):
         if Path(model).suffix and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")

@@ -17,20 +17,11 @@ import numpy.typing as npt
 from l2h.errors import ResumeError, RunError
 from l2h.files import write_atomically
 from l2h.settings import Settings
-from l2h.system.folder import (
-    CHECKPOINTS,
-    CONFIG,
-    SCHEMA,
-    differences,
-    read_config,
-    require_same,
-    write_config,
-    write_json,
-)
+from l2h.system.folder import CHECKPOINTS, CONFIG, SCHEMA, differences, read_config, require_same, write_json
 from l2h.training import Context, Progress, pick_device
 from l2h.training.checkpoint import Checkpoints
 
-__all__ = ["CHECKPOINTS", "CONFIG", "SCHEMA", "differences", "read_config", "write_config", "write_json"]
+__all__ = ["CHECKPOINTS", "CONFIG", "SCHEMA", "differences", "read_config", "write_json"]
 
 METRICS, HISTORY, PLOTS = "metrics.json", "history.csv", "plots"
 #: Of training on two hosts: what one side published, what the other fetched, and how the link did.
@@ -47,12 +38,7 @@ class RunTarget:
     checkpoint_every: int = 1  # epochs between two checkpoints
 
     def prepare(self, training: Mapping[str, Any]) -> None:
-        """Make the folder ready for a training, whose plain values ``config.json`` holds; resume compares them.
-
-        Raises:
-            RunError: a run is there and neither ``force`` nor ``resume`` is given, or the folder holds something else.
-            ResumeError: there is nothing to resume, or its settings differ; the message names them.
-        """
+        """Make the folder ready for a training, whose plain values ``config.json`` holds; resume compares them."""
         folder = self.folder
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file: choose a folder")
@@ -76,7 +62,7 @@ class RunTarget:
             # A new training must not begin with the snapshots that the old one published or fetched.
             for name in (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS, "tensorboard"):
                 shutil.rmtree(folder / name, ignore_errors=True)
-        write_config(folder, {"schema": SCHEMA, "training": dict(training)})
+        write_json(folder / CONFIG, {"schema": SCHEMA, "training": dict(training)})
 
     def context(self, settings: Settings, progress: Progress, history_file: Path | None = None) -> Context:
         """Return what the stages of the training share, with checkpoints in the folder."""
@@ -101,11 +87,7 @@ def write_arrays(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, npt.N
 
 @contextmanager
 def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]:
-    """Give the plain values and the arrays of :func:`write_arrays`.
-
-    Raises:
-        RunError: the file is damaged, or lacks what is read from it here; the message says what removing it does.
-    """
+    """Give the plain values and the arrays of :func:`write_arrays`."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)

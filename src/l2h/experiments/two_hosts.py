@@ -30,12 +30,7 @@ log = logging.getLogger("l2h")
 
 
 def train_server_side(plan: Plan, dataset: Dataset, target: RunTarget, link: HostLink, progress: Progress) -> None:
-    """Train the plan's server, offer its snapshots on the way and for ``link.linger`` seconds after, and save it.
-
-    Raises:
-        SettingsError: a plan that one side cannot train.
-        RunError: the folder cannot take this run.
-    """
+    """Train the plan's server, offer its snapshots on the way and for ``link.linger`` seconds after, and save it."""
     parts, context = _prepare(plan, dataset, target, link, progress, "server")
     X, y = parts.train
     device, settings = context.device, plan.settings
@@ -59,11 +54,6 @@ def train_client_side(
     """Train the plan's rejectors against the last snapshot that arrived, and save the system.
 
     The system has the last copy of the server; it is None where only answers were sent, so that there is no copy.
-
-    Raises:
-        SettingsError: a plan that one side cannot train.
-        RunError: the folder cannot take this run.
-        ExchangeError: no snapshot was ever used, so the rejectors have learnt nothing of the server.
     """
     parts, context = _prepare(plan, dataset, target, link, progress, "client")
     folder = target.folder

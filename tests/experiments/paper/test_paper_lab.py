@@ -407,7 +407,7 @@ def test_calibration_and_test_images_change_nothing_but_their_own_side(unequal: 
 
     def changed(name: str, **arrays: Any) -> Pass:
         other = Lab(unequal.data, unequal.name, 0, TINY, tmp_path / name, device="cpu")
-        other._dataset = replace(data, **arrays)
+        other.dataset = replace(data, **arrays)
         assert isinstance(other.dataset, Dataset)
         return other.published(specs=SPECS[:2])
 
@@ -426,7 +426,7 @@ def test_our_recipe_calibrates_on_calibration_rows_alone(unequal: Lab, tmp_path:
     held = data.X_train.copy()
     held[calibration] = 255 - held[calibration][:, :, ::-1]
     other = Lab(unequal.data, unequal.name, 0, TINY, tmp_path / "other", device="cpu")
-    other._dataset = replace(data, X_train=held)
+    other.dataset = replace(data, X_train=held)
     after = other.ours()
     assert np.array_equal(after.test.server_label, before.test.server_label)
     assert np.array_equal(after.test.client_label, before.test.client_label)

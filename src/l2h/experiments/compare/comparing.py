@@ -91,11 +91,6 @@ def compare_methods(
     Without ``names`` all methods that fit the number of classes are compared, without ``classes`` on all of them. Seeds
     that the folder holds already are not run again, unless ``force`` replaces what it holds. ``jobs`` is the number of
     seeds at once; None: one per CPU core, or one on a GPU.
-
-    Raises:
-        UnknownNameError: an unknown method.
-        SettingsError: methods cannot be compared with these settings, or a named one not on so many classes.
-        RunError: the folder holds something else.
     """
     chosen = methods.get(names or methods.known())
     everyone = tuple(method.name for method in chosen)
@@ -135,9 +130,6 @@ def comparison_plan(
 
     ``given`` are fields of the plan that replace its own where they are not None, ``settings`` those of its settings.
     ``overrides`` are further settings, as ``name=value``; ``options`` the models' own, as ``server.width=2``.
-
-    Raises:
-        SettingsError: a value that cannot be used.
     """
     base = digits_plan() if data == "digits" else Plan(data=data)
     named = {name: value for name, value in given.items() if value is not None}
@@ -151,11 +143,7 @@ def comparison_plan(
 
 
 def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:
-    """Make the folder ready, and return the seeds that are already there.
-
-    Raises:
-        RunError: the folder holds something else, or a comparison of other settings; the message names them.
-    """
+    """Make the folder ready, and return the seeds that are already there."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose a folder with --out")
     if (folder / runs.CONFIG).exists():
@@ -172,7 +160,7 @@ def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:
             raise RunError(f"{folder} holds another comparison ({'; '.join(differing)}): --force replaces it")
     elif folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder} is not empty and holds no comparison: choose another folder with --out")
-    runs.write_config(folder, {"schema": runs.SCHEMA, "comparison": comparison.as_dict()})
+    runs.write_json(folder / runs.CONFIG, {"schema": runs.SCHEMA, "comparison": comparison.as_dict()})
     return [seed for seed in comparison.seeds if seed_file(folder, seed).exists()]
 
 

@@ -52,11 +52,7 @@ class SeedResult:
 
     @classmethod
     def load(cls, path: Path) -> SeedResult:
-        """Return what :meth:`save` wrote.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        """Return what :meth:`save` wrote."""
         with read_arrays(path, "its seed is run again") as (meta, arrays):
             n = len(arrays["client_correct"])
             for name in _BITS:
@@ -75,10 +71,6 @@ def run_seed(
     """Train client and server, then fit and judge every method; the plan's seed is the seed.
 
     ``done`` is called with ``"server"`` and then with each method's name as it is finished.
-
-    Raises:
-        SettingsError: a method is made for another number of classes.
-        DataError: too few samples.
     """
     for method in methods:
         method.check(dataset.num_classes)
@@ -136,11 +128,7 @@ def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> dict[str, Any
 
 
 def take_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """Return the samples of some classes alone, counted from 0 in the order of ``names``.
-
-    Raises:
-        DataError: fewer than two, one twice, or one that the data do not have.
-    """
+    """Return the samples of some classes alone, counted from 0 in the order of ``names``."""
     for name in names:
         if name not in dataset.class_names:
             known = ", ".join(dataset.class_names[:20])

@@ -28,11 +28,7 @@ def summarise(
     command: str,
     skipped: list[dict[str, str]],
 ) -> dict[str, Any]:
-    """Return the comparison as plain values: what ``comparison.json`` holds.
-
-    Raises:
-        DataError: the seeds compared different methods.
-    """
+    """Return the comparison as plain values: what ``comparison.json`` holds."""
     names = results[0].names
     if any(result.names != names for result in results):
         raise DataError("the seeds compared different methods: run them again with --force")

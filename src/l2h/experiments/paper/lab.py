@@ -305,11 +305,7 @@ def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
 
 
 def find_named(data: str, name: str) -> str:
-    """Return where a folder has a data set, as :func:`l2h.load_dataset` takes it.
-
-    Raises:
-        DataError: the folder lacks it; the message says which and what may lie there.
-    """
+    """Return where a folder has a data set, as :func:`l2h.load_dataset` takes it."""
     if data == "digits":
         return data
     if not Path(data).is_dir():

@@ -100,11 +100,7 @@ class Pass:
 
     @classmethod
     def load(cls, path: Path, key: dict[str, Any]) -> Pass | None:
-        """Return what :meth:`save` kept; None where there is nothing, or of other settings.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        """Return what :meth:`save` kept; None where there is nothing, or of other settings."""
         if not path.exists():
             return None
         with read_arrays(path, "it is made again") as (meta, arrays):

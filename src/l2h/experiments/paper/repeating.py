@@ -32,14 +32,7 @@ SETS, VIT = ("cifar10", "svhn"), "cifar100-vit"
 def make_study(
     name: str, data: str, datasets: Sequence[str], seeds: int, folder: Path, *, quick: bool, **options: Any
 ) -> tuple[list[str], Study]:
-    """Return the names of the experiments to run, and the study to run them with; ``options`` are fields of it.
-
-    Raises:
-        UnknownNameError: an unknown experiment or data set.
-        SettingsError: values that do not go together.
-        RunError: the folder is a file.
-        DataError: a data set is not there.
-    """
+    """Return the names of the experiments to run, and the study to run them with; ``options`` are fields of it."""
     experiments = list(EXPERIMENTS) if name == "all" else [name]
     if experiments[0] not in EXPERIMENTS:
         raise UnknownNameError(f"unknown experiment {name!r}; known: {', '.join(EXPERIMENTS)}, all")

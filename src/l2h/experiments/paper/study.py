@@ -106,6 +106,3 @@ UNBOUNDED = (
     "bound: its rejector can run off to infinity. A cell that did is shown as n/a, beside the bounded form with the "
     "same Bayes rule."
 )
-CALIBRATION = (
-    "The paper calibrates its reject rate on the test set. Here a tenth of the training samples is kept for it."
-)

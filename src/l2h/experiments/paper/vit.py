@@ -8,7 +8,7 @@ knows nothing of them.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from l2h.training import BatchLoss, Context, Job, RejectorStage, pick_device, tr
 from l2h.training.checkpoint import load_checkpoint, save_checkpoint
 from l2h.training.job import input_scale
 from l2h.training.loop import derive, repeatable, run_stage, seeded
-from l2h.training.recipes import make_rejectors, rejector_scores, server_log_probabilities
+from l2h.training.recipes import make_rejectors
 from l2h.training.targets import ServerOutcome, make_pool, make_teacher
 
 log = logging.getLogger("l2h")
@@ -161,7 +161,6 @@ class VitLab:
             rejector=scale.rejector_stage,
         )
         self.device = pick_device(study.device)
-        self._server: nn.Module | None = None
         self._seconds: float | None = None
 
     @property
@@ -171,10 +170,9 @@ class VitLab:
         start = "from scratch" if self.study.vit_weights is None else f"from {self.study.vit_weights.name}"
         return f"a ViT ({options}) trained {start} for {self.stage.epochs} epochs"
 
+    @cached_property
     def server(self) -> nn.Module:
         """Trained once, then kept beside the passes."""
-        if self._server is not None:
-            return self._server
         X, y = self.dataset.X_train, self.dataset.y_train
         context = Context(self.settings, self.device, progress=self.study.progress)
         with seeded(self.device, 0, "server"):
@@ -201,8 +199,7 @@ class VitLab:
                 train_classifier("server", net, X[self.fit], y[self.fit], self.stage, context)
             self._seconds = round(sum(row["seconds"] for row in context.history), 1)
             save_checkpoint(path, net.state_dict(), {"key": key, "seconds": self._seconds})
-        self._server = net.to(self.device).eval()
-        return self._server
+        return net.to(self.device).eval()
 
     def passes(self, prices: Sequence[Costs]) -> tuple[list[Pass], list[Pass]]:
         """By the paper's recipe and by ours, of every seed."""
@@ -225,7 +222,7 @@ class VitLab:
             job = self._job(seed, context, specs)
             shape = self.dataset.input_shape
             job = replace(job, make_rejector=lambda: SeparateRejector(shape, scale=input_scale(job.X, settings)))
-            teacher = make_teacher(job, context, self.fit, self.server())
+            teacher = make_teacher(job, context, self.fit, self.server)
             pool = make_pool(job, context, teacher, self.fit, distill=0.0)
             rejectors = make_rejectors(job, context, pool.view)
             stage = RejectorStage(
@@ -238,8 +235,7 @@ class VitLab:
             )
             run_stage(stage, context)
 
-        server = self.server()
-        test, held = (scored_outcomes(job.client, server, rejectors, context, *side) for side in self._sides)
+        test, held = (scored_outcomes(job.client, self.server, rejectors, context, *side) for side in self._sides)
         return {None: Pass(specs, test, held, np.zeros((0, len(specs))), self._facts)}
 
     def _ours(self, seed: int, prices: Sequence[Costs]) -> dict[int | None, Pass]:
@@ -247,7 +243,7 @@ class VitLab:
         context = Context(settings, self.device, progress=self.study.progress)
         with repeatable(settings, self.device):
             job = self._job(seed, context, [RejectorSpec()])
-            outcome = ServerOutcome(self.server(), [make_teacher(job, context, self.held_out, self.server())], self.fit)
+            outcome = ServerOutcome(self.server, [make_teacher(job, context, self.held_out, self.server)], self.fit)
             bench = Bench(job, context, prices, self._sides[1], self.study.scale.rejector_options, outcome)
             rule = PricedAttached().fit(bench)
 
