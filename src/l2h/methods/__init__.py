@@ -5,8 +5,7 @@ learns can also be trained, saved, exported and deployed: ``HelpSystem(method=NA
 outside.
 """
 
-from l2h.methods.base import Choice, Method, Rule, ThresholdRule, Traits
-from l2h.methods.bench import Bench, Inputs, Outcomes
+from l2h.methods.base import Bench, Choice, Inputs, Method, Outcomes, Rule, ThresholdRule, Traits
 from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, client_scores, local_score
 from l2h.methods.registry import DEFAULT, find_learned, get, known, load_file, register, spelled
 from l2h.methods.simple import ReferenceRule

@@ -7,18 +7,127 @@ outcomes as well.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h import decision
+from l2h.classifiers import ClassifierAnswers
 from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
 from l2h.errors import SettingsError
-from l2h.methods.bench import Bench, Inputs
+from l2h.training import Context, Job, SamplePool
+from l2h.training.recipes import server_log_probabilities
+from l2h.training.targets import RejectorPools, ServerOutcome, make_pools, more_copies, train_server
 
 FAMILIES = ("trivial", "confidence", "learned", "reference")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a device knows of n inputs: the inputs, and what its client answers."""
+
+    X: npt.NDArray[Any]
+    client: ClassifierAnswers
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What client and server answer to n samples, and the truth."""
+
+    X: npt.NDArray[Any]  # the samples
+    y: npt.NDArray[np.int64]  # int (n,)
+    client: ClassifierAnswers  # the client's answers
+    server_log_probability: npt.NDArray[np.float32]  # float32 (n, K)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """What a device knows of it."""
+        return Inputs(self.X, self.client)
+
+    @cached_property
+    def client_correct(self) -> BoolArray:
+        return np.asarray(self.client.label == self.y)
+
+    @cached_property
+    def server_correct(self) -> BoolArray:
+        return np.asarray(self.server_log_probability.argmax(axis=1) == self.y)
+
+    @cached_property
+    def server_probability(self) -> FloatArray:
+        """(n, K), rows sum to 1."""
+        return np.asarray(np.exp(self.server_log_probability.astype(np.float64)))
+
+
+class Bench:
+    """Everything of one seed that methods are fitted on.
+
+    Args:
+        job: samples, client and server; its rejectors are of no account.
+        context: shared by all trainings; its settings are those of every learned method.
+        costs: the prices that rules must answer for.
+        calibration: samples (X, y) that belong to nobody else.
+        rejector_options: of every method's net.
+        outcome: a server that is trained already.
+
+    The server is trained here, once, unless it is given. Every learned method gets the same number of samples and
+    steps: those that learn from the server's softmax also use changed copies of the samples that the server was fitted
+    to; the others, which need outcomes on unseen samples, get as many more copies of those instead.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        context: Context,
+        costs: Sequence[Costs],
+        calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+        rejector_options: Mapping[str, Any] | None = None,
+        outcome: ServerOutcome | None = None,
+    ) -> None:
+        self.job, self.context, self.costs = job, context, tuple(costs)
+        self.rejector_options = dict(rejector_options or {})
+        self.outcome: ServerOutcome = outcome or train_server(job, context)
+        self.pools: RejectorPools = make_pools(job, context, self.outcome)
+        self.calibration = self.outcomes(*calibration)
+
+    @property
+    def num_classes(self) -> int:
+        return self.job.num_classes
+
+    @property
+    def seed(self) -> int:
+        return self.context.settings.seed
+
+    @cached_property
+    def soft(self) -> SamplePool:
+        """Samples for methods that learn from the server's softmax."""
+        return self.pools.whole
+
+    @cached_property
+    def unseen(self) -> SamplePool:
+        """Samples for methods that learn from outcomes: as many as :attr:`soft` has."""
+        missing = len(self.soft) - len(self.pools.unseen)
+        more = more_copies(self.job, self.context, self.outcome, missing)
+        return self.pools.unseen if more is None else SamplePool.join([self.pools.unseen, more])
+
+    def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:
+        """Return what client and server answer to samples."""
+        answers = self.job.client.answers(X, self.num_classes)
+        if self.outcome.server is None:
+            assert self.job.fixed_server is not None
+            log_p = self.job.fixed_server.answers(X, self.num_classes).log_probability
+        else:
+            log_p = server_log_probabilities(self.outcome.server, X, self.context)
+        return Outcomes(X, y, answers, log_p)
 
 
 @dataclass(frozen=True)
@@ -46,17 +155,12 @@ class Traits:
 
 @dataclass(frozen=True)
 class Choice:
-    """Decisions on n inputs.
+    """Decisions on n inputs."""
 
-    Attributes:
-        remote: bool (n,), true where sent.
-        score: (n,), the ranking behind them; larger is sent first.
-        as_published: bool (n,), the decisions by the rule of the method's own paper, where the threshold that
-            ``remote`` uses was chosen on calibration samples; None where there is no such difference.
-    """
-
-    remote: BoolArray
-    score: FloatArray
+    remote: BoolArray  # (n,), true where sent
+    score: FloatArray  # (n,), the ranking behind them; larger is sent first
+    #: (n,), the decisions by the rule of the method's own paper, where the threshold that ``remote`` uses was chosen on
+    #: calibration samples; None where there is no such difference.
     as_published: BoolArray | None = None
 
 
@@ -73,31 +177,18 @@ class Rule(ABC):
 
 
 class Method(ABC):
-    """One method: what it is, where it comes from, and how it is fitted.
+    """One method: what it is, where it comes from, and how it is fitted."""
 
-    Attributes:
-        name: in flags, files and tables.
-        title: for people.
-        family: ``trivial``, ``confidence``, ``learned`` or ``reference``.
-        ours: True for those of L2H's own.
-        reference: the paper it is from.
-        equation: its loss or its rule, as there.
-        change: what had to change because the client is fixed and the server shared; empty where nothing.
-        traits: its row of the property table; None for rules without a rejector.
-        published_traits: the row that the L2H paper prints for it; None where it prints none.
-        classes: the number of classes it is made for; None for any.
-    """
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    family: ClassVar[str]
-    ours: ClassVar[bool] = False
-    reference: ClassVar[str] = ""
-    equation: ClassVar[str]
-    change: ClassVar[str] = ""
-    traits: ClassVar[Traits | None] = None
-    published_traits: ClassVar[Traits | None] = None
-    classes: ClassVar[int | None] = None
+    name: ClassVar[str]  # in flags, files and tables
+    title: ClassVar[str]  # for people
+    family: ClassVar[str]  # trivial, confidence, learned or reference
+    ours: ClassVar[bool] = False  # True for those of L2H's own
+    reference: ClassVar[str] = ""  # the paper it is from
+    equation: ClassVar[str]  # its loss or its rule, as there
+    change: ClassVar[str] = ""  # what had to change because the client is fixed and the server shared
+    traits: ClassVar[Traits | None] = None  # its row of the property table; None for rules without a rejector
+    published_traits: ClassVar[Traits | None] = None  # the row that the L2H paper prints for it
+    classes: ClassVar[int | None] = None  # the number of classes it is made for; None for any
 
     @abstractmethod
     def fit(self, bench: Bench) -> Rule:
@@ -132,7 +223,6 @@ class ThresholdRule(Rule):
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self._thresholds: dict[Costs, float] = {}
 
     @abstractmethod
     def score(self, inputs: Inputs, costs: Costs) -> FloatArray:
@@ -140,11 +230,6 @@ class ThresholdRule(Rule):
 
     def threshold(self, costs: Costs) -> float:
         """Return the threshold for these prices: REMOTE iff the score is not below it."""
-        if costs not in self._thresholds:
-            self._thresholds[costs] = self._choose(costs)
-        return self._thresholds[costs]
-
-    def _choose(self, costs: Costs) -> float:
         held = self.bench.calibration
         outcomes = (held.client_correct, held.server_correct)
         score = self.score(held.inputs, costs)

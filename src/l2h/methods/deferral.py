@@ -92,7 +92,16 @@ class SeparateLWA(Learned):
         return exponential_loss(local_score(scores), pool.client_correct, prices.remote_right - prices.local_right)
 
 
-class SoftmaxL2D(Learned):
+class _BesideBestClass(Learned):
+    net = "attached"
+
+    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
+        """Return the client's best log-probability and the deferral score, (..., n, 2), to be compared."""
+        best = log_probability.amax(-1).double().expand(scores.shape[:-1])
+        return torch.stack([best, -local_score(scores).double()], dim=-1)
+
+
+class SoftmaxL2D(_BesideBestClass):
     """Deferring as a class of its own in one softmax."""
 
     name, title = "softmax-l2d", "Softmax-L2D"
@@ -104,15 +113,11 @@ class SoftmaxL2D(Learned):
         "classes. These are fixed, so the method keeps too many inputs local"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
-    net = "attached"
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return softmax_deferral_loss(
             -local_score(scores), client_scores(pool), pool.y, prices.remote(pool.server_correct)
         )
-
-    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
-        return beside_best_class(scores, log_probability)
 
 
 class OvAL2D(Learned):
@@ -141,7 +146,7 @@ class OvAL2D(Learned):
         return torch.stack([client, -local_score(scores).double()], dim=-1)
 
 
-class TwoStageConfidence(Learned):
+class TwoStageConfidence(_BesideBestClass):
     """The classifier first, then a deferral score that competes with its best one."""
 
     name, title = "two-stage-confidence", "Two-stage confidence-L2D"
@@ -152,7 +157,6 @@ class TwoStageConfidence(Learned):
         "C replaces the 1"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
-    net = "attached"
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return two_stage_score_loss(
@@ -162,9 +166,6 @@ class TwoStageConfidence(Learned):
             prices.remote(pool.server_correct),
             prices.highest,
         )
-
-    def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
-        return beside_best_class(scores, log_probability)
 
 
 class TwoStageSeparate(Learned):
@@ -184,12 +185,6 @@ class TwoStageSeparate(Learned):
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         return exponential_loss(local_score(scores), pool.client_correct, prices.remote(pool.server_correct))
-
-
-def beside_best_class(scores: Tensor, log_probability: Tensor) -> Tensor:
-    """Return the client's best log-probability and the deferral score, (..., n, 2), to be compared."""
-    best = log_probability.amax(-1).double().expand(scores.shape[:-1])
-    return torch.stack([best, -local_score(scores).double()], dim=-1)
 
 
 #: In the order of tables.

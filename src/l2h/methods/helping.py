@@ -8,8 +8,7 @@ from torch import Tensor
 
 from l2h.costs import Costs
 from l2h.decision import Judgement, RejectorSpec
-from l2h.methods.base import Choice, Traits
-from l2h.methods.bench import Bench, Inputs
+from l2h.methods.base import Bench, Choice, Inputs, Traits
 from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, local_score
 from l2h.training import BatchLoss, Context, Job, Objective, SamplePool, Trained
 from l2h.training.recipes import train_paper
@@ -127,32 +126,30 @@ class SwappedSeparate(Helping):
     net, kind = "separate", "swapped"
 
 
-class PaperAttached(Helping):
+class _Attached(Helping):
+    traits = ATTACHED
+    net = "attached"
+    student = True
+
+
+class PaperAttached(_Attached):
     """The paper's L2 with a rejector that sees the client's scores; not among the methods that are compared."""
 
     name, title = "paper-attached", "L2H's published loss, attached"
     equation = PaperL2H.equation
-    traits = ATTACHED
-    net, kind = "attached", "paper"
-    student = True
+    kind = "paper"
 
 
-class ShiftedAttached(ShiftedSeparate):
+class ShiftedAttached(_Attached, ShiftedSeparate):
     """Shifted L2 with a rejector that sees the client's scores and has a student of the server."""
 
     name, title = "shifted-attached", "L2H shifted, attached"
-    traits = ATTACHED
-    net = "attached"
-    student = True
 
 
-class SwappedAttached(SwappedSeparate):
+class SwappedAttached(_Attached, SwappedSeparate):
     """Swapped L2 with a rejector that sees the client's scores and has a student of the server."""
 
     name, title = "swapped-attached", "L2H swapped, attached"
-    traits = ATTACHED
-    net = "attached"
-    student = True
 
 
 class PricedRule(LearnedRule):
@@ -185,13 +182,10 @@ class PricedSeparate(Helping):
     rule = PricedRule
 
 
-class PricedAttached(PricedSeparate):
+class PricedAttached(_Attached, PricedSeparate):
     """What ``l2h train`` trains by default."""
 
     name, title = "priced-attached", "L2H priced, attached (default)"
-    traits = ATTACHED
-    net = "attached"
-    student = True
 
 
 #: In the order of tables.

@@ -19,8 +19,7 @@ from l2h import metrics
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.decision import FREE, Judgement, RejectorSpec
 from l2h.errors import SettingsError
-from l2h.methods.base import Method, ThresholdRule
-from l2h.methods.bench import Bench, Inputs
+from l2h.methods.base import Bench, Inputs, Method, ThresholdRule
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.rejectors import client_log_probability
 from l2h.training import Context, Job, Objective, RejectorBatch, SamplePool, Trained
@@ -119,27 +118,18 @@ class LearnedRule(ThresholdRule):
 
 
 class Learned(Method):
-    """A method with a rejector. It can be compared, and trained, saved, exported and run on a device.
-
-    Attributes:
-        net: ``separate`` or ``attached``.
-        student: the trunk is taught the server's softmax.
-        soft: it learns from the server's softmax, and so from samples that the server was fitted to as well.
-        any_price: one rejector answers for every price; its two numbers are then logits of the probabilities that the
-            client and that the server is right.
-        calibrated: those logits get a scale and a shift on held-out samples.
-        options: of its net, over those of a comparison.
-        rule: how it decides in a comparison.
-    """
+    """A method with a rejector. It can be compared, and trained, saved, exported and run on a device."""
 
     family = "learned"
-    net: ClassVar[str]
-    student: ClassVar[bool] = False
+    net: ClassVar[str]  # separate or attached
+    student: ClassVar[bool] = False  # the trunk is taught the server's softmax
+    #: It learns from the server's softmax, and so from samples that the server was fitted to as well.
     soft: ClassVar[bool] = False
+    #: One rejector answers for every price; its two numbers are logits of "the client is right", "the server is right".
     any_price: ClassVar[bool] = False
-    calibrated: ClassVar[bool] = False
-    options: ClassVar[dict[str, Any]] = {}
-    rule: ClassVar[type[LearnedRule]] = LearnedRule
+    calibrated: ClassVar[bool] = False  # those logits get a scale and a shift on held-out samples
+    options: ClassVar[dict[str, Any]] = {}  # of its net, over those of a comparison
+    rule: ClassVar[type[LearnedRule]] = LearnedRule  # how it decides in a comparison
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         """Return the losses (R, n) of R rejectors on n samples, from their scores (R, n, 2)."""
@@ -148,9 +138,7 @@ class Learned(Method):
     def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
         """Return the scores (..., n, 2) that decide: REMOTE iff the second is not below the first.
 
-        Args:
-            scores: (..., n, 2), what the rejector gives.
-            log_probability: (n, K), of the client.
+        They come from the rejector's scores (..., n, 2) and the client's log-probabilities (n, K).
         """
         return scores
 
@@ -210,13 +198,9 @@ class Learned(Method):
         log_probability: npt.NDArray[np.float32],
         platt: npt.ArrayLike | None = None,
     ) -> Judgement:
-        """Return what a rejector makes of inputs.
+        """Return what a rejector makes of inputs, from its scores (n, 2) and the client's log-probabilities (n, K).
 
-        Args:
-            spec: what it was trained for.
-            scores: (n, 2), what it gives.
-            log_probability: (n, K), of the client.
-            platt: (2, 2), scale and shift of each logit.
+        ``platt`` (2, 2) holds scale and shift of each logit.
         """
         decided = self.final(torch.from_numpy(scores), torch.from_numpy(log_probability)).numpy()
         return decided_judgement(spec, decided, platt)

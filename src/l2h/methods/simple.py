@@ -13,8 +13,7 @@ import torch
 from l2h import decision, metrics
 from l2h.costs import Costs, FloatArray
 from l2h.errors import DataError
-from l2h.methods.base import Choice, Method, Rule, ThresholdRule, Traits
-from l2h.methods.bench import Bench, Inputs, Outcomes
+from l2h.methods.base import Bench, Choice, Inputs, Method, Outcomes, Rule, ThresholdRule, Traits
 from l2h.training.targets import fit_temperature
 
 LogProbability = npt.NDArray[np.float32]
@@ -58,7 +57,6 @@ class Random(Method):
     equation = "REMOTE with probability q, q = share of calibration samples where asking costs less"
 
     def fit(self, bench: Bench) -> Rule:
-        """Choose the share for each price."""
         held = bench.calibration
         shares = {c: float(decision.oracle(held.client_correct, held.server_correct, c).mean()) for c in bench.costs}
         return _Share(shares, bench.seed)
@@ -111,7 +109,6 @@ class Confidence(Method):
     doubt = staticmethod(largest)
 
     def fit(self, bench: Bench) -> ThresholdRule:
-        """Choose the thresholds when first asked."""
         return _Doubtful(bench, self.doubt)
 
 
@@ -143,7 +140,6 @@ class Temperature(Confidence):
     published_traits = None
 
     def fit(self, bench: Bench) -> ThresholdRule:
-        """Fit T on the calibration samples."""
         held = bench.calibration
         temperature = fit_temperature(torch.from_numpy(held.client.log_probability), torch.from_numpy(held.y))
 
@@ -206,7 +202,6 @@ class LabelFree(Method):
     )
 
     def fit(self, bench: Bench) -> ReferenceRule:
-        """Fit the temperature."""
         held = bench.calibration
         return _LabelFreeRule(fit_temperature(torch.from_numpy(held.server_log_probability), torch.from_numpy(held.y)))
 

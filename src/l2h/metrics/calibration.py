@@ -12,17 +12,11 @@ from l2h.errors import DataError
 
 @dataclass(frozen=True)
 class Reliability:
-    """A reliability curve over the bins that hold samples.
+    """A reliability curve over the b bins that hold samples."""
 
-    Attributes:
-        stated: (b,), mean stated probability in each bin.
-        observed: (b,), share of right answers in each bin.
-        count: (b,), number of samples in each bin.
-    """
-
-    stated: FloatArray
-    observed: FloatArray
-    count: npt.NDArray[np.int64]
+    stated: FloatArray  # (b,), mean stated probability in each bin
+    observed: FloatArray  # (b,), share of right answers in each bin
+    count: npt.NDArray[np.int64]  # (b,), number of samples in each bin
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain lists for JSON."""

@@ -12,17 +12,11 @@ from l2h.metrics.risk import same_length
 
 @dataclass(frozen=True)
 class Frontier:
-    """A curve from (0, accuracy of the client) to (1, accuracy of the server).
+    """A curve from (0, accuracy of the client) to (1, accuracy of the server)."""
 
-    Attributes:
-        rate: (p,), share of samples for which the server is asked, increasing from 0 to 1.
-        accuracy: (p,), joint accuracy at that rate.
-        area: under the curve.
-    """
-
-    rate: FloatArray
-    accuracy: FloatArray
-    area: float
+    rate: FloatArray  # (p,), share of samples for which the server is asked, increasing from 0 to 1
+    accuracy: FloatArray  # (p,), joint accuracy at that rate
+    area: float  # under the curve
 
 
 def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> Frontier:

@@ -32,12 +32,12 @@ class Report:
         class_names: K names.
         heads: reliability of the priced heads, ``client`` and ``server``; empty for a rejector without them.
         ece: expected calibration errors of the heads.
-        remote: bool (n,), the decisions.
+        remote: bool (n,), the decisions, true where the server is asked.
         confidence_remote: bool (n,), the decisions of the confidence rule; ``None`` without a held-out threshold.
         client_label: int (n,), the client's answers.
         server_label: int (n,), the server's answers.
         y: int (n,), the true classes.
-        score: (n,), the ranking behind the system's frontier.
+        score: (n,), the ranking behind the system's frontier; larger means more to gain from asking.
     """
 
     dataset: str
@@ -112,21 +112,12 @@ def evaluate(
     dataset: str = "unnamed",
     seed: int | None = None,
 ) -> Report:
-    """Return the report on decisions that were made.
+    """Return the report on decisions that were made; :class:`Report` describes the arguments that are its fields.
 
     Args:
-        y: int (n,), the true classes.
-        client_label: int (n,), the client's answers.
         client_confidence: (n,), the client's largest probability.
         server_probability: (n, K), the server's softmax.
-        remote: bool (n,), the decisions, true where the server is asked.
-        score: (n,), the ranking behind them; larger means more to gain from asking.
-        costs: the prices.
-        confidence_remote: bool (n,), decisions of the confidence rule at its held-out threshold, if it has one.
         head_probability: probabilities of the priced heads, ``{"client": q_m, "server": q_e}``, or empty.
-        class_names: one per class.
-        dataset: name of the data set.
-        seed: seed of the training.
     """
     server_label = server_probability.argmax(axis=1)
     client_correct, server_correct = client_label == y, server_label == y

@@ -16,24 +16,14 @@ from l2h.errors import DataError
 
 @dataclass(frozen=True)
 class Risks:
-    """The risk of a system and of its baselines, all on the same samples at the same prices.
+    """The risk of a system and of its baselines, all on the same samples at the same prices."""
 
-    Attributes:
-        system: risk of the decisions taken.
-        all_local: risk of never asking the server.
-        all_remote: risk of always asking it.
-        random: expected risk of asking at random as often as the system does.
-        confidence: risk of a threshold on the client's confidence, chosen on held-out samples; ``None`` without such
-            samples.
-        oracle: risk of the best decisions, made with the outcomes known.
-    """
-
-    system: float
-    all_local: float
-    all_remote: float
-    random: float
-    confidence: float | None
-    oracle: float
+    system: float  # of the decisions taken
+    all_local: float  # of never asking the server
+    all_remote: float  # of always asking it
+    random: float  # expected, of asking at random as often as the system does
+    confidence: float | None  # of a threshold on the client's confidence, chosen on held-out samples if there are any
+    oracle: float  # of the best decisions, made with the outcomes known
 
     @property
     def best_trivial(self) -> float:

@@ -19,18 +19,11 @@ CHUNK = 64  # draws at a time: their weights on all samples must fit into memory
 
 @dataclass(frozen=True)
 class Spread:
-    """The mean over seeds with its spread.
-
-    Attributes:
-        mean: over the seeds.
-        std: sample standard deviation (n - 1); ``None`` for one seed.
-        sem: standard error of the mean; ``None`` for one seed.
-        n: how many seeds.
-    """
+    """The mean over n seeds with its spread."""
 
     mean: float
-    std: float | None
-    sem: float | None
+    std: float | None  # sample standard deviation (n - 1); None for one seed
+    sem: float | None  # standard error of the mean; None for one seed
     n: int
 
     def as_dict(self) -> dict[str, float | int | None]:

@@ -13,17 +13,17 @@ _NAMES = {
     "common.figure": ("png",),
     "comparison.page": ("write_comparison",),
     "comparison.plots": ("plot_frontiers", "plot_pairs", "plot_risk_grid"),
-    "comparison.tables": ("comparison_table", "grid_tables", "property_table"),
-    "comparison.words": ("comparison_headline",),
+    "comparison.tables": ("comparison_headline", "comparison_table", "grid_tables", "property_table"),
     "paper.page": ("write_drawings", "write_experiment", "write_overview"),
     "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses", "plot_risk_curves", "plot_tradeoff"),
     "paper.tables": ("experiment_tables",),
     "run.gallery": ("plot_samples",),
-    "run.history": ("plot_history", "plot_sync"),
     "run.page": ("write_page", "write_run_page"),
-    "run.plots": ("plot_contrastive", "plot_frontier", "plot_per_class", "plot_reliability", "plot_risk"),
-    "run.tables": ("contrastive_table", "risk_table", "spread_table"),
-    "run.verdict": ("Verdict", "headline", "verdict"),
+    "run.plots": (
+        *("plot_contrastive", "plot_frontier", "plot_history", "plot_per_class"),
+        *("plot_reliability", "plot_risk", "plot_sync"),
+    ),
+    "run.tables": ("Verdict", "contrastive_table", "headline", "risk_table", "spread_table", "verdict"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _EXTRA = ("PIL", "jinja2", "markupsafe", "matplotlib", "rich")

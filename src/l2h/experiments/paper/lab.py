@@ -24,7 +24,7 @@ from l2h.errors import DataError
 from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
 from l2h.experiments.paper.passes import Labels, Pass, PassOutcomes
 from l2h.files import digest
-from l2h.methods.bench import Bench
+from l2h.methods.base import Bench
 from l2h.methods.helping import PricedAttached, PricedRule
 from l2h.methods.learned import LearnedRule
 from l2h.models import build_scaled

@@ -22,7 +22,7 @@ from l2h.experiments.paper.lab import hardware, load_named, priced_outcomes, sco
 from l2h.experiments.paper.passes import Labels, Pass, column, over_seeds, price_curve, trivial_curves
 from l2h.experiments.paper.study import SIGN, UNBOUNDED, Drawing, Experiment, Study, printed, printed_share, title_of
 from l2h.files import digest
-from l2h.methods.bench import Bench
+from l2h.methods.base import Bench
 from l2h.methods.helping import PricedAttached
 from l2h.models import ViT, build_scaled, load_pretrained, pretrained_options
 from l2h.models.rejectors import SeparateRejector

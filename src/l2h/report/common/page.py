@@ -23,13 +23,7 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "percent": percent,
-        "number": number,
-        "signed": signed,
-        "counted": counted,
-        "code_spans": _code_spans,
-    }
+    environment.filters |= {filter_.__name__: filter_ for filter_ in (percent, number, signed, counted, code_spans)}
     html = environment.get_template(template).render(**values)
     # A lone surrogate in a name cannot be encoded; a page with a question mark is better than none.
     return write_atomically(path, html.encode("utf-8", errors="replace"))
@@ -46,14 +40,12 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")
         else:
-            yield (
-                f"{prefix}{key}",
-                value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False),
-            )
+            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+            yield f"{prefix}{key}", text
 
 
-def _code_spans(text: str) -> Markup:
-    parts = re.split(r"`([^`]*)`", text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
-    )
+def code_spans(text: str) -> Markup:
+    """Return the text, escaped, with what is between backticks as code."""
+    code = Markup("<code>{}</code>")
+    parts = enumerate(re.split(r"`([^`]*)`", text))
+    return Markup("").join(code.format(part) if i % 2 else escape(part) for i, part in parts)

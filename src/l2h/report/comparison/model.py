@@ -93,13 +93,6 @@ class ComparisonView:
         return rows
 
 
-def groups(rows: Sequence[MethodRow]) -> dict[str, list[MethodRow]]:
-    """Return the groups that have members, each with its methods in the order given."""
-    names = ("ours", "learned", "confidence", "trivial", REFERENCE)
-    members = {name: [row for row in rows if row.group == name] for name in names}
-    return {name: of for name, of in members.items() if of}
-
-
 def property_rows(methods: Sequence[Values]) -> tuple[list[tuple[str, list[str]]], list[str]]:
     """Return each method's properties as ``yes``, ``no`` or ``–``, and notes where the paper's table says otherwise.
 

@@ -7,10 +7,9 @@ from l2h.files import write_atomically
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.common.table import csv_bytes
+from l2h.report.comparison import tables
 from l2h.report.comparison.model import ComparisonView, Values, property_rows
 from l2h.report.comparison.plots import plot_frontiers, plot_pairs, plot_risk_grid
-from l2h.report.comparison.tables import comparison_table, grid_tables, origin_table, property_table, size_table
-from l2h.report.comparison.words import comparison_headline, interval_note, standing
 
 _KEYS = ("method", "family", "c_1", "c_e")
 _FIGURES = ("risk", "reject_rate", "accuracy", "gain", "risk_as_published")
@@ -18,14 +17,9 @@ _INTERVAL = ("difference", "low", "high")
 
 
 def write_comparison(comparison: Values, folder: str | Path) -> Path:
-    """Write ``comparison.json``, ``comparison.csv``, ``plots/*.png`` and ``report.html``.
+    """Write ``comparison.json``, ``comparison.csv``, ``plots/*.png`` and ``report.html``; return the page.
 
-    Args:
-        comparison: what ``l2h compare`` measured, as plain values.
-        folder: made where it does not exist.
-
-    Returns:
-        The page. Each file is replaced in one step: a reader never sees half of one.
+    Each file is replaced in one step: a reader never sees half of one.
     """
     folder, methods = Path(folder), comparison["methods"]
     write_json(folder / "comparison.json", comparison)
@@ -43,17 +37,17 @@ def write_comparison(comparison: Values, folder: str | Path) -> Path:
         "comparison.html.j2",
         title=f"{comparison['dataset']}: {len(methods)} ways to decide when to ask",
         comparison=comparison,
-        headline=comparison_headline(comparison),
-        standing=standing(comparison),
-        interval_note=interval_note(comparison),
+        headline=tables.comparison_headline(comparison),
+        standing=tables.standing(comparison),
+        interval_note=tables.interval_note(comparison),
         ours=ComparisonView(comparison).default,
-        overall=comparison_table(comparison),
-        risks=grid_tables(comparison),
-        published=grid_tables(comparison, "risk_as_published"),
-        properties=property_table(methods),
+        overall=tables.comparison_table(comparison),
+        risks=tables.grid_tables(comparison),
+        published=tables.grid_tables(comparison, "risk_as_published"),
+        properties=tables.property_table(methods),
         property_notes=property_rows(methods)[1],
-        origins=origin_table(methods),
-        sizes=size_table(methods),
+        origins=tables.origin_table(methods),
+        sizes=tables.size_table(methods),
         plots={name: data_uri(content) for name, content in plots.items()},
         skipped=[f"{entry['method']}: {entry['why']}" for entry in comparison["skipped"]],
         settings=list(flat(comparison["settings"])),

@@ -11,20 +11,14 @@ from matplotlib.figure import Figure
 from l2h.report.common.axes import Floats, grid_lines, percent_axis, price_ticks, remark, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain
-from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values, groups
+from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values
 
 Look = dict[str, Any]  # keywords of ``Axes.plot``
 
 _NAME = 22  # letters of a method's name that are drawn
 # One colour per group; its methods are told apart by dash and marker, not by shade.
 _COLOURS = {"ours": SYSTEM, "learned": SERVER, "confidence": CONFIDENCE, "trivial": MUTED, "reference": INK}
-_HEADINGS = {
-    "ours": "ours",
-    "learned": "other learned",
-    "confidence": "confidence",
-    "trivial": "trivial",
-    "reference": "references",
-}
+_HEADINGS = {"learned": "other learned", "reference": "references"}
 _DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 1.6)),
@@ -46,12 +40,13 @@ def plot_frontiers(comparison: Values) -> Figure:
     """
     rows = ComparisonView(comparison).rows
     looks = _method_looks(rows)
+    legend = _legend(rows, looks)
     frontiers = comparison["frontiers"]["methods"]
     rate = np.asarray(comparison["frontiers"]["rate"], dtype=np.float64)
     curves = {row.name: _frontier(comparison, row.name, rate) for row in rows}
     ours = next((row.name for row in rows if row.default and row.name in frontiers), None)
     panels = 1 if ours is None else 2
-    figure, axes = blank(8.8, 4.6 * panels + _legend_height(rows), panels, 1, sharex=True)
+    figure, axes = blank(8.8, 4.6 * panels + _legend_height(legend), panels, 1, sharex=True)
     top, bottom = axes[0], axes[-1]
     for row in rows:
         _curve(top, *curves[row.name], looks[row.name], row.name in frontiers)
@@ -77,7 +72,7 @@ def plot_frontiers(comparison: Values) -> Figure:
     top.set_xlim(-0.015, 1.015)
     percent_axis(top.yaxis, bottom.xaxis)
     bottom.set_xlabel("share of inputs sent", fontsize=10, color=INK)
-    _group_legend(figure, rows, looks)
+    _draw_legend(figure, legend)
     figure.align_ylabels()
     return figure
 
@@ -92,10 +87,11 @@ def plot_risk_grid(comparison: Values) -> Figure:
     if max(len(c_es) for c_es in grid.values()) == 1:
         return _risk_points(view)
     looks = _method_looks(rows)
+    legend = _legend(rows, looks)
     bands = -(-len(grid) // _PANELS)
     across = -(-len(grid) // bands)
     deep = 2 if paired else 1
-    size = (max(8.8, 3.8 * across + 0.6), 3.7 * bands * deep + _legend_height(rows))
+    size = (max(8.8, 3.8 * across + 0.6), 3.7 * bands * deep + _legend_height(legend))
     figure, axes = blank(*size, bands * deep, across)
     for k, (c_1, c_es) in enumerate(grid.items()):
         band, column = divmod(k, across)
@@ -111,7 +107,7 @@ def plot_risk_grid(comparison: Values) -> Figure:
                 remark(lower, "filled: the interval excludes 0", loc="left", fontsize=9, pad=None)
     for ax in axes:
         ax.set_visible(ax.has_data())
-    _group_legend(figure, rows, looks)
+    _draw_legend(figure, legend)
     return figure
 
 
@@ -161,12 +157,12 @@ def plot_pairs(comparison: Values) -> Figure:
 def _method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
     """A look for each method: the default bold, colours by group, references thin and dotted."""
     looks = {}
-    for group, members in groups(rows).items():
+    for group, colour in _COLOURS.items():
         # By name, so that a method keeps its look when its risk changes; the default has the plain line and circle.
-        ordered = sorted(members, key=lambda row: (not row.default, row.name))
+        ordered = sorted((row for row in rows if row.group == group), key=lambda row: (not row.default, row.name))
         for k, row in enumerate(ordered):
             looks[row.name] = {
-                "color": _COLOURS[group],
+                "color": colour,
                 "linestyle": (0, (1, 1.3 + 1.2 * (k % 3))) if row.beyond else _DASHES[k % len(_DASHES)],
                 "linewidth": 3.0 if row.default else 1.0 if row.beyond else 1.15,
                 "marker": _MARKERS[k % len(_MARKERS)],
@@ -177,47 +173,34 @@ def _method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
     return looks
 
 
-def _marker_places(look: Look) -> tuple[int, int]:
-    """The first marker and the step on a frontier of 201 points; those of two methods seldom coincide."""
-    return 5 + 3 * (_MARKERS.index(look["marker"]) % 8), 32
-
-
-def _legend_height(rows: Sequence[MethodRow]) -> float:
-    """In inches."""
-    return 0.5 + 0.21 * _longest(_columns(rows))
-
-
-def _group_legend(figure: Figure, rows: Sequence[MethodRow], looks: dict[str, Look]) -> None:
-    """The legend of all methods under the axes, one column per group."""
-    columns = _columns(rows)
-    longest = _longest(columns)
-    entries: list[tuple[Any, str, bool]] = []  # line, label, whether it is bold
-    for column in columns:
-        start = len(entries)
-        for group, members in column:
-            entries.append((legend_line(), _HEADINGS[group], True))
+def _legend(rows: Sequence[MethodRow], looks: dict[str, Look]) -> list[list[tuple[Any, str, bool]]]:
+    """The line and the label of each entry and whether it is bold, by column; the two smallest groups share one."""
+    columns: list[list[tuple[Any, str, bool]]] = []
+    for groups in (("ours",), ("learned",), ("confidence",), ("trivial", "reference")):
+        column = []
+        for group in groups:
+            members = [row for row in rows if row.group == group]
+            column += [(legend_line(), _HEADINGS.get(group, group), True)] if members else []
             for row in members:
                 name = plain(row.name, _NAME)
                 # Matplotlib leaves out a label that begins with an underscore.
                 label = f" {name}" if name.startswith("_") else name
-                entries.append((legend_line(**looks[row.name]), label, row.default))
-        entries += [(legend_line(), "", False)] * (longest - (len(entries) - start))
+                column.append((legend_line(**looks[row.name]), label, row.default))
+        columns += [column] if column else []
+    return columns
+
+
+def _legend_height(legend: list[list[tuple[Any, str, bool]]]) -> float:
+    return 0.5 + 0.21 * max(map(len, legend))
+
+
+def _draw_legend(figure: Figure, legend: list[list[tuple[Any, str, bool]]]) -> None:
+    gap, longest = [(legend_line(), "", False)], max(map(len, legend))
+    entries = [entry for column in legend for entry in column + gap * (longest - len(column))]
     lines, labels, bold = zip(*entries, strict=True)
-    legend_below(figure, lines, labels, columns=len(columns))
+    legend_below(figure, lines, labels, columns=len(legend))
     for text, heavy in zip(figure.legends[0].get_texts(), bold, strict=True):
         text.set_fontweight("bold" if heavy else "normal")
-
-
-def _longest(columns: list[list[tuple[str, list[MethodRow]]]]) -> int:
-    return max(sum(1 + len(members) for _, members in column) for column in columns)
-
-
-def _columns(rows: Sequence[MethodRow]) -> list[list[tuple[str, list[MethodRow]]]]:
-    """The groups by column of the legend; the two smallest share one."""
-    members = groups(rows)
-    shared = [["ours"], ["learned"], ["confidence"], ["trivial", "reference"]]
-    columns = [[(name, members[name]) for name in column if name in members] for column in shared]
-    return [column for column in columns if column]
 
 
 def _frontier(comparison: Values, name: str, rate: Floats) -> tuple[Floats, Floats]:
@@ -233,7 +216,8 @@ def _frontier(comparison: Values, name: str, rate: Floats) -> tuple[Floats, Floa
 
 def _curve(ax: Axes, x: Floats, y: Floats, look: Look, ranked: bool) -> None:
     if ranked:
-        ax.plot(x, y, **look, markevery=_marker_places(look))
+        # The first marker and the step on a frontier of 201 points; those of two methods seldom coincide.
+        ax.plot(x, y, **look, markevery=(5 + 3 * (_MARKERS.index(look["marker"]) % 8), 32))
     else:
         dash = "none" if len(x) < 3 else (0, (4, 3))
         ax.plot(x, y, **look | {"linestyle": dash, "markersize": 7, "clip_on": False})

@@ -1,6 +1,7 @@
-"""The paper's experiments as files: pictures, JSON, CSV, one page each, and an overview of all."""
+"""The paper's experiments as files: pictures, JSON, CSV, one page each, an overview, and all of it as Markdown."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from l2h.experiments.runs import write_json
 from l2h.files import write_atomically
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
-from l2h.report.paper.markdown import LONG, markdown
+from l2h.report.common.table import TextTable
 from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
 from l2h.report.paper.tables import (
     Experiment,
@@ -26,6 +27,7 @@ from l2h.report.run.gallery import plot_samples
 if TYPE_CHECKING:
     from l2h.experiments.paper.study import Drawing
 
+_LONG = 40  # a table of more rows is folded away in a page and left to its CSV file in Markdown
 _PLOTS: dict[str, Callable[..., Any]] = {
     "tradeoff": plot_tradeoff,
     "risk": plot_risk_curves,
@@ -42,14 +44,9 @@ def write_experiment(experiment: Experiment, folder: str | Path) -> Path:
     A number that is not finite, of a rejector that diverged, is written as null and shown as ``n/a``. In a CSV file
     a column with a spread becomes two, ``_mean`` and ``_sem``, unrounded.
 
-    Args:
-        experiment: what was measured, as plain values. In a table ``best`` marks in every row the lowest or highest
-            of the measured cells, those with a ``mean``: of the columns named in ``compare`` where the table has
-            that key; else of those that are no percentages; else of all.
-        folder: holds the PNG files of the plots already.
-
-    Returns:
-        The page. Each file is replaced in one step: a reader never sees half of one.
+    The folder holds the PNG files of the plots already. In a table ``best`` marks in every row the lowest or highest of
+    the measured cells, those with a ``mean``: of the columns named in ``compare`` where the table has that key; else of
+    those that are no percentages; else of all. Each file is replaced in one step: a reader never sees half of one.
 
     Raises:
         DataError: the experiment is of another schema, a row does not fit its columns, a name cannot be that of a
@@ -72,17 +69,10 @@ def write_experiment(experiment: Experiment, folder: str | Path) -> Path:
 
 
 def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> list[Path]:
-    """Write ``index.html``, which links to every ``NAME/report.html``, and all results as ``RESULTS.md``.
+    """Write ``index.html``, which links to every ``NAME/report.html``, and all results as ``RESULTS.md``; return both.
 
-    Args:
-        experiments: as :func:`write_experiment` takes them, in the order in which they are shown.
-        folder: holds the folder ``NAME`` of each.
-
-    Returns:
-        The two files.
-
-    Raises:
-        DataError: as :func:`write_experiment`, or two experiments have one name.
+    The folder holds the folder ``NAME`` of each experiment. A DataError is raised as by :func:`write_experiment`, and
+    where two experiments have one name.
     """
     folder = Path(folder)
     experiments = [checked(experiment) for experiment in experiments]
@@ -95,7 +85,7 @@ def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> lis
         experiment=None,
         experiments=[(experiment, origin(experiment)) for experiment in experiments],
     )
-    text = markdown(title, experiments).encode("utf-8", errors="replace")
+    text = _markdown(title, experiments).encode("utf-8", errors="replace")
     return [page, write_atomically(folder / "RESULTS.md", text)]
 
 
@@ -110,10 +100,83 @@ def _section(section: Mapping[str, Any], experiment: Experiment, folder: Path) -
         return {"kind": "text", "paragraphs": paragraphs(section["text"])}
     if section["kind"] == "table":
         table = section_table(section, len(experiment["seeds"]))
-        return {"kind": "table", "table": table, "long": len(table.rows) > LONG, "file": f"{section['name']}.csv"}
+        return {"kind": "table", "table": table, "long": len(table.rows) > _LONG, "file": f"{section['name']}.csv"}
     path = folder / section["file"]
     try:
         source = data_uri(path.read_bytes())
     except OSError as error:
         raise DataError(f"the plot {path} cannot be read ({error.strerror or error}): write it first") from error
     return {"note": None, **section, "source": source}
+
+
+def _markdown(title: str, experiments: Sequence[Experiment]) -> str:
+    """All experiments in one Markdown text, one after the other, which shows any text as it is."""
+    blocks = [f"# {title}", *(block for experiment in experiments for block in _experiment(experiment))]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _experiment(experiment: Experiment) -> Iterator[str]:
+    yield f"## {_line(experiment['title'])}"
+    yield _line(experiment["question"])
+    quick = " **A quick run: too small to judge the methods.**" if experiment["quick"] else ""
+    yield f"{_line(origin(experiment))}.{quick}"
+    if experiment["findings"]:
+        yield _list(experiment["findings"])
+    for section in experiment["sections"]:
+        yield from _markdown_section(section, experiment)
+    if experiment["errata"]:
+        yield "### What the paper or its code got wrong"
+        yield _list(experiment["errata"])
+    yield _code(experiment["command"])
+
+
+def _markdown_section(section: Mapping[str, Any], experiment: Experiment) -> Iterator[str]:
+    if section["kind"] == "text":
+        yield from map(_line, paragraphs(section["text"]))
+        return
+    yield f"### {_line(section['title'])}"
+    if section["kind"] == "plot":
+        alt = _line(section["alt"]).replace("]", r"\]")
+        yield f"![{alt}]({experiment['name']}/{section['file']})"
+    elif len(section["rows"]) > _LONG:
+        file = f"{experiment['name']}/{section['name']}.csv"
+        yield f"{len(section['rows'])} rows: [{file}]({file})."
+    else:
+        table = section_table(section, len(experiment["seeds"]))
+        yield _table(table)
+        if table.marks:
+            yield f"In bold: {table.marks}."
+    if section.get("note"):
+        yield _line(section["note"])
+
+
+def _line(text: str) -> str:
+    """One line of Markdown that shows the text as it is; only what is between backticks is code."""
+    parts = re.split(r"`([^`]*)`", " ".join(str(text).split()))
+    for i in range(0, len(parts), 2):
+        part = re.sub(r"([\\*~$`]|\](?=\()|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", parts[i])
+        parts[i] = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", part))
+    line = "".join(f"`{part}`" if i % 2 else part for i, part in enumerate(parts))
+    # What would begin a heading, a quotation or a list.
+    return re.sub(r"^([#>+-])", r"\\\1", line)
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {_line(sentence)}" for sentence in sentences)
+
+
+def _code(text: str) -> str:
+    """A block of code; its fence is longer than any run of backticks in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _table(table: TextTable) -> str:
+    """The table in Markdown, the best cells in bold."""
+    lines = [[_line(column.name) for column in table.columns]]
+    lines.append([":--" if column.justify == "left" else "--:" for column in table.columns])
+    for row in table.rows:
+        fields = [(_line(cell.text), cell.bold) for cell in row.cells]
+        lines.append([f"**{text}**" if bold else text for text, bold in fields])
+    # A pipe separates cells even within code.
+    return "\n".join("| " + " | ".join(field.replace("|", r"\|") for field in line) + " |" for line in lines)

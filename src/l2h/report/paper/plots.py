@@ -49,15 +49,10 @@ def plot_tradeoff(
 ) -> Figure:
     """Draw accuracy against the reject rate, and below it the reject rate against c_e; one column per data set.
 
-    Args:
-        curves: mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
-            "paper", "bounded" and "ours", which chooses the colour. The dashes tell c_1. Where several c_e of a curve
-            fall on one point, its marker grows with their number.
-        client: accuracy of the client alone, or one by the data set's name.
-        server: accuracy of the server alone, or one by the data set's name.
-
-    Raises:
-        DataError: there are no curves.
+    Curves are mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
+    "paper", "bounded" and "ours", which chooses the colour; a DataError is raised without any. The dashes tell c_1.
+    Where several c_e of a curve fall on one point, its marker grows with their number. ``client`` and ``server`` are
+    their accuracies alone, or one by the data set's name.
     """
     _require_some(curves)
     datasets = list(dict.fromkeys(str(curve["dataset"]) for curve in curves))
@@ -96,13 +91,10 @@ def plot_tradeoff(
 def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str, Any]]) -> Figure:
     """Draw risk against c_e, with that of never and always asking, one panel per c_1.
 
-    Args:
-        curves: of one data set, as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy.
-        trivial: for each c_1 a mapping with ``all_local`` and ``all_remote``, each a number or one for each c_e; the
-            c_e are those of the first curve with that c_1, or its own ``c_e``.
-
-    Raises:
-        DataError: there are no curves, they are of several data sets, or a c_1 is missing in ``trivial``.
+    Curves are of one data set, as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy. ``trivial``
+    holds for each c_1 a mapping with ``all_local`` and ``all_remote``, each a number or one for each c_e; the c_e are
+    those of the first curve with that c_1, or its own ``c_e``. A DataError is raised without curves, for those of
+    several data sets, and for a c_1 that ``trivial`` lacks.
     """
     _require_some(curves)
     datasets = sorted({str(curve.get("dataset", "")) for curve in curves})
@@ -138,11 +130,7 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
 def plot_losses(curves: Sequence[Curve]) -> Figure:
     """Draw the rejector's training loss against the epoch, one line per link and one panel per pair of prices.
 
-    Args:
-        curves: mappings with ``panel``, ``label``, ``epoch``, ``mean`` and ``sem``.
-
-    Raises:
-        DataError: there are no curves.
+    Curves are mappings with ``panel``, ``label``, ``epoch``, ``mean`` and ``sem``; a DataError is raised without any.
     """
     _require_some(curves)
     panels = list(dict.fromkeys(str(curve["panel"]) for curve in curves))
@@ -167,11 +155,8 @@ def plot_losses(curves: Sequence[Curve]) -> Figure:
 def plot_bounds(curves: Sequence[Curve]) -> Figure:
     """Draw accuracy against the bound on the share sent, and beside it the share sent minus the bound.
 
-    Args:
-        curves: one per rule: mappings with ``label``, ``bound``, ``rate`` and ``accuracy``.
-
-    Raises:
-        DataError: there are no curves.
+    Curves, one per rule, are mappings with ``label``, ``bound``, ``rate`` and ``accuracy``; a DataError is raised
+    without any.
     """
     _require_some(curves)
     figure, (left, right) = blank(9.6, 4.6, 1, 2)
@@ -198,12 +183,8 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
 def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> Figure:
     """Draw the reject rate of each class in the order given, the class that the client never saw highlighted.
 
-    Args:
-        rows: mappings with ``name``, ``mean``, ``sem`` and ``missing``, or such a list for each of several recipes,
-            by label; the classes are those of the first list.
-
-    Raises:
-        DataError: there are no classes, or two recipes are of different classes.
+    Rows are mappings with ``name``, ``mean``, ``sem`` and ``missing``, or such a list for each of several recipes, by
+    label. A DataError is raised without classes, and where two recipes are of different classes.
     """
     recipes = dict(rows) if isinstance(rows, Mapping) else {"": rows}
     _require_some(recipes)
@@ -283,11 +264,7 @@ def _line(look: Look, c_1: int) -> dict[str, Any]:
 
 
 def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | None, look: Mapping[str, Any]) -> bool:
-    """Points joined in the order of c_e, with the standard errors of both; those that coincide as a larger marker.
-
-    Returns:
-        Whether any coincide.
-    """
+    """Draw points joined in the order of c_e, those that coincide as a larger marker; return whether any do."""
     ax.plot(x, y, **dict(look) | {"marker": "", "linewidth": 1.0, "alpha": 0.7})
     x_error, y_error = (None if sem is None else np.nan_to_num(sem) for sem in (x_sem, y_sem))
     ax.errorbar(x, y, y_error, x_error, fmt="none", ecolor=look["color"], elinewidth=0.7, alpha=0.4)

@@ -36,17 +36,8 @@ class Sample:
 def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, seed: int = 0) -> Figure | None:
     """Draw images kept above images sent, chosen at random, with the truth and both answers under each.
 
-    Args:
-        report: of these images.
-        images: uint8 (n, C, H, W) with C 1 or 3, in the report's order; ``None`` for data that are no images.
-        per_side: how many of each side at most.
-        seed: of the choice.
-
-    Returns:
-        The figure, or ``None`` without images.
-
-    Raises:
-        DataError: the images do not have this type and shape, or are not as many as the samples.
+    Images are uint8 (n, C, H, W) with C 1 or 3, in the report's order; any others raise a DataError. Data that are no
+    images (``None``) have no figure.
     """
     if images is None:
         return None
@@ -57,7 +48,9 @@ def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, s
     top = sum(heights) + _EDGE
     for (side, samples), height in zip(sides.items(), heights, strict=True):
         count = f"{len(samples)} at random" if samples else "none"
-        _write(figure, _EDGE, top - 0.16, f"{side}, {percent(shares[side])} of the inputs: {count}")
+        head = f"{side}, {percent(shares[side])} of the inputs: {count}"
+        place = _EDGE / figure.get_figwidth(), (top - 0.16) / figure.get_figheight()
+        figure.text(*place, head, va="top", fontsize=11.5, fontweight="bold", color=INK)
         for k, sample in enumerate(samples):
             row, column = divmod(k, _COLUMNS)
             _show(figure, _EDGE + _CELL[0] * column, top - _HEAD - _CELL[1] * row, sample)
@@ -89,11 +82,6 @@ def _sample(report: Report, image: Images, i: int) -> Sample:
         client=names[report.client_label[i]],
         server=names[report.server_label[i]],
     )
-
-
-def _write(figure: Figure, x: float, y: float, text: str) -> None:
-    width, height = figure.get_size_inches()
-    figure.text(x / width, y / height, text, va="top", fontsize=11.5, fontweight="bold", color=INK)
 
 
 def _show(figure: Figure, left: float, top: float, sample: Sample) -> None:

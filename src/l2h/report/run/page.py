@@ -13,10 +13,8 @@ from l2h.metrics import Report
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.run.gallery import Images, Sample, choose
-from l2h.report.run.history import Rows, plot_sync
-from l2h.report.run.plots import draw
-from l2h.report.run.tables import class_table, contrastive_table, risk_table
-from l2h.report.run.verdict import headline, verdict
+from l2h.report.run.plots import Rows, draw, plot_sync
+from l2h.report.run.tables import class_table, contrastive_table, headline, risk_table, verdict
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluations
@@ -36,7 +34,7 @@ def write_page(
     seed: int = 0,
     plots: str | None = None,
 ) -> Path:
-    """Write ``folder/report.html``.
+    """Write ``folder/report.html`` and return it. Each file is replaced in one step: a reader never sees half of one.
 
     Args:
         report: what the page is about.
@@ -48,9 +46,6 @@ def write_page(
         next_steps: what the reader may do now, one line each; text between backticks is set as code.
         seed: of the choice of images.
         plots: a folder within ``folder`` for the plots as PNG files; ``None`` to write the page alone.
-
-    Returns:
-        The page. Each file is replaced in one step: a reader never sees half of one.
     """
     folder = Path(folder)
     figures = draw(report, history, None if plots is None else images, seed)
@@ -100,12 +95,8 @@ def write_run_page(evaluations: "Evaluations", folder: Path) -> Path:
 
 
 def _card(sample: Sample) -> dict[str, Any]:
-    return {"sample": sample, "source": data_uri(_thumbnail(sample.image))}
-
-
-def _thumbnail(pixels: Images) -> bytes:
-    image = Image.fromarray(pixels)
+    image = Image.fromarray(sample.image)
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()
+    return {"sample": sample, "source": data_uri(buffer.getvalue())}

@@ -1,19 +1,23 @@
-"""Plots of a report. Each function returns a ``Figure`` that pyplot does not know."""
+"""Plots of a report and of a training. Each function returns a ``Figure`` that pyplot does not know."""
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from l2h.metrics import Report
-from l2h.report.common.axes import grid_lines, percent_axis, remark, titled, value_at_right
+from l2h.report.common.axes import Floats, floats, grid_lines, percent_axis, remark, titled, value_at_right
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, plain
 from l2h.report.common.text import number, percent
 from l2h.report.run.gallery import Images, plot_samples
-from l2h.report.run.history import Rows, plot_history
 from l2h.report.run.tables import RULES, sides
+
+Rows = Sequence[Mapping[str, Any]]
 
 _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("oracle", "oracle", {"color": INK, "linestyle": (0, (1, 1.2)), "linewidth": 1.4}),
@@ -27,6 +31,11 @@ _LEGEND = ("system", "point", "client", "server", "confidence", "random", "label
 _FEW = 20  # a bin of fewer samples says little
 _COLUMN = 34  # classes in one column of the plot per class
 _MANY = 4 * _COLUMN  # of more classes only the first and the last column are shown
+_PANELS = 6  # stages side by side in the history
+_LOOKS = (
+    ("train_loss", "training", {"color": INK, "linestyle": "-", "marker": "o"}),
+    ("held_out_loss", "held out", {"color": CLIENT, "linestyle": (0, (4, 2)), "marker": "s"}),
+)
 
 
 def plot_frontier(report: Report) -> Figure:
@@ -148,6 +157,53 @@ def plot_reliability(report: Report) -> Figure | None:
     return figure
 
 
+def plot_history(rows: Rows) -> Figure | None:
+    """Draw training and held-out loss against the epoch, one panel per stage; ``None`` where there are no losses.
+
+    Rows are mappings with ``stage``, ``epoch``, ``train_loss`` and ``held_out_loss``, numbers or what a CSV file holds
+    for them; an empty loss is left out. Stages that differ only by a number, such as the folds of a cross-fitting,
+    share a panel, and so do others where there would be more than six.
+    """
+    stages: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if any(np.isfinite(_column([row], key)) for key, _, _ in _LOOKS):
+            stages.setdefault(str(row["stage"]), []).append(row)
+    if not stages:
+        return None
+    panels = _group_stages(list(stages))
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    figure, axes = blank(6.6, 2.6 * lines + 0.6, lines, columns, used=len(panels))
+    shown: dict[str, Any] = {}
+    for ax, (name, members) in zip(axes, panels.items(), strict=True):
+        _panel(ax, [stages[stage] for stage in members], shown)
+        count = f" ({len(members)} curves)" if len(members) > 1 else ""
+        titled(ax, f"{plain(name, 28)}{count}", "epoch", "mean loss")
+    legend_below(figure, list(shown.values()), list(shown))
+    return figure
+
+
+def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
+    """Draw the rejectors' training loss against the epoch, one curve per link over which the server reaches them.
+
+    Rows have the columns ``rejector_loss_0``, ``rejector_loss_1``, ...; ``syncs`` are the links of the rejectors in
+    that order. Rejectors of one link, at several prices, are averaged.
+    """
+    rows = [row for row in rows if np.isfinite(_column([row], "rejector_loss_0"))]
+    figure, (ax,) = blank(6.6, 4.2)
+    links = list(dict.fromkeys(str(sync) for sync in syncs))
+    colours = (INK, CLIENT, SERVER, SYSTEM, CONFIDENCE, LABEL_FREE)
+    for i, link in enumerate(links):
+        losses = [_column(rows, f"rejector_loss_{k}") for k, sync in enumerate(syncs) if str(sync) == link]
+        label = f"S = {link}" if link.isdigit() or link == "epoch" else plain(link, 32)
+        mean = np.mean(np.nan_to_num(losses), axis=0)
+        ax.plot(_column(rows, "epoch"), mean, color=colours[i % len(colours)], label=label, linewidth=1.6)
+    titled(ax, "Rejector loss for different links", "epoch", "mean training loss")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend_below(figure, *ax.get_legend_handles_labels(), columns=min(len(links), 4))
+    return figure
+
+
 def draw(report: Report, history: Rows = (), images: Images | None = None, seed: int = 0) -> dict[str, Figure]:
     """Return all plots by name, without those that have nothing to show."""
     figures = {
@@ -176,3 +232,48 @@ def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: flo
     ax.set_xticks(np.linspace(0, 1, 5) if rows <= 12 else [0, 0.5, 1])
     percent_axis(ax.xaxis)
     ax.set_xlabel("share of the class sent", fontsize=size, color=INK)
+
+
+def _group_stages(stages: Sequence[str]) -> dict[str, list[str]]:
+    """Which stages share a panel, by the panel's name; at most six panels."""
+    panels: dict[str, list[str]] = {}
+    for name in (_stem, _first_word):
+        panels = {}
+        for stage in stages:
+            panels.setdefault(name(stage), []).append(stage)
+        if len(panels) <= _PANELS:
+            break
+    if len(panels) > _PANELS:
+        names = list(panels)
+        rest = [stage for name in names[_PANELS - 1 :] for stage in panels[name]]
+        panels = {name: panels[name] for name in names[: _PANELS - 1]} | {"other stages": rest}
+    # A panel of one stage has the full name of that stage.
+    return {members[0] if len(members) == 1 else name: members for name, members in panels.items()}
+
+
+def _stem(stage: str) -> str:
+    return re.sub(r"[\s_:/-]*(fold|seed|round|part)?[\s_:/#-]*\d+\s*$", "", stage) or stage
+
+
+def _first_word(stage: str) -> str:
+    return re.split(r"[\s_:/-]", stage.strip(), maxsplit=1)[0] or stage
+
+
+def _panel(ax: Axes, curves: list[list[Mapping[str, Any]]], shown: dict[str, Any]) -> None:
+    alone = len(curves) == 1
+    width, alpha = (1.7, 1.0) if alone else (1.0, 0.65)
+    for rows in curves:
+        epoch = _column(rows, "epoch")
+        for key, name, look in _LOOKS:
+            loss = _column(rows, key)
+            known = np.isfinite(epoch + loss)
+            if known.any():
+                size = 0 if known.sum() > 25 else 3.5 if alone or known.sum() == 1 else 2.0
+                (line,) = ax.plot(epoch[known], loss[known], **look, markersize=size, linewidth=width, alpha=alpha)
+                shown.setdefault(name, line)
+    grid_lines(ax, "y")
+    ax.locator_params(axis="x", nbins=6, integer=True)
+
+
+def _column(rows: Rows, key: str) -> Floats:
+    return floats([np.nan if row.get(key) in (None, "") else float(row[key]) for row in rows])

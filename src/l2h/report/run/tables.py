@@ -1,13 +1,16 @@
-"""The tables of a report."""
+"""What a report says in words and in tables: whether asking the server pays, by how much, and for whom."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from l2h.costs import BoolArray, generalized_loss
 from l2h.decision import oracle
 from l2h.metrics import Report, Side
 from l2h.report.common.table import Column, TextTable, headings, texts
-from l2h.report.common.text import SAME, counted, number, percent, plus_minus, signed
-from l2h.report.run.verdict import outcomes, verdict
+from l2h.report.common.text import SAME, counted, number, percent, plus_minus, relation, signed
 
 KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
 #: The rules that risk is compared over, by their names in ``metrics.json``.
@@ -21,6 +24,60 @@ RULES = {
 }
 _GAINS = {"gain": "this system", "confidence_gain": "confidence", "label_free_gain": "label-free bound"}
 _WHO = [Column("client", kind="client"), Column("server", kind="server")]
+_Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the system is worth having at these prices."""
+
+    pays: bool  # its risk is below that of the best trivial rule
+    clear: bool  # the difference is larger than the noise of the test set
+    text: str  # one line that says so
+    rule: str  # the best trivial rule, "never ask" or "always ask"
+    difference: float  # the system's risk minus that rule's
+    interval: float | None  # half the 95% interval of the difference, from the paired losses; None for one sample
+
+    @property
+    def standing(self) -> str:
+        """``good`` if it clearly pays, ``unsure`` if it may pay, else ``bad``."""
+        return "bad" if not self.pays else "good" if self.clear else "unsure"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def verdict(report: Report) -> Verdict:
+    """Compare the system with the better of never and always asking, and with a confidence threshold.
+
+    The noise is that of the test set alone: the standard error of the paired difference of the losses, in the
+    normal approximation. It says nothing about the spread over trainings, which needs several seeds.
+    """
+    risk, best = report.risk, report.risk.best_trivial
+    never = risk.all_local <= risk.all_remote
+    rule = "never ask" if never else "always ask"
+    difference = risk.system - best
+    interval = _interval(report, np.full(len(report.y), not never))
+    pays = difference < -SAME
+    clear = interval is not None and abs(difference) > max(interval, SAME)
+    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report.y):,} samples"
+    against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}{noise})"
+    text = _gain(against, clear, report) if pays else _loss(against, never, report)
+    return Verdict(pays=pays, clear=clear, text=text, rule=rule, difference=difference, interval=interval)
+
+
+def headline(report: Report) -> str:
+    """Return the result in three sentences: risk against its baselines, share sent, and the accuracies."""
+    risk, accuracy = report.risk, report.accuracy
+    rule, best = verdict(report).rule, risk.best_trivial
+    against = f"{relation(risk.system, best)} the best trivial rule ({rule}, {number(best)})"
+    if risk.confidence is not None:
+        against += f" and {relation(risk.system, risk.confidence)} a confidence threshold ({number(risk.confidence)})"
+    return (
+        f"At {report.costs} the risk of the system is {number(risk.system)}, {against}. It asks the server for "
+        f"{percent(report.reject_rate)} of the inputs. Its accuracy is {percent(accuracy['system'])}; the client "
+        f"alone has {percent(accuracy['client'])}, the server alone {percent(accuracy['server'])}."
+    )
 
 
 def risk_table(report: Report) -> TextTable:
@@ -32,7 +89,7 @@ def risk_table(report: Report) -> TextTable:
         "all_remote": 1.0,
         "random": report.reject_rate,
         "confidence": None if asked is None else float(asked.mean()),
-        "oracle": float(oracle(*outcomes(report), report.costs).mean()),
+        "oracle": float(oracle(*_outcomes(report), report.costs).mean()),
     }
     lowest = min(risk for key, risk in risks.items() if risk is not None and key != "oracle")
     rows = []
@@ -70,18 +127,13 @@ def class_table(report: Report) -> TextTable:
     rows = []
     for k, (name, rate) in enumerate(zip(report.class_names, report.per_class, strict=True)):
         here = report.y == k
-        right = [float(of[here].mean()) if here.any() else None for of in outcomes(report)]
+        right = [float(of[here].mean()) if here.any() else None for of in _outcomes(report)]
         rows.append(texts(name, str(here.sum()), percent(rate), *map(percent, right)))
     return TextTable("", [*headings("class", "samples", "reject rate"), *_WHO], rows)
 
 
 def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
-    """Return mean and standard error over seeds.
-
-    Args:
-        merged: what :func:`l2h.metrics.spread_of_reports` gives.
-        n: how many seeds there are.
-    """
+    """Return mean and standard error over n seeds of what :func:`l2h.metrics.spread_of_reports` gives."""
     accuracy, risk, frontier = (merged.get(key) or {} for key in ("accuracy", "risk", "frontier"))
     shares = {f"{who} accuracy": accuracy.get(who) for who in ("client", "server", "system")}
     shares["reject rate"] = merged.get("reject_rate")
@@ -100,3 +152,37 @@ def _prices(merged: Mapping[str, Any]) -> str:
     if any((costs[name]["std"] or 0.0) > 1e-9 for name in ("c_1", "c_e")):
         return " at different prices"
     return f" at c_1={costs['c_1']['mean']:g}, c_e={costs['c_e']['mean']:g}"
+
+
+def _outcomes(report: Report) -> tuple[BoolArray, BoolArray]:
+    """Where the client and where the server is right, each bool (n,)."""
+    return report.client_label == report.y, report.server_label == report.y
+
+
+def _gain(against: str, clear: bool, report: Report) -> str:
+    opening = "asking pays" if clear else "asking may pay"
+    confidence = report.risk.confidence
+    if confidence is None:
+        return f"{opening}: {against}"
+    if confidence < report.risk.system - SAME:
+        opening += ", but a plain confidence threshold does better"
+    return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
+
+
+def _loss(against: str, never: bool, report: Report) -> str:
+    confidence, best = report.risk.confidence, report.risk.best_trivial
+    closing = "does not pay at these prices"
+    if confidence is not None and confidence < best - SAME:
+        other = f"while a confidence threshold is {relation(confidence, best)} that rule"
+        return f"this system {closing}: {against}, {other}"
+    # Where always asking is the best trivial rule, it is answering locally that does not pay.
+    return f"{'asking' if never else 'answering locally'} {closing}: {against}"
+
+
+def _interval(report: Report, remote: BoolArray) -> float | None:
+    if len(report.y) < 2:
+        return None
+    right = _outcomes(report)
+    ours, theirs = (generalized_loss(*right, sent, report.costs) for sent in (report.remote, remote))
+    paired = ours - theirs
+    return _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
