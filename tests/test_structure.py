@@ -74,7 +74,7 @@ EXTERNAL = {
 #: The two modules that know SQLite: the permits of a device, the charges of a server.
 STORES = {"limits/sqlite.py", "serving/accounts/sqlite.py"}
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
-UNPICKLERS = {("data/cifar.py", "pickle.Unpickler")}
+UNPICKLERS = {("data/published.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12
 
 

@@ -11,42 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-#: Public name to the module that holds it.
-_HOME = {
-    "Answer": "l2h.answers",
-    "Answers": "l2h.answers",
-    "AsyncEdgeClient": "l2h.edge",
-    "Costs": "l2h.costs",
-    "EdgeClient": "l2h.edge",
-    "RateLimit": "l2h.limits",
-    "Limiter": "l2h.limits",
-    "Dataset": "l2h.data",
-    "HelpSystem": "l2h.system",
-    "Report": "l2h.metrics",
-    "Settings": "l2h.settings",
-    "StageSettings": "l2h.settings",
-    "StochasticClient": "l2h.classifiers",
-    "as_client": "l2h.classifiers",
-    "load": "l2h.system",
-    "load_dataset": "l2h.data",
+#: The modules of the public face and the names that l2h takes from them.
+_NAMES: dict[str, tuple[str, ...]] = {
+    "answers": ("Answer", "Answers"),
+    "bundle": (),
+    "classifiers": ("StochasticClient", "as_client"),
+    "costs": ("Costs",),
+    "data": ("Dataset", "load_dataset"),
+    "decision": (),
+    "edge": ("AsyncEdgeClient", "EdgeClient"),
+    "errors": (),
+    "limits": ("Limiter", "RateLimit"),
+    "losses": (),
+    "methods": (),
+    "metrics": ("Report",),
+    "models": (),
+    "report": (),
+    "settings": ("Settings", "StageSettings"),
+    "system": ("HelpSystem", "load"),
+    "training": (),
 }
-_MODULES = (
-    "bundle",
-    "classifiers",
-    "costs",
-    "data",
-    "decision",
-    "edge",
-    "errors",
-    "limits",
-    "losses",
-    "methods",
-    "metrics",
-    "models",
-    "report",
-    "settings",
-    "training",
-)
+_MODULES = _NAMES.keys() - {"answers", "system"}  # only their names are public
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Answer",
@@ -81,11 +67,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME.get(name) or (f"l2h.{name}" if name in _MODULES else None)
+    home = _HOME.get(name) or (name if name in _MODULES else None)
     if home is None:
         raise AttributeError(f"module 'l2h' has no attribute {name!r}")
     try:
-        module = importlib.import_module(home)
+        module = importlib.import_module(f"l2h.{home}")
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] != "l2h":
             from l2h.errors import MissingExtraError

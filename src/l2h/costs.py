@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from l2h.errors import CostError
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+_OUTCOMES = ("c_cc", "c_ce", "c_sc", "c_se")
 
 
 @dataclass(frozen=True, init=False)
@@ -62,7 +63,7 @@ class Costs:
         Raises:
             CostError: a cost is negative or not finite, or a right answer costs more than a wrong one.
         """
-        four = [_cost(name, value) for name, value in (("c_cc", c_cc), ("c_ce", c_ce), ("c_sc", c_sc), ("c_se", c_se))]
+        four = [_cost(name, value) for name, value in zip(_OUTCOMES, (c_cc, c_ce, c_sc, c_se), strict=True)]
         if four[0] >= four[1]:
             raise CostError(f"c_cc={c_cc} must be below c_ce={c_ce}: a wrong local answer costs more than a right one")
         if four[2] > four[3]:
@@ -73,8 +74,8 @@ class Costs:
         self._set(*four)
         return self
 
-    def _set(self, c_cc: float, c_ce: float, c_sc: float, c_se: float) -> None:
-        for name, value in (("c_cc", c_cc), ("c_ce", c_ce), ("c_sc", c_sc), ("c_se", c_se)):
+    def _set(self, *four: float) -> None:
+        for name, value in zip(_OUTCOMES, four, strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -108,13 +109,13 @@ class Costs:
         two = {"c_e": self.c_e, "c_1": self.c_1}
         if (self.c_cc, self.c_ce) == (0.0, 1.0):
             return two
-        return two | {"c_cc": self.c_cc, "c_ce": self.c_ce, "c_sc": self.c_sc, "c_se": self.c_se}
+        return two | asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Costs:
         """Return the costs that :meth:`as_dict` wrote."""
         if "c_cc" in values:
-            return cls.from_outcomes(values["c_cc"], values["c_ce"], values["c_sc"], values["c_se"])
+            return cls.from_outcomes(**{name: values[name] for name in _OUTCOMES})
         return cls(c_e=values["c_e"], c_1=values["c_1"])
 
     def __str__(self) -> str:
@@ -134,13 +135,7 @@ def remote_loss(server_correct: npt.ArrayLike, costs: Costs) -> FloatArray:
 def generalized_loss(
     client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike, costs: Costs
 ) -> FloatArray:
-    """Return the generalized 0-1 loss of each sample: what the outcome of the chosen side costs.
-
-    Args:
-        client_correct: bool (n,), whether m is right.
-        server_correct: bool (n,), whether e is right.
-        remote: bool (n,), whether the sample is sent.
-        costs: the prices.
+    """Return the generalized 0-1 loss (n,) of samples that are sent or not: what the outcome of the chosen side costs.
 
     Example:
         >>> generalized_loss([True, False, True], [True, True, False], [False, True, True], Costs(c_e=0.1))
@@ -151,11 +146,7 @@ def generalized_loss(
 
 
 def cost_grid(c_1: Sequence[float], c_e: Sequence[float]) -> list[Costs]:
-    """Return every pair of the two lists, ``c_1`` outermost.
-
-    Raises:
-        CostError: a list is empty or names a value twice.
-    """
+    """Return every pair of the two lists, ``c_1`` outermost; refuse a list that is empty or names a value twice."""
     for name, values in (("c_1", c_1), ("c_e", c_e)):
         if len(values) == 0:
             raise CostError(f"the grid has no {name}: give at least one value")
@@ -175,11 +166,7 @@ def as_bool(name: str, values: npt.ArrayLike) -> BoolArray:
 
 
 def require_costs(costs: object) -> None:
-    """Raise for anything but :class:`Costs`.
-
-    Raises:
-        CostError: it is something else, such as a plain number.
-    """
+    """Raise a :class:`CostError` for anything but :class:`Costs`, such as a plain number."""
     if not isinstance(costs, Costs):
         raise CostError(f"costs={costs!r} are not prices: give l2h.Costs(c_e=..., c_1=...)")
 

@@ -1,7 +1,5 @@
 """The errors L2H raises. Each message says what was wrong, with the value, and what to do about it."""
 
-from __future__ import annotations
-
 
 def shown(value: object, most: int = 60) -> str:
     """Return the ``repr`` of a value, cut to ``most`` characters for a message."""
@@ -55,6 +53,14 @@ class CheckpointError(RunError):
 
 class ResumeError(RunError):
     """A resume whose settings differ from those the run was started with."""
+
+
+class ExportError(L2HError, RuntimeError):
+    """A system that cannot be exported, a file that differs from its original, or a folder that is taken."""
+
+
+class ConversionError(ExportError):
+    """A model that cannot be converted to ONNX."""
 
 
 class MissingExtraError(L2HError, ImportError):

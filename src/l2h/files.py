@@ -1,13 +1,12 @@
-"""Writing files so that a reader never finds half of one, and the fingerprint of arrays."""
-
-from __future__ import annotations
+"""Writing files so that a reader never finds half of one, reading strict JSON, and the fingerprint of arrays."""
 
 import hashlib
+import json
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import numpy as np
@@ -25,16 +24,16 @@ def digest(*arrays: npt.NDArray[Any]) -> str:
     return out.hexdigest()
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON stands for; raise a ``ValueError`` for NaN and infinity, which Python's reader takes."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
 def write_atomically(path: Path, data: bytes, like: os.stat_result | None = None) -> Path:
     """Write ``data`` to ``path`` through a temporary file beside it, flushed to the disk before the move.
 
-    Args:
-        path: the file; its folder is made when it is missing.
-        data: the whole content.
-        like: the file whose mode and owner it gets; None for those of a new file.
-
-    Raises:
-        CheckpointError: it could not be written; what was at ``path`` before is untouched.
+    The folder is made when it is missing. The file gets mode and owner of ``like``, or those of a new file. Where it
+    cannot be written, a :class:`CheckpointError` says so, and what was at ``path`` before is untouched.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
@@ -68,3 +67,7 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

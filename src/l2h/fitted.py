@@ -13,7 +13,7 @@ from torch import nn
 
 from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.costs import Costs
-from l2h.data.validate import check_arrays, check_inputs
+from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.decision import Judgement, RejectorSpec, select_rejector
 from l2h.errors import DataError, NotFittedError
 from l2h.methods.learned import Learned, decided_judgement
@@ -22,65 +22,40 @@ from l2h.settings import Settings
 from l2h.training import Context, HeldOut, RejectorBatch
 from l2h.training.recipes import rejector_scores, server_log_probabilities
 
-Array = npt.NDArray[Any]
 #: Prices in use where neither the caller nor the training names any.
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration measured on samples that nothing was trained on.
+    """What calibration measured on samples that nothing was trained on."""
 
-    Attributes:
-        held_out: outcomes on those samples.
-        platt: (R, 2, 2), scale and shift of each rejector's two logits; (1, 0) where there is nothing to calibrate.
-    """
-
-    held_out: HeldOut
+    held_out: HeldOut  # outcomes on those samples
+    #: (R, 2, 2), scale and shift of each rejector's two logits; (1, 0) where there is nothing to calibrate.
     platt: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """A client, a server and rejectors that belong together. Saving, exporting and reporting read its fields.
-
-    Attributes:
-        client: the fixed classifier.
-        server: the trained server; None where it is fixed, or was trained elsewhere.
-        fixed_server: a server that was not trained.
-        rejectors: one per spec.
-        specs: what each rejector was trained for.
-        method: how they were trained, and what their outputs mean.
-        rejector: ``attached``, ``separate``, or ``given`` for a module of the user's.
-        rejector_options: of a named rejector.
-        settings: of the training.
-        device: where the networks live.
-        input_shape: shape of one input.
-        input_dtype: type of the inputs.
-        class_names: one per class.
-        embedding_size: how many features of the client the rejectors read.
-        dataset: a name for reports.
-        calibration: None before there is one.
-        history: one row per epoch of the training.
-    """
+    """A client, a server and rejectors that belong together. Saving, exporting and reporting read its fields."""
 
     client: Classifier
-    server: nn.Module | None
-    fixed_server: Classifier | None
-    rejectors: RejectorBatch
-    specs: tuple[RejectorSpec, ...]
-    method: Learned
-    rejector: str
-    rejector_options: Mapping[str, Any]
-    settings: Settings
-    device: torch.device
-    input_shape: tuple[int, ...]
+    server: nn.Module | None  # trained; None where it is fixed, or was trained elsewhere
+    fixed_server: Classifier | None  # a server that was not trained
+    rejectors: RejectorBatch  # one per spec
+    specs: tuple[RejectorSpec, ...]  # what each rejector was trained for
+    method: Learned  # how they were trained, and what their outputs mean
+    rejector: str  # attached, separate, or given for a module of the user's
+    rejector_options: Mapping[str, Any]  # of a named rejector
+    settings: Settings  # of the training
+    device: torch.device  # where the networks live
+    input_shape: tuple[int, ...]  # of one input
     input_dtype: str
     class_names: tuple[str, ...]
-    embedding_size: int
-    dataset: str
+    embedding_size: int  # how many features of the client the rejectors read
+    dataset: str  # a name for reports
     calibration: Calibration | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)  # one row per epoch of the training
 
     @property
     def num_classes(self) -> int:
@@ -100,7 +75,7 @@ class FittedSystem:
         ]
         return replace(self, calibration=Calibration(held_out, np.array(platt)))
 
-    def measure(self, X: Array, y: npt.NDArray[np.int64]) -> HeldOut:
+    def measure(self, X: Array, y: Labels) -> HeldOut:
         """Return what client, server and rejectors make of samples."""
         answers = self.client.answers(X, self.num_classes)
         return HeldOut(
@@ -111,11 +86,7 @@ class FittedSystem:
         )
 
     def select(self, costs: Costs | None, which: int | None = None) -> tuple[int, Costs]:
-        """Return the number of the rejector that answers for these prices, and the prices in use.
-
-        Raises:
-            SettingsError: none fits, or several.
-        """
+        """Return the number of the one rejector that answers for these prices, and the prices in use."""
         return select_rejector(self.specs, costs, DEFAULT_COSTS, which)
 
     def scores(self, X: Array, answers: ClassifierAnswers) -> npt.NDArray[np.floating]:
@@ -133,11 +104,7 @@ class FittedSystem:
         return decided_judgement(self.specs[which], scores, platt)
 
     def held_out_judgement(self, which: int) -> Judgement:
-        """Return what a rejector makes of the samples of the last calibration.
-
-        Raises:
-            NotFittedError: there was none.
-        """
+        """Return what a rejector makes of the samples of the last calibration, which there must have been."""
         if self.calibration is None:
             raise NotFittedError("a bound on asking is met on calibration samples: call calibrate(X_cal, y_cal) first")
         return self.judgement(self.calibration.held_out.scores[which], which)
@@ -164,11 +131,7 @@ class FittedSystem:
         }
 
     def check_inputs(self, X: npt.ArrayLike) -> Array:
-        """Return inputs as an array.
-
-        Raises:
-            DataError: another shape or type than the system was fitted to, or values that cannot be used.
-        """
+        """Return inputs as an array; refuse a shape or type other than the system was fitted to, and bad values."""
         X = check_inputs(X)
         if tuple(X.shape[1:]) != self.input_shape:
             raise DataError(f"inputs have shape {tuple(X.shape[1:])}, the system was fitted to {self.input_shape}")
@@ -178,6 +141,6 @@ class FittedSystem:
             )
         return X
 
-    def check(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, npt.NDArray[np.int64]]:
-        """Return inputs and labels as arrays; raises as :meth:`check_inputs`."""
+    def check(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Labels]:
+        """Return inputs and labels as arrays; see :meth:`check_inputs`."""
         return check_arrays(self.check_inputs(X), y, num_classes=self.num_classes, allow_one_class=True)

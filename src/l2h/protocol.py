@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import L2HError, shown
+from l2h.files import parse_json
 
 _fast_loads: Callable[[memoryview], Any] | None
 try:  # ten times as fast on numbers; a server has it, a device need not
@@ -343,8 +344,4 @@ def _is_size(value: Any) -> bool:
 def _loads(text: memoryview) -> Any:
     if _fast_loads is not None:
         return _fast_loads(text)
-    return json.loads(bytes(text), parse_constant=_no_constant)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    return parse_json(bytes(text))

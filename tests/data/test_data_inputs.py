@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from l2h.data.inputs import read_inputs
+from l2h.data.load import read_inputs
 from l2h.errors import DataError
 
 X = np.random.default_rng(0).integers(0, 256, (11, 1, 8, 8), dtype=np.uint8)

@@ -15,7 +15,7 @@ import pytest
 from scipy.io import savemat
 
 from l2h.data import load_dataset
-from l2h.data.cifar import restricted_load
+from l2h.data.published import restricted_load
 from l2h.errors import DataError
 
 NAMES10 = [f"kind{i}" for i in range(10)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from l2h.data import split
-from l2h.data.splits import subset
+from l2h.data.dataset import subset
 from l2h.errors import DataError
 
 labels = st.lists(st.integers(0, 6), max_size=200).map(lambda values: np.array(values, np.int64))

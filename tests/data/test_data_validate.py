@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from l2h.data.validate import check_arrays, check_inputs
+from l2h.data.dataset import check_arrays, check_inputs
 from l2h.errors import DataError
 
 GOOD = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])

@@ -21,7 +21,7 @@ import l2h
 from l2h import Costs, HelpSystem
 from l2h.bundle import BundleError, DeviceBundle, Manifest
 from l2h.export import ExportError
-from l2h.export.folder import put_in_place
+from l2h.export.system import put_in_place
 
 Systems = Callable[[str], HelpSystem]
 Bundles = Callable[[str], Path]

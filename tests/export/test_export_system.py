@@ -22,9 +22,8 @@ from l2h.bundle.sessions import exported_client, make_session
 from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, NotFittedError, SettingsError
 from l2h.export import ExportError
-from l2h.export.checking import run_model
 from l2h.export.classifiers import export_client, export_fixed_server
-from l2h.export.fusing import can_fuse, fuse
+from l2h.export.models import can_fuse, fuse, run_model
 from l2h.export.system import held_out_scores
 
 Systems = Callable[[str], HelpSystem]

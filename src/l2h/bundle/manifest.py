@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from hashlib import sha256
 from pathlib import Path
 from sys import float_info
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, ValidationError, convert
 
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CostError, L2HError, SettingsError, shown
-from l2h.files import write_atomically
+from l2h.files import parse_json, write_atomically
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -142,7 +142,7 @@ class Manifest:
         except OSError as error:
             raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
         try:
-            values = json.loads(data.decode(), parse_constant=_no_constant)
+            values = parse_json(data.decode())
         except (ValueError, RecursionError) as error:
             raise BundleError(f"{path} is damaged: {error}; copy the bundle again") from error
         return _manifest(values, data, str(path))
@@ -326,7 +326,3 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "costs": _costs,
     "server": lambda values, where: _read(values, ServerPart, where),
 }
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")

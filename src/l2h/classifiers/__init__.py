@@ -4,13 +4,24 @@
 :class:`Classifier`. Nothing here trains or changes a model, and :meth:`Classifier.fingerprint` proves it.
 """
 
-from l2h.classifiers.base import Classifier, ClassifierAnswers
-from l2h.classifiers.functions import CallableClassifier, StochasticClient
-from l2h.classifiers.loading import as_client
-from l2h.classifiers.onnx import OnnxClassifier
-from l2h.classifiers.reading import FLOOR, all_finite, prepare_inputs, read_output, to_array, unit_range
-from l2h.classifiers.sklearn import SklearnClassifier
-from l2h.classifiers.torch import TorchClassifier
+from l2h.classifiers.base import (
+    FLOOR,
+    Classifier,
+    ClassifierAnswers,
+    all_finite,
+    prepare_inputs,
+    read_output,
+    to_array,
+    unit_range,
+)
+from l2h.classifiers.kinds import (
+    CallableClassifier,
+    OnnxClassifier,
+    SklearnClassifier,
+    StochasticClient,
+    TorchClassifier,
+    as_client,
+)
 
 __all__ = [
     "FLOOR",

@@ -66,7 +66,7 @@ def ask(options: AskOptions) -> None:
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
     """
     from l2h.bundle import DeviceBundle
-    from l2h.data.inputs import read_inputs
+    from l2h.data.load import read_inputs
     from l2h.edge import EdgeClient
     from l2h.edge.options import read_key
     from l2h.limits import RateLimit

@@ -30,7 +30,7 @@ def edge(
     """
     from l2h.bundle import DeviceBundle
     from l2h.bundle.sessions import random_inputs
-    from l2h.data.inputs import read_inputs
+    from l2h.data.load import read_inputs
     from l2h.edge.options import read_key
     from l2h.edge.timing import measure
 

@@ -47,7 +47,7 @@ def export(
     Example: [bold]l2h export runs/demo --out bundles/digits --c-e 0.05 --int8 --force[/]
     """
     from l2h.experiments.finished import open_run
-    from l2h.export.folder import check_target
+    from l2h.export.system import check_target
 
     if data is not None and not int8:
         raise typer.BadParameter("--data goes with --int8", param_hint="--data")

@@ -3,9 +3,7 @@
 Importing this package needs numpy alone; the packages that a format needs are imported when it is read.
 """
 
-from l2h.data.builtin import digits
-from l2h.data.dataset import Dataset
-from l2h.data.load import load_dataset
-from l2h.data.splits import split
+from l2h.data.dataset import Dataset, split
+from l2h.data.load import digits, load_dataset
 
 __all__ = ["Dataset", "digits", "load_dataset", "split"]

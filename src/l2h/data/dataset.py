@@ -1,9 +1,17 @@
-"""A dataset: two labelled parts, the names of the classes, and how images may be augmented."""
+"""A dataset of two labelled parts, the checks of samples and labels wherever they come from, and splits of rows."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from l2h.data.validate import Array, Labels, check_arrays
+import numpy as np
+import numpy.typing as npt
+
 from l2h.errors import DataError
+
+Array = npt.NDArray[Any]
+Labels = npt.NDArray[np.int64]
 
 AUGMENTS = ("none", "shift", "flip+shift")
 
@@ -23,7 +31,7 @@ class Dataset:
 
     Raises:
         DataError: the arrays do not fit each other, the class names or the labels; see
-            :func:`l2h.data.validate.check_arrays`.
+            :func:`check_arrays`.
 
     Example:
         >>> import numpy as np
@@ -65,13 +73,8 @@ class Dataset:
                 f"augment={self.augment!r} needs images (n, C, H, W), but X_train of {self.name} has shape "
                 f"{X_train.shape}: use augment='none'"
             )
-        for field, value in (
-            ("X_train", X_train),
-            ("y_train", y_train),
-            ("X_test", X_test),
-            ("y_test", y_test),
-            ("class_names", names),
-        ):
+        checked = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test, "class_names": names}
+        for field, value in checked.items():
             object.__setattr__(self, field, value)
 
     @property
@@ -90,3 +93,153 @@ class Dataset:
             f"{self.num_classes} classes, input {self.input_shape} {self.X_train.dtype}, "
             f"augment {self.augment})"
         )
+
+
+def check_arrays(
+    X: npt.ArrayLike,
+    y: npt.ArrayLike | None,
+    num_classes: int | None = None,
+    *,
+    what: str = "the data",
+    allow_one_class: bool = False,
+) -> tuple[Array, Labels]:
+    """Return samples as :func:`check_inputs` does, and their labels as int64 (n,).
+
+    Labels are integers or booleans in ``0 .. num_classes - 1`` (None: no upper limit), of at least two classes unless
+    ``allow_one_class`` accepts a small test part. ``what`` is what messages call these samples. No copy is made where
+    the type is right already.
+    """
+    if y is None:
+        raise DataError(f"{what}: y is None, but labels are needed here: give one integer for each row of X")
+    X = check_inputs(X, what=what)
+    y = _labels(y, what)
+    if len(X) != len(y):
+        raise DataError(f"{what}: X has {len(X)} rows and y has {len(y)}: give one label for each row")
+    bad = y < 0 if num_classes is None else (y < 0) | (y >= num_classes)
+    if bad.any():
+        row = int(np.argmax(bad))
+        wanted = "negative: labels are 0, 1, ..." if num_classes is None else f"not in 0..{num_classes - 1}"
+        raise DataError(f"{what}: label {y[row]} in row {row} is {wanted}")
+    if not allow_one_class and (y == y[0]).all():
+        raise DataError(f"{what}: every label is {y[0]}: at least two classes are needed")
+    return X, y
+
+
+def check_inputs(X: npt.ArrayLike, *, what: str = "the data") -> Array:
+    """Return samples (n, ...) in the types the library works with, or raise a :class:`DataError` that says what to do.
+
+    uint8 of shape (n, C, H, W) are images and stay as they are; any other number type, and uint8 of another shape,
+    becomes float32.
+    """
+    array = _as_array(X, "X", what)
+    if array.dtype.kind not in "fiub":
+        raise DataError(
+            f"{what}: X has dtype {array.dtype}, which does not hold plain numbers: "
+            "encode it as a float or uint8 array first"
+        )
+    if array.ndim < 2:
+        raise DataError(
+            f"{what}: X has shape {array.shape}, but one row for each sample is needed: "
+            "use X.reshape(-1, 1) for one feature, X.reshape(1, -1) for one sample"
+        )
+    if array.size == 0:
+        raise DataError(f"{what}: X is empty, of shape {array.shape}: give at least one sample")
+    if array.dtype == np.uint8 and array.ndim == 4:
+        return array
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is reported below
+        array = array.astype(np.float32, copy=False)
+    finite = np.isfinite(array)
+    if not finite.all():
+        count = int(finite.size - finite.sum())
+        row = int(np.argmin(finite.reshape(len(array), -1).all(axis=1)))
+        values = "1 value of X is" if count == 1 else f"{count} values of X are"
+        raise DataError(
+            f"{what}: {values} NaN or infinite as float32, the first in row {row}: remove or fill such rows"
+        )
+    return array
+
+
+def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[npt.NDArray[np.int64]]:
+    """Return the row numbers of parts that are disjoint, cover every row, and have each class in its share.
+
+    Args:
+        y: (n,) labels.
+        shares: how much of the rows each part gets, each above 0, together 1: ``(0.8, 0.2)``.
+        seed: 0 or more; the same seed gives the same parts.
+
+    Returns:
+        One sorted array of row numbers for each share. With two shares the rows of a class in a part are its exact
+        share rounded up or down, so a part misses a class only where that share is below one row. A further share is
+        taken from what is left in the same way, and may be one row further off.
+
+    Raises:
+        DataError: y is not 1-D, the shares are not a division of 1, or the seed is negative.
+
+    Example:
+        >>> train, test = split([0, 0, 0, 0, 1, 1, 1, 1], (0.75, 0.25), seed=0)
+        >>> len(train), len(test), sorted([*train, *test]) == list(range(8))
+        (6, 2, True)
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise DataError(f"y has shape {labels.shape}, but one label for each row is needed: use y.ravel()")
+    positive = all(math.isfinite(share) and share > 0 for share in shares)
+    if not positive or abs(sum(shares) - 1) > 1e-6:
+        raise DataError(f"shares={tuple(shares)} must each be above 0 and add up to 1")
+    shuffled = _random_state(seed).permutation(len(labels))
+    rest = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    parts = []
+    for place, share in enumerate(shares[:-1]):
+        # Systematic sampling of rows sorted by class: m rows of a class give m * share, rounded up or down.
+        fraction = share / sum(shares[place:])
+        steps = np.floor(np.arange(len(rest) + 1) * fraction + 0.5)
+        taken = np.diff(steps) > 0
+        parts.append(np.sort(rest[taken]))
+        rest = rest[~taken]
+    return [*parts, np.sort(rest)]
+
+
+def subset(count: int, limit: int | None, seed: int) -> npt.NDArray[np.int64] | None:
+    """Return ``limit`` of ``count`` row numbers, drawn at random and sorted; None where every row is wanted.
+
+    For one seed a smaller subset lies within a larger one.
+    """
+    if limit is not None and limit < 1:
+        raise DataError(f"limit={limit} must be 1 or more, or None for every row")
+    if limit is None or limit >= count:
+        return None
+    return np.sort(_random_state(seed).permutation(count)[:limit])
+
+
+def _random_state(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise DataError(f"seed={seed} must be 0 or more")
+    return np.random.default_rng(seed)
+
+
+def _labels(y: npt.ArrayLike, what: str) -> Labels:
+    array = _as_array(y, "y", what)
+    if array.ndim != 1:
+        raise DataError(f"{what}: y has shape {array.shape}, but each row needs one label: use y.ravel()")
+    if array.size == 0:
+        raise DataError(f"{what}: y is empty: give at least one sample")
+    if array.dtype.kind == "f":
+        raise DataError(
+            f"{what}: y has dtype {array.dtype}, but labels are integers: "
+            "use y.astype(int) if every value is a whole number"
+        )
+    if array.dtype.kind not in "iub":
+        raise DataError(
+            f"{what}: y has dtype {array.dtype}, but labels are integers 0, 1, ...: "
+            "use class_names, y = np.unique(y, return_inverse=True)"
+        )
+    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"{what}: y holds {array.max()}, which is no class: labels are integers 0, 1, ...")
+    return array.astype(np.int64, copy=False)
+
+
+def _as_array(values: npt.ArrayLike, name: str, what: str) -> Array:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what}: {name} is not an array of numbers: {error}") from error

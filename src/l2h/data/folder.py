@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from l2h.data.cache import cached
-from l2h.data.images import SUFFIXES, decode_images
+from l2h.data.images import SUFFIXES, cached, decode_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions
 from l2h.errors import DataError
 
@@ -23,10 +22,6 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
 
     ``path`` holds ``train/CLASS`` and ``test/CLASS``, or ``CLASS``; files that are not images are skipped. ``test``
     holds ``CLASS``, where it is not ``path/test``.
-
-    Raises:
-        DataError: a folder is missing or holds no images, the test part has a class that the train part lacks, an
-            image cannot be decoded, or images differ in size.
     """
     path = path.resolve()
     train = path / "train" if (path / "train").is_dir() else path

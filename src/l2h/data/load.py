@@ -1,21 +1,22 @@
-"""``load_dataset``: one function for every format."""
+"""``load_dataset``: one function for every format; the digits that need no file; and inputs without labels."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from l2h.data import cifar, folder, npz, parquet, svhn
-from l2h.data.builtin import digits
-from l2h.data.cache import cache_folder
-from l2h.data.dataset import Dataset
-from l2h.data.reading import RawDataset, RawPart, ReadOptions, refuse_test
-from l2h.data.splits import split, subset
-from l2h.data.validate import Array, check_arrays
+import numpy as np
+
+from l2h.data import folder, npz, parquet, published
+from l2h.data.dataset import Array, Dataset, check_arrays, split, subset
+from l2h.data.images import SUFFIXES, cache_folder, decode_images
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
 from l2h.errors import DataError
 
+_DIGITS_TEST_SHARE = 0.3
 #: Tried in this order; a folder that is nothing else is a folder of images.
-_FORMATS: tuple[ModuleType, ...] = (parquet, npz, svhn, cifar, folder)
+_FORMATS: tuple[ModuleType, ...] = (parquet, npz, published, folder)
 
 _ACCEPTED = """accepted are
   digits                            scikit-learn's digits
@@ -80,6 +81,61 @@ def load_dataset(
     raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
 
 
+def digits(seed: int = 0) -> Dataset:
+    """Return scikit-learn's 1,797 handwritten digits as images uint8 (n, 1, 8, 8).
+
+    The published values 0..16 become 0..255. 30% of each class are the test part.
+
+    Args:
+        seed: 0 or more; decides which rows are in the test part.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+        DataError: the seed is negative.
+
+    Example:
+        >>> digits()
+        Dataset('digits': 1258 train, 539 test, 10 classes, input (1, 8, 8) uint8, augment shift)
+    """
+    bunch = need("sklearn.datasets", "scikit-learn", "the digits dataset").load_digits()
+    X = np.round(bunch.images[:, None] * (255 / 16)).astype(np.uint8)
+    y = bunch.target.astype(np.int64)
+    train, test = split(y, (1 - _DIGITS_TEST_SHARE, _DIGITS_TEST_SHARE), seed)
+    return Dataset(
+        name="digits",
+        X_train=X[train],
+        y_train=y[train],
+        X_test=X[test],
+        y_test=y[test],
+        class_names=tuple(str(name) for name in bunch.target_names),
+        augment="shift",
+    )
+
+
+def read_inputs(source: str, input_shape: Sequence[int]) -> Array:
+    """Read inputs for a model from a ``.npy``, an ``.npz``, an image, or what :func:`load_dataset` takes.
+
+    A grey image for a model of colour images gets three equal channels, as in training; beyond that the inputs are not
+    compared with ``input_shape``, the shape of one of them.
+    """
+    path = Path(source).expanduser()
+    if path.suffix.lower() in SUFFIXES and path.is_file():
+        pixels = decode_images([path], lambda _: str(path), workers=1)
+        in_colour = len(input_shape) == 3 and input_shape[0] == 3
+        return np.repeat(pixels, 3, axis=1) if in_colour and pixels.shape[1] == 1 else pixels
+    if path.suffix not in (".npy", ".npz") or not path.is_file():
+        return load_dataset(source).X_test
+    with whole_file(path, "file of plain arrays"):
+        loaded = np.load(path, allow_pickle=False)
+        if path.suffix == ".npy":
+            return loaded  # type: ignore[no-any-return]
+        with loaded:
+            names = [name for name in ("X_test", "X", "X_train") if name in loaded.files] or loaded.files
+            if not names or (names == loaded.files and len(names) > 1):
+                raise DataError(f"{source} holds {', '.join(loaded.files) or 'nothing'}: name the inputs X or X_test")
+            return loaded[names[0]]  # type: ignore[no-any-return]
+
+
 def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
     train, test = raw.train, raw.test
     X, y = check_arrays(train.X, train.y, what=f"the train part of {raw.name}")
@@ -96,7 +152,9 @@ def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
     names = _class_names(raw.name, train, test) or tuple(
         str(label) for label in range(max(y_train.max(), y_test.max()) + 1)
     )
-    return Dataset(raw.name, X_train, y_train, X_test, y_test, names, _augment(raw.name, X_train))
+    are_images = X_train.ndim == 4 and X_train.dtype == np.uint8
+    augment = "none" if not are_images else "flip+shift" if "cifar" in raw.name.lower() else "shift"
+    return Dataset(raw.name, X_train, y_train, X_test, y_test, names, augment)
 
 
 def _class_names(name: str, train: RawPart, test: RawPart | None) -> tuple[str, ...] | None:
@@ -110,12 +168,6 @@ def _class_names(name: str, train: RawPart, test: RawPart | None) -> tuple[str, 
             f"the parts of {name} differ in classes: train has {len(train.class_names)}, test {len(test.class_names)}"
         )
     return train.class_names
-
-
-def _augment(name: str, X: Array) -> str:
-    if X.ndim != 4 or X.dtype != "uint8":
-        return "none"
-    return "flip+shift" if "cifar" in name.lower() else "shift"
 
 
 def _limited(data: Dataset, limit: int | None, seed: int) -> Dataset:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from l2h.data.dataset import Array
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, existing, refuse_test, whole_file, without_train
-from l2h.data.validate import Array
 from l2h.errors import DataError
 
 _FOUR = ("X_train", "y_train", "X_test", "y_test")
@@ -22,9 +22,6 @@ def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
 
     Images are uint8. Of shape (n, H, W, C) with C of 1 or 3, where axis 1 is neither, they are turned to
     (n, C, H, W); of shape (n, H, W) they get one channel.
-
-    Raises:
-        DataError: a file is missing or damaged, lacks an array, or holds Python objects.
     """
     arrays = _arrays(existing(path))
     name = without_train(path.stem)

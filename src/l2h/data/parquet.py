@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from l2h.data.cache import cached
-from l2h.data.images import decode_images
+from l2h.data.images import cached, decode_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, beside, existing, need, whole_file, without_train
 from l2h.errors import DataError
 
@@ -33,9 +32,6 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
 
     ``path`` is the train file, or the stem of a train and a test file. ``X-train.parquet`` goes with
     ``X-test.parquet``, unless ``test`` is given; a file of another name has no test part but that of ``test``.
-
-    Raises:
-        DataError: a file is missing or damaged, a column is missing, or a row cannot be read.
     """
     train = existing(path if path.suffix == ".parquet" else _train_of(path))
     if test is None and train.stem.endswith("-train"):

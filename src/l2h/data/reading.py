@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from l2h.data.validate import Array, Labels
+from l2h.data.dataset import Array, Labels
 from l2h.errors import DataError, MissingExtraError
 
 

@@ -20,7 +20,7 @@ from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
-from l2h.system.preparing import choose_method
+from l2h.system.steps import choose_method
 from l2h.training import Context, Progress, train_classifier
 from l2h.training.links import parse_link
 from l2h.training.loop import derive, repeatable, seeded

@@ -1,6 +1,6 @@
 """From a fitted system to a bundle: :func:`export_system` writes one, and compares every file with the original."""
 
-from l2h.export.errors import ConversionError, ExportError
+from l2h.errors import ConversionError, ExportError
 from l2h.export.system import export_system
 
 __all__ = ["ConversionError", "ExportError", "export_system"]

@@ -1,4 +1,4 @@
-"""A fixed classifier, the client or a server that was not trained here, as a file of a bundle."""
+"""A fixed classifier, the client or a server that was not trained here, as a file compared with its original."""
 
 import copy
 import warnings
@@ -9,26 +9,20 @@ import numpy as np
 from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.sessions import exported_client, make_session
 from l2h.classifiers import Classifier, SklearnClassifier, TorchClassifier, prepare_inputs
-from l2h.classifiers.reading import Array
-from l2h.errors import L2HWarning
-from l2h.export.checking import TOLERANCE, compare
-from l2h.export.errors import ConversionError, ExportError
+from l2h.classifiers.base import Array
+from l2h.errors import ConversionError, ExportError, L2HWarning
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 
 CLIENT, SERVER = "client.onnx", "server.onnx"
+#: Largest difference of an output, in units of the largest output where that is above 1.
+TOLERANCE = 1e-5
 
 
 def export_client(client: Classifier, num_classes: int, features: bool, probes: list[Array]) -> ExportedClassifier:
     """Return the client as a file, or a note that it must be given; warn where a file should have been possible.
 
-    Args:
-        client: the system's.
-        num_classes: K.
-        features: whether the rejector reads its features.
-        probes: batches to compare the file with the original on.
-
-    Raises:
-        ExportError: the file of a torch or ONNX client answers differently from the original.
+    ``features`` says whether the rejector reads its features; on the batches of ``probes`` the file is compared with
+    the original.
     """
     if isinstance(client, ConvertibleClassifier):
         try:
@@ -57,17 +51,28 @@ def export_fixed_server(
     raw = probes[0].dtype == np.float32 and (feed != "flat" or probes[0].ndim == 2)
     if not raw and feed != "as_is":
         return None, f"the {server.kind} does not take samples as they are ({feed})"
-    if not _gives_scores(exported, num_classes, probes[1]):
+    assert exported.data is not None
+    x = prepare_inputs(probes[1], feed)
+    (scores,) = make_session(exported.data, SERVER, 1).run([exported.part.output], {exported.part.input: x})
+    if getattr(scores, "shape", None) != (len(x), num_classes) or not np.issubdtype(scores.dtype, np.floating):
         return None, f"the {server.kind} does not give (n, {num_classes}) scores"
     return exported, ""
 
 
-def _gives_scores(exported: ExportedClassifier, num_classes: int, X: Array) -> bool:
-    """Return whether a file gives float scores (n, K), which is what a server must."""
-    assert exported.data is not None
-    x = prepare_inputs(X, exported.part.feed)
-    (scores,) = make_session(exported.data, SERVER, 1).run([exported.part.output], {exported.part.input: x})
-    return getattr(scores, "shape", None) == (len(X), num_classes) and np.issubdtype(scores.dtype, np.floating)
+def compare(name: str, exported: Array, original: Array, tolerance: float = TOLERANCE) -> float:
+    """Return the largest difference, in units of the original's largest output where that is above 1, if tolerable."""
+    if exported.shape != original.shape:
+        raise ExportError(
+            f"{name} gives {exported.shape} where the original gives {original.shape}: it was not written"
+        )
+    largest = max(1.0, float(np.abs(original).max(initial=0.0)))
+    difference = float(np.abs(exported.astype(np.float64) - original).max(initial=0.0)) / largest
+    if not difference <= tolerance:
+        raise ExportError(
+            f"{name} differs from the original by {difference:.2g} of its largest output; {tolerance:g} is allowed, "
+            "so it was not written"
+        )
+    return difference
 
 
 def _export(
@@ -97,11 +102,7 @@ def _export(
 def _largest_difference(
     exported: ExportedClassifier, classifier: Classifier, num_classes: int, probes: list[Array]
 ) -> float:
-    """Return how far the file, read as a bundle reads it, is from the original.
-
-    Raises:
-        ExportError: too far, or a label differs that is not a tie.
-    """
+    """Return how far the file, read as a bundle reads it, is from the original; refuse labels that differ untied."""
     part = exported.part
     assert part.file is not None
     assert exported.data is not None

@@ -1,31 +1,40 @@
-"""The ONNX models of a bundle, each compared with its original: the client, the rejectors and the server."""
+"""The ONNX models of a bundle, each compared with its original: the client, the rejectors and the server.
+
+The client's model and the rejectors' become one where they can, so that the device runs the client once.
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from l2h.bundle import ServerPart
-from l2h.classifiers.reading import Array
+from l2h.bundle.sessions import make_session
+from l2h.classifiers.base import Array
 from l2h.errors import L2HWarning
-from l2h.export.checking import check_module, probes
-from l2h.export.classifiers import CLIENT, SERVER, export_client, export_fixed_server
-from l2h.export.fusing import can_fuse, check_fused, fuse
-from l2h.export.graphs import RejectorGraph
+from l2h.export.classifiers import CLIENT, SERVER, compare, export_client, export_fixed_server
 from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
+from l2h.fitted import FittedSystem
+from l2h.methods import Learned
+from l2h.models import InputScale, client_view
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from l2h.fitted import FittedSystem
-
 REJECTOR = "rejector.onnx"
+_BATCHES = (1, 3, 17)
+#: Prefix of the rejector's names in a fused model.
+_PREFIX = "rejector/"
+#: What the rounding of a fused client can come to: a rejector may scale the client's answers up a thousandfold.
+_ROUNDING = 1e-3
 log = logging.getLogger("l2h")
 
 
@@ -50,34 +59,131 @@ class BundleModels:
 
 
 def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
-    """Convert the models of a system, with the rejectors of these numbers.
-
-    Raises:
-        ExportError: the rejector or the server cannot be converted, or a model differs from its original.
-    """
-    batches = probes(fitted)
+    """Convert the models of a system, with the rejectors of these numbers."""
+    batches = _probes(fitted)
     log.info("exporting the client")
     client = export_client(fitted.client, fitted.num_classes, fitted.embedding_size > 0, batches)
     log.info("exporting the rejector")
-    rejector, uses_client, difference = _export_rejector(fitted, chosen, batches)
-    agreement = {REJECTOR: difference}
-    if client.agreement is not None:
-        agreement[CLIENT] = client.agreement
+    rejector, uses_client, agreed = _export_rejector(fitted, chosen, batches)
     log.info("exporting the server")
-    server, server_part, difference = _export_server(fitted, batches)
-    if server is not None:
-        agreement[SERVER] = difference
+    server, server_part, server_agreed = _export_server(fitted, batches)
+    agreements = {REJECTOR: agreed, CLIENT: client.agreement, SERVER: server_agreed}
+    agreement = {file: difference for file, difference in agreements.items() if difference is not None}
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
     if fused:
         assert client.graph is not None
-        check_fused(client.graph, rejector, REJECTOR, batches)
+        _check_fused(client.graph, rejector, REJECTOR, batches)
     return BundleModels(client, rejector, uses_client, fused, server, server_part, agreement)
+
+
+def can_fuse(client: ModelProto, rejector: ModelProto) -> bool:
+    """Return whether both models are written in the same operator sets."""
+    sets: list[dict[str, int]] = [{o.domain: o.version for o in model.opset_import} for model in (client, rejector)]
+    return all(sets[1].get(domain, version) == version for domain, version in sets[0].items())
+
+
+def fuse(client: ModelProto, rejector: ModelProto) -> ModelProto:
+    """Return one model of ``x`` that runs the client once: its ``log_probability``, and the rejector's ``scores``."""
+    from onnx import ModelProto, checker, compose
+
+    joined = ModelProto()
+    joined.CopyFrom(client)
+    other = compose.add_prefix(rejector, _PREFIX)
+    # The rejector reads the client's tensors by the client's names, and its own output keeps its plain name.
+    plain = {f"{_PREFIX}{entry.name}": entry.name for entry in (*rejector.graph.input, *rejector.graph.output)}
+    for node in other.graph.node:
+        for names in (node.input, node.output):
+            for i, name in enumerate(names):
+                names[i] = plain.get(name, name)
+    joined.graph.node.extend(other.graph.node)
+    joined.graph.initializer.extend(other.graph.initializer)
+    kept = [entry for entry in joined.graph.output if entry.name == "log_probability"]
+    del joined.graph.output[:]
+    joined.graph.output.extend([*kept, *rejector.graph.output])
+    domains = {entry.domain for entry in joined.opset_import}
+    joined.opset_import.extend([entry for entry in other.opset_import if entry.domain not in domains])
+    joined.functions.extend(other.functions)
+    joined.ir_version = max(client.ir_version, rejector.ir_version)
+    checker.check_model(joined)
+    return joined
+
+
+def _probes(fitted: FittedSystem) -> list[Array]:
+    """Return batches of random samples of several sizes, spread as the training samples were."""
+    rng = np.random.default_rng(0)
+    scale = getattr(fitted.rejectors.module(0), "input", None)
+    shift, spread = np.zeros(1), np.ones(1)
+    if isinstance(scale, InputScale):
+        shift, spread = scale.shift.cpu().numpy(), 1 / scale.scale.cpu().numpy()
+    out = []
+    for n in _BATCHES:
+        shape = (n, *fitted.input_shape)
+        if fitted.input_dtype == "uint8":
+            out.append(rng.integers(0, 256, shape).astype(np.uint8))
+        else:
+            out.append((shift + spread * rng.standard_normal(shape)).astype(np.float32))
+    return out
+
+
+def _check_module(module: nn.Module, model: ModelProto, name: str, batches: Sequence[dict[str, Array]]) -> float:
+    """Return the largest difference of an ONNX model's ``scores`` from those of the torch module it was made of."""
+    worst = 0.0
+    for feeds in batches:
+        with torch.no_grad():
+            expected = module(*(torch.from_numpy(values) for values in feeds.values())).float().numpy()
+        worst = max(worst, compare(name, run_model(model, name, ["scores"], feeds)[0], expected))
+    return worst
+
+
+def run_model(model: ModelProto, name: str, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
+    """Run a model once, fed with those of the inputs that it has."""
+    session = make_session(model.SerializeToString(), name, 1)
+    inputs = {entry.name for entry in session.get_inputs()}
+    values: list[Array] = session.run(outputs, {key: value for key, value in feeds.items() if key in inputs})
+    return values
+
+
+def _check_fused(client: ModelProto, rejector: ModelProto, file: str, probes: Sequence[Array]) -> None:
+    """Raise an :class:`ExportError` where the fused model differs from its two halves, run one after the other."""
+    fused = fuse(client, rejector)
+    outputs = [entry.name for entry in client.graph.output]
+    for X in probes:
+        answers = dict(zip(outputs, run_model(client, "client", outputs, {"x": X}), strict=True))
+        (apart,) = run_model(rejector, file, ["scores"], {"x": X, **answers})
+        log_p, scores = run_model(fused, file, ["log_probability", "scores"], {"x": X})
+        compare(file, log_p, answers["log_probability"])
+        p = np.sort(np.exp(log_p), axis=1)
+        clear = p[:, -1] - p[:, -2] > _ROUNDING  # in a tie the client may name another class, which the rejector sees
+        compare(file, scores[clear], apart[clear], _ROUNDING)
+
+
+class _RejectorGraph(nn.Module):
+    """R rejectors on the CPU as one graph: their final scores (n, R, 2), without students' scores."""
+
+    def __init__(self, rejectors: Sequence[nn.Module], method: Learned) -> None:
+        super().__init__()
+        self.rejectors = nn.ModuleList(rejectors)
+        self.method = method
+        self.reads_client = bool(getattr(rejectors[0], "uses_client", False))
+        self.has_final = type(method).final is not Learned.final
+        self.uses_client = self.reads_client or self.has_final
+
+    def forward(self, x: Tensor, log_probability: Tensor | None = None, embedding: Tensor | None = None) -> Tensor:
+        inputs: tuple[Tensor, ...] = (x,)
+        if self.reads_client:
+            assert log_probability is not None
+            inputs = (x, client_view(log_probability, embedding))
+        scores = [rejector(*inputs)[:, :2] for rejector in self.rejectors]
+        if self.has_final:
+            assert log_probability is not None
+            scores = [self.method.final(each, log_probability).float() for each in scores]
+        return torch.stack(scores, dim=1)
 
 
 def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Array]) -> tuple[ModelProto, bool, float]:
     """Return the rejectors' model, whether it reads the client, and its largest difference from the originals."""
     with quiet():
-        original = RejectorGraph([fitted.rejectors.module(r).cpu() for r in chosen], fitted.method)
+        original = _RejectorGraph([fitted.rejectors.module(r).cpu() for r in chosen], fitted.method)
     rng = np.random.default_rng(1)
     names = ["x"]
     if original.uses_client:
@@ -91,10 +197,10 @@ def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Arra
 
     example = {name: values[:2] for name, values in feeds(batches[1]).items()}
     model = to_onnx(original, example, ["scores"], "the rejector")
-    return model, original.uses_client, check_module(original, model, REJECTOR, [feeds(X) for X in batches])
+    return model, original.uses_client, _check_module(original, model, REJECTOR, [feeds(X) for X in batches])
 
 
-def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | None, ServerPart, float]:
+def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | None, ServerPart, float | None]:
     """Return the server's file, the names of its input and output, and its largest difference from the original."""
     reason = ""
     if fitted.fixed_server is not None:
@@ -108,9 +214,9 @@ def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | 
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:
         warnings.warn(f"the server is not in the bundle: {reason}", L2HWarning, stacklevel=4)
-        return None, ServerPart(None, "x", "scores"), 0.0
+        return None, ServerPart(None, "x", "scores"), None
     assert fitted.server is not None
     original = copy.deepcopy(fitted.server).cpu()
     model = to_onnx(original, {"x": batches[1][:2]}, ["scores"], "the server")
-    difference = check_module(original, model, SERVER, [{"x": X} for X in batches])
+    difference = _check_module(original, model, SERVER, [{"x": X} for X in batches])
     return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from l2h.bundle import ClientPart
-from l2h.classifiers import OnnxClassifier, SklearnClassifier, TorchClassifier
-from l2h.classifiers.reading import Array
-from l2h.export.errors import ConversionError
-from l2h.export.graphs import ClassifierGraph
+from l2h.classifiers import FLOOR, OnnxClassifier, SklearnClassifier, TorchClassifier
+from l2h.classifiers.base import Array
+from l2h.errors import ConversionError
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -29,23 +28,17 @@ if TYPE_CHECKING:
 ConvertibleClassifier = OnnxClassifier | SklearnClassifier | TorchClassifier
 #: Operator sets of files for devices, whose onnxruntime may be older than the one here.
 _DEVICE_OPSETS = {"": 18, "ai.onnx.ml": 3}
+_LOWEST = float(np.log(FLOOR))
 
 
 @dataclass(frozen=True)
 class ExportedClassifier:
-    """A classifier as an ONNX file.
+    """A classifier as an ONNX file."""
 
-    Attributes:
-        part: how it is fed and read.
-        data: the file; None where the classifier cannot be a file.
-        graph: the model of a torch classifier, which can be fused with a rejector; None for other kinds.
-        agreement: its largest difference from the original, where they were compared.
-    """
-
-    part: ClientPart
-    data: bytes | None
-    graph: ModelProto | None = None
-    agreement: float | None = None
+    part: ClientPart  # how it is fed and read
+    data: bytes | None  # the file; None where the classifier cannot be one
+    graph: ModelProto | None = None  # of a torch classifier, which can be fused with a rejector
+    agreement: float | None = None  # its largest difference from the original, where they were compared
 
 
 def classifier_to_onnx(
@@ -58,21 +51,13 @@ def classifier_to_onnx(
     gives: str | None = None,
     num_classes: int = 0,
 ) -> ExportedClassifier:
-    """Convert a fixed classifier into an ONNX model.
+    """Convert a fixed classifier, which is not changed, into an ONNX model; an ONNX file is taken as it is.
 
-    Args:
-        classifier: any; it is not changed. An ONNX file is taken as it is.
-        example: two samples, of the type that the model is to take.
-        file: name of the file.
-        output: name of a torch model's output.
-        features: name of a torch model's output of features, where it has them; None leaves them out.
-        gives: None keeps the classifier's output: a torch model takes float32 samples in the unit range and gives its
-            own scores. For a device, what the output is (``probability``, ``logits`` or ``label``): a torch model then
-            takes raw samples and gives log-probabilities, and an estimator gives probabilities of all classes.
-        num_classes: K, where ``gives`` is set.
-
-    Raises:
-        ConversionError: the converter failed.
+    ``example`` are two samples of the type that the model is to take; ``output`` and ``features`` name the outputs of a
+    torch model (None leaves its features out). ``gives`` None keeps the classifier's output: a torch model takes
+    float32 samples in the unit range and gives its own scores. For a device it is what the output is
+    (``probability``, ``logits`` or ``label``): a torch model then takes raw samples and gives log-probabilities, and an
+    estimator gives probabilities of all ``num_classes``.
     """
     known = gives or classifier.known_output
     if isinstance(classifier, OnnxClassifier):
@@ -88,7 +73,7 @@ def classifier_to_onnx(
         return ExportedClassifier(part, model.SerializeToString())
     if not classifier.has_features:
         features = None
-    graph = ClassifierGraph(on_cpu(classifier), gives, num_classes, features is not None)
+    graph = _ClassifierGraph(on_cpu(classifier), gives, num_classes, features is not None)
     outputs = [output] if features is None else [output, features]
     model = to_onnx(graph, {"x": example}, outputs, f"the {classifier.kind}")
     feed, known = ("unit_range", known) if gives is None else ("as_is", "log_probability")
@@ -112,16 +97,9 @@ def on_cpu(classifier: TorchClassifier) -> TorchClassifier:
 
 
 def to_onnx(module: nn.Module, example: dict[str, Array], outputs: list[str], what: str) -> ModelProto:
-    """Convert a torch module into an ONNX model whose first axis is free.
+    """Convert a torch module, put into evaluation mode, into an ONNX model whose first axis is free.
 
-    Args:
-        module: any; put into evaluation mode.
-        example: by the name of each input, two samples.
-        outputs: names of the outputs.
-        what: how the message names the module.
-
-    Raises:
-        ConversionError: the exporter failed.
+    ``example`` has two samples by the name of each input; ``what`` is how a :class:`ConversionError` names the module.
     """
     for part in module.modules():
         part.training = False  # not eval(), which an exported program refuses
@@ -153,6 +131,39 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
+
+
+class _ClassifierGraph(nn.Module):
+    """A torch classifier on the CPU: its log-probabilities (n, K) of raw samples, and its features if wanted.
+
+    ``gives`` says what its output is: ``logits``, ``probability`` or ``label``; None gives the output as it is.
+    """
+
+    def __init__(self, classifier: TorchClassifier, gives: str | None, num_classes: int, features: bool) -> None:
+        super().__init__()
+        self.module = classifier.callable_module
+        self.classifier, self.gives, self.num_classes, self.features = classifier, gives, num_classes, features
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if x.dtype == torch.uint8:
+            x = x.float() / 127.5 - 1
+        scores, features = self.classifier.forward(x, self.features)
+        if self.gives is not None:
+            scores = self._log_probability(scores)
+        return (scores, features) if self.features else (scores,)
+
+    def _log_probability(self, scores: Tensor) -> Tensor:
+        """Apply the rules of :func:`l2h.classifiers.read_output`."""
+        if self.gives == "label":
+            label = scores.reshape(-1, 1).long()
+            one_hot = label == torch.arange(self.num_classes)
+            return torch.where(one_hot, 0.0, _LOWEST)
+        if self.gives == "probability":
+            return scores.float().clamp(min=FLOOR).log()
+        if self.num_classes == 2 and (scores.ndim == 1 or scores.shape[1] == 1):  # the margin of class 1 over class 0
+            margin = scores.reshape(-1, 1).float()
+            return torch.log_softmax(torch.cat([torch.zeros_like(margin), margin], dim=1), dim=1)
+        return torch.log_softmax(scores.float(), dim=1)
 
 
 def _by_export(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> ModelProto:

@@ -10,26 +10,25 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from l2h.bundle import BundleError
 from l2h.bundle.sessions import CHUNK, exported_client, make_session, run
 from l2h.classifiers import ClassifierAnswers
-from l2h.classifiers.reading import Array, Labels
+from l2h.classifiers.base import Array, Labels
 from l2h.costs import Costs, FloatArray, generalized_loss
+from l2h.errors import ConversionError
 from l2h.export.classifiers import CLIENT, SERVER
-from l2h.export.errors import ConversionError
 from l2h.export.models import BundleModels
+from l2h.fitted import FittedSystem
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-    from l2h.fitted import FittedSystem
 
 #: Kept where a run takes less than this share of the float one's time: less than a twentieth is not worth the rounding.
 KEEP_BELOW = 0.95
@@ -42,26 +41,15 @@ _SECONDS = 0.004  # that one repeat takes at least
 
 @dataclass(frozen=True)
 class Int8Measurement:
-    """What was measured of a quantised rejector.
+    """What was measured of a quantised rejector; the first four are None where none could be made."""
 
-    Attributes:
-        method: ``static`` (ranges of activations from samples) or ``dynamic`` (found at each run); None where neither
-            could be made.
-        ratio: its time for one sample in units of the float one's, medians of interleaved repeats; None without one.
-        risk_difference: the system's risk with it minus that with the float one, on the samples given.
-        standard_error: of that paired difference.
-        samples: number of samples.
-        kept: whether it is the one in the bundle.
-        why: the reason in words.
-    """
-
-    method: str | None
-    ratio: float | None
-    risk_difference: float | None
-    standard_error: float | None
-    samples: int
-    kept: bool
-    why: str
+    method: str | None  # static (ranges of activations from samples) or dynamic (found at each run)
+    ratio: float | None  # its time for one sample in units of the float one's, medians of interleaved repeats
+    risk_difference: float | None  # the system's risk with it minus that with the float one, on the samples given
+    standard_error: float | None  # of that paired difference
+    samples: int  # how many
+    kept: bool  # whether it is the one in the bundle
+    why: str  # the reason in words
 
 
 def int8_rejector(
@@ -90,24 +78,18 @@ def quantise(
     feeds: Mapping[str, Array],
     loss: Callable[[Array], FloatArray],
 ) -> tuple[ModelProto | None, Int8Measurement]:
-    """Quantise a rejector in two ways and return the better one, if it is worth having.
+    """Quantise a rejector in two ways; return the better one as the device runs it, if worth having, and its figures.
 
-    Args:
-        rejector: the float model, not fused.
-        on_device: turns a rejector into the model that the device runs.
-        feeds: its inputs on the samples to measure on.
-        loss: the system's loss on each of those samples, from scores (n, R, 2).
-
-    Returns:
-        The model that the device runs, or None, and what was measured of the best one.
+    ``rejector`` is the float model, not fused; ``on_device`` turns it into what the device runs; ``feeds`` are its
+    inputs on the samples to measure on, and ``loss`` gives the system's loss on each of them from scores (n, R, 2).
     """
     original = _TimedModel(on_device(rejector), feeds)
     before = loss(original.outputs["scores"])
     measured: list[tuple[Int8Measurement, ModelProto]] = []
     failed = ""
-    for method, make in (("static", _static), ("dynamic", _dynamic)):
+    for method in ("static", "dynamic"):
         try:
-            model = on_device(make(rejector, feeds))
+            model = on_device(_quantise_model(rejector, method, feeds))
             candidate = _TimedModel(model, feeds)
         except (ConversionError, BundleError) as error:
             failed = f"it cannot be quantised: {error}"
@@ -192,44 +174,12 @@ def _time_ratio(original: _TimedModel, candidate: _TimedModel) -> float:
     return statistics.median(times[1]) / statistics.median(times[0])
 
 
-def _static(rejector: ModelProto, feeds: Mapping[str, Array]) -> ModelProto:
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
-
-    return _by_file(
-        rejector,
-        lambda source, target: quantize_static(
-            source,
-            target,
-            _reader(feeds),
-            quant_format=QuantFormat.QDQ,
-            op_types_to_quantize=["Conv", "Gemm", "MatMul", "Relu", "MaxPool"],
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            reduce_range=True,  # processors without VNNI add pairs of products in 16 bits
-        ),
-    )
-
-
-def _dynamic(rejector: ModelProto, feeds: Mapping[str, Array]) -> ModelProto:
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    return _by_file(
-        rejector,
-        lambda source, target: quantize_dynamic(
-            source,
-            target,
-            op_types_to_quantize=["Gemm", "MatMul"],
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            reduce_range=True,
-        ),
-    )
-
-
-def _by_file(model: ModelProto, make: Callable[[str, str], None]) -> ModelProto:
+def _quantise_model(model: ModelProto, method: str, feeds: Mapping[str, Array]) -> ModelProto:
     import onnx
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
+    # reduce_range: processors without VNNI add pairs of products in 16 bits
+    weights = {"weight_type": QuantType.QInt8, "per_channel": True, "reduce_range": True}
     with tempfile.TemporaryDirectory() as folder:
         source, target = str(Path(folder) / "float.onnx"), str(Path(folder) / "int8.onnx")
         onnx.save(model, source)
@@ -237,7 +187,18 @@ def _by_file(model: ModelProto, make: Callable[[str, str], None]) -> ModelProto:
         level = root.level
         root.setLevel(logging.ERROR)  # it advises a preparation that ONNX graphs from torch do not need
         try:
-            make(source, target)
+            if method == "dynamic":
+                quantize_dynamic(source, target, op_types_to_quantize=["Gemm", "MatMul"], **weights)
+            else:
+                quantize_static(
+                    source,
+                    target,
+                    _RangeSamples(feeds),
+                    quant_format=QuantFormat.QDQ,
+                    op_types_to_quantize=["Conv", "Gemm", "MatMul", "Relu", "MaxPool"],
+                    activation_type=QuantType.QUInt8,
+                    **weights,
+                )
         except Exception as error:  # the quantiser's own errors have no common base
             raise ConversionError(f"{type(error).__name__}: {error}") from error
         finally:
@@ -248,20 +209,15 @@ def _by_file(model: ModelProto, make: Callable[[str, str], None]) -> ModelProto:
     return quantised
 
 
-def _reader(feeds: Mapping[str, Array]) -> Any:
-    """Return samples for the ranges of the activations, drawn evenly, in the form that the quantiser takes."""
-    from onnxruntime.quantization import CalibrationDataReader
+class _RangeSamples:
+    """Samples for the ranges of the activations, drawn evenly: a ``CalibrationDataReader`` of the quantiser."""
 
-    n = len(feeds["x"])
-    rows = np.unique(np.linspace(0, n - 1, min(n, _RANGE_SAMPLES)).astype(int))
+    def __init__(self, feeds: Mapping[str, Array]) -> None:
+        n = len(feeds["x"])
+        rows = np.unique(np.linspace(0, n - 1, min(n, _RANGE_SAMPLES)).astype(int))
+        self.batches = (
+            {name: values[rows[i : i + 32]] for name, values in feeds.items()} for i in range(0, len(rows), 32)
+        )
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.batches: Iterator[dict[str, Array]] = (
-                {name: values[rows[i : i + 32]] for name, values in feeds.items()} for i in range(0, len(rows), 32)
-            )
-
-        def get_next(self) -> dict[str, Array] | None:
-            return next(self.batches, None)
-
-    return Reader()
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self.batches, None)

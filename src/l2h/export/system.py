@@ -1,15 +1,18 @@
-"""``export_system``: a fitted system as a bundle."""
-
-from __future__ import annotations
+"""``export_system``: a fitted system as a bundle, written beside its place and moved there in one piece."""
 
 import io
 import json
+import os
 import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +20,20 @@ import torch
 
 import l2h
 from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorPart
-from l2h.bundle.manifest import NAME
+from l2h.bundle.manifest import MANIFEST, NAME
 from l2h.costs import Costs
-from l2h.errors import SettingsError
+from l2h.errors import CheckpointError, ExportError, SettingsError
 from l2h.export.classifiers import CLIENT, SERVER
-from l2h.export.folder import check_target, put_in_place
-from l2h.export.models import REJECTOR, BundleModels, export_models
-from l2h.export.quantising import Int8Measurement, int8_rejector
-
-if TYPE_CHECKING:
-    from l2h.fitted import FittedSystem
+from l2h.export.models import REJECTOR, export_models
+from l2h.export.quantising import int8_rejector
+from l2h.files import sync_folder, write_atomically
+from l2h.fitted import FittedSystem
 
 CALIBRATION = "calibration.npz"
 #: Held-out scores kept for bounds on asking.
 HELD_OUT = 2000
+#: Seconds after which a folder that a killed export left behind is removed by the next one.
+_STALE = 3600
 
 
 def export_system(
@@ -69,53 +72,35 @@ def export_system(
     folder = Path(folder)
     check_target(folder, force)
     name = _model_name(fitted, name)
-    chosen, costs = _choose(fitted, costs, which)
+    if which is None and costs is None:
+        costs = fitted.specs[0].costs
+    number, costs = fitted.select(costs, which)
+    chosen = list(range(len(fitted.specs))) if which is None else [number]
     samples = None if int8 is None else fitted.check(*int8)
     with torch.random.fork_rng(devices=[]):
         models = export_models(fitted, chosen)
         rejector, measured = models.on_device(models.rejector), None
         if samples is not None:
             rejector, measured = int8_rejector(fitted, models, chosen, costs, *samples)
-    scores = held_out_scores(fitted, chosen)
+    scores, saved = held_out_scores(fitted, chosen), io.BytesIO()
+    if scores is not None:
+        np.savez(saved, scores=scores)
     files = {
-        CALIBRATION: None if scores is None else _as_npz(scores),
+        CALIBRATION: None if scores is None else saved.getvalue(),
         CLIENT: models.client.data,
         REJECTOR: rejector.SerializeToString(),
         SERVER: models.server,
     }
     written = {key: data for key, data in files.items() if data is not None}
-    manifest = _manifest(fitted, name, chosen, costs, models, measured, scores, written)
-    put_in_place(written, manifest, folder, force)
-    return manifest
-
-
-def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
-    """Return the scores of the last calibration, (R, n, 2), of at most :data:`HELD_OUT` samples drawn evenly."""
-    if fitted.calibration is None:
-        return None
-    scores = fitted.calibration.held_out.scores[chosen]
-    rows = np.unique(np.linspace(0, scores.shape[1] - 1, min(scores.shape[1], HELD_OUT)).round().astype(int))
-    return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
-
-
-def _manifest(
-    fitted: FittedSystem,
-    name: str,
-    chosen: list[int],
-    costs: Costs,
-    models: BundleModels,
-    measured: Int8Measurement | None,
-    scores: npt.NDArray[np.float32] | None,
-    files: dict[str, bytes],
-) -> Manifest:
     table = {
         key: FilePart(sha256(data).hexdigest(), len(data), "server" if key == SERVER else "device")
-        for key, data in files.items()
+        for key, data in written.items()
     }
     platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if fitted.calibration is None else fitted.calibration.platt[chosen]
-    return Manifest(
+    content = {"files": {key: part.sha256 for key, part in table.items()}, "platt": platt.tolist()}
+    manifest = Manifest(
         name=name,
-        version=_version(table, platt),
+        version=sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12],
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         l2h=l2h.__version__,
         input=InputPart(fitted.input_shape, fitted.input_dtype),
@@ -138,25 +123,64 @@ def _manifest(
         files=table,
         agreement=models.agreement,
     )
+    put_in_place(written, manifest, folder, force)
+    return manifest
 
 
-def _as_npz(scores: npt.NDArray[np.float32]) -> bytes:
-    out = io.BytesIO()
-    np.savez(out, scores=scores)
-    return out.getvalue()
+def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
+    """Return the scores of the last calibration, (R, n, 2), of at most :data:`HELD_OUT` samples drawn evenly."""
+    if fitted.calibration is None:
+        return None
+    scores = fitted.calibration.held_out.scores[chosen]
+    rows = np.unique(np.linspace(0, scores.shape[1] - 1, min(scores.shape[1], HELD_OUT)).round().astype(int))
+    return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
 
 
-def _choose(fitted: FittedSystem, costs: Costs | None, which: int | None) -> tuple[list[int], Costs]:
-    """Return the numbers of the rejectors to export and the costs that the bundle is made for."""
-    if which is None and costs is None:
-        costs = fitted.specs[0].costs
-    number, costs = fitted.select(costs, which)
-    return list(range(len(fitted.specs))) if which is None else [number], costs
+def check_target(folder: Path, force: bool) -> None:
+    """Refuse a file, or a folder that holds anything but a bundle which ``force`` allows to replace."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ExportError(f"{folder} is a file: choose a folder")
+    names = {path.name for path in folder.iterdir()}
+    if not names:
+        return
+    ours = _bundle_files(folder)
+    if not ours:
+        raise ExportError(f"{folder} is not empty and holds no bundle: choose another folder")
+    if not force:
+        raise ExportError(f"{folder} already holds a bundle: force=True or --force replaces it")
+    if names - ours:
+        raise ExportError(
+            f"{folder} also holds {min(names - ours)}, which is no part of its bundle: move it away first"
+        )
 
 
-def _version(table: dict[str, FilePart], platt: npt.NDArray[Any]) -> str:
-    content = {"files": {name: part.sha256 for name, part in table.items()}, "platt": platt.tolist()}
-    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+def put_in_place(files: Mapping[str, bytes], manifest: Manifest, folder: Path, force: bool) -> None:
+    """Write all files and then the manifest, and move them into place together: a reader sees none or all."""
+    folder = Path(os.path.realpath(folder))
+    mark = uuid4().hex
+    fresh, old = (folder.with_name(f".{folder.name}.{mark}.{kind}") for kind in ("tmp", "old"))
+    try:
+        fresh.mkdir(parents=True)
+        for name, data in files.items():
+            write_atomically(fresh / name, data)
+        manifest.write(fresh)
+        sync_folder(fresh)
+        check_target(folder, force)
+        if folder.exists() and any(folder.iterdir()):
+            os.rename(folder, old)
+        os.rename(fresh, folder)
+        sync_folder(folder.parent)
+    except (OSError, CheckpointError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ExportError(f"cannot write the bundle to {folder}: {reason}") from error
+    finally:
+        if old.exists() and not folder.exists():
+            os.rename(old, folder)
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
+    _remove_stale(folder)
 
 
 def _model_name(fitted: FittedSystem, name: str | None) -> str:
@@ -168,3 +192,22 @@ def _model_name(fitted: FittedSystem, name: str | None) -> str:
             "with a letter or digit"
         )
     return name
+
+
+def _bundle_files(folder: Path) -> set[str]:
+    """Return the names of the files of the bundle in a folder; none where it holds no bundle."""
+    try:
+        values = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return set()
+    if not isinstance(values, dict) or not {"schema", "rejector", "files"} <= set(values):
+        return set()
+    return {MANIFEST, *values["files"]} if isinstance(values["files"], dict) else set()
+
+
+def _remove_stale(folder: Path) -> None:
+    for left in folder.parent.iterdir():
+        ours = left.name.startswith(f".{folder.name}.") and left.suffix in (".tmp", ".old")
+        with suppress(OSError):  # another export may be removing it too
+            if ours and time.time() - left.stat().st_mtime > _STALE:
+                shutil.rmtree(left, ignore_errors=True)

@@ -9,6 +9,7 @@ from torch import nn
 
 from l2h.errors import ModelError, UnknownNameError
 from l2h.models.networks import MLP, AlexNet, InputScale, LeNet5, Scaled
+from l2h.models.rejectors import require_known
 from l2h.models.vit import ViT
 from l2h.settings import StageSettings
 
@@ -42,9 +43,7 @@ def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any)
     if builder is None:
         raise UnknownNameError(f"unknown model {name!r}; known: {', '.join(NAMES)}")
     known = [p for p in inspect.signature(builder).parameters if p not in ("input_shape", "outputs")]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ModelError(f"{name} has no option {', '.join(unknown)}; known: {', '.join(known)}")
+    require_known(options, known, name)
     try:
         return builder(input_shape, outputs, **options)
     except (TypeError, RuntimeError, ZeroDivisionError) as error:  # raised by Python and torch for unusable values

@@ -8,6 +8,7 @@ A rejector is called as ``rejector(x, view)``; ``view`` is the client's view, wh
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -183,15 +184,20 @@ def build_rejector(
     known = {"separate": ("width",), "attached": ("width", "hidden")}
     if kind not in known:
         raise UnknownNameError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
-    unknown = sorted(set(options) - set(known[kind]))
-    if unknown:
-        raise ModelError(f"the {kind} rejector has no option {', '.join(unknown)}; known: {', '.join(known[kind])}")
+    require_known(options, known[kind], f"the {kind} rejector")
     try:
         if kind == "separate":
             return SeparateRejector(input_shape, scale=scale, **options)
         return AttachedRejector(input_shape, view_size, classes, scale=scale, **options)
     except (TypeError, RuntimeError) as error:  # raised by Python and torch for unusable values
         raise ModelError(f"the {kind} rejector cannot be built with {options}: {error}") from error
+
+
+def require_known(options: Iterable[str], known: Sequence[str], what: str) -> None:
+    """Refuse an option that a model does not have; the message lists those it has."""
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ModelError(f"{what} has no option {', '.join(unknown)}; known: {', '.join(known)}")
 
 
 def _trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:

@@ -2,6 +2,6 @@
 
 from l2h.fitted import Calibration, FittedSystem
 from l2h.system.help_system import HelpSystem
-from l2h.system.loading import load
+from l2h.system.saving import load
 
 __all__ = ["Calibration", "FittedSystem", "HelpSystem", "load"]

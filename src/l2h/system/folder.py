@@ -13,11 +13,7 @@ CONFIG, CHECKPOINTS = "config.json", "checkpoints"
 
 
 def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool) -> None:
-    """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings.
-
-    Raises:
-        ResumeError: the checkpoints are of another training; the message names what differs.
-    """
+    """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings."""
     path = folder / CHECKPOINTS / "training.json"
     if resume and path.exists():
         require_same(json.loads(path.read_text()), description, folder)
@@ -25,12 +21,20 @@ def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a run.
-
-    Raises:
-        RunError: it is missing, damaged, or of a newer schema.
-    """
-    return read_json(folder, CONFIG)
+    """Return ``config.json`` of a run; refuse one that is missing, damaged, or of a newer schema."""
+    path = folder / CONFIG
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{folder} holds no run: {CONFIG} is missing") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise RunError(f"{path} is damaged: expected an object")
+    schema = values.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise RunError(f"{path} has schema {schema!r}; this version reads up to {SCHEMA}: update l2h")
+    return values
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -43,33 +47,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """Return a JSON file of a run folder.
-
-    Raises:
-        RunError: it is missing, damaged, or of a newer schema.
-    """
-    path = folder / name
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise RunError(f"{folder} holds no run: {name} is missing") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise RunError(f"{path} is damaged: expected an object")
-    schema = values.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise RunError(f"{path} has schema {schema!r}; this version reads up to {SCHEMA}: update l2h")
-    return values
-
-
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to resume with other settings.
-
-    Raises:
-        ResumeError: some differ; the message names them with both values.
-    """
+    """Refuse to resume with other settings; the message names those that differ, with both values."""
     differing = differences(before, json.loads(json.dumps(dict(now))), "")
     if differing:
         raise ResumeError(f"cannot resume {folder}: settings differ: {'; '.join(differing)}")

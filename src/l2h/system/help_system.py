@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
 from l2h.answers import Answers
+from l2h.bundle import Manifest
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
 from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import ClientError, L2HWarning, NotFittedError
+from l2h.export import export_system
 from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
 from l2h.settings import Settings
-from l2h.system.answering import answer, make_policy, measure
+from l2h.system import steps
 from l2h.system.folder import note_training
-from l2h.system.preparing import choose_method, describe, prepare_job
-from l2h.training import Context, Job, Progress, Silent, Trained, pick_device
-from l2h.training.checkpoint import Checkpoints
+from l2h.training import Context, Job, Progress, Trained, pick_device
 from l2h.training.job import take_server
 from l2h.training.loop import repeatable
-
-if TYPE_CHECKING:
-    from l2h.bundle import Manifest
-
-log = logging.getLogger("l2h")
 
 
 class HelpSystem:
@@ -51,12 +45,8 @@ class HelpSystem:
         settings: of the training.
         class_names: one per class; numbers where None.
         dataset: a name for reports.
-        server_options: of the named server, such as ``{"width": 4}``.
-        rejector_options: of the named rejector, such as ``{"width": 2}``.
+        server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``.
         train_server: False keeps a torch module as it is.
-
-    Attributes:
-        fitted: what :meth:`fit` and :meth:`calibrate` found out; None before.
 
     Example:
         >>> import l2h
@@ -88,7 +78,7 @@ class HelpSystem:
     ) -> None:
         self.client: Classifier = as_client(client)
         self.settings = settings or Settings()
-        self.method, self.rejector = choose_method(method, rejector, self.settings)
+        self.method, self.rejector = steps.choose_method(method, rejector, self.settings)
         self.dataset = dataset
         self.given_class_names = None if class_names is None else tuple(class_names)
         self.server_options = dict(server_options or {})
@@ -96,6 +86,7 @@ class HelpSystem:
         self.device = pick_device(self.settings.device)
         #: What is trained into a server, or the server that is taken as it is: one of the two is None.
         self.trainable_server, self.fixed_server = take_server(server, train_server)
+        #: What :meth:`fit` and :meth:`calibrate` found out; None before.
         self.fitted: FittedSystem | None = None
         self._limiters: dict[RateLimit, Limiter] = {}
 
@@ -115,11 +106,7 @@ class HelpSystem:
         return self.require_fitted().num_classes
 
     def require_fitted(self) -> FittedSystem:
-        """Return what was fitted.
-
-        Raises:
-            NotFittedError: nothing was.
-        """
+        """Return what was fitted, or raise a :class:`NotFittedError`."""
         if self.fitted is None:
             raise NotFittedError("this system is not fitted yet: call fit(X, y) first, or l2h.load(folder)")
         return self.fitted
@@ -137,7 +124,7 @@ class HelpSystem:
         progress: Progress | None = None,
         context: Context | None = None,
     ) -> HelpSystem:
-        """Train the server, then the rejector.
+        """Train the server, then the rejector, and return the system itself.
 
         Args:
             X: (n, ...), uint8 images (n, C, H, W) or floats.
@@ -152,26 +139,16 @@ class HelpSystem:
             progress: who is told how it goes.
             context: all of that in one object, for callers that train more than this system in one run.
 
-        Returns:
-            The system itself.
-
         Raises:
             DataError: samples or labels that cannot be used.
             ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
         """
         before = self.client.fingerprint()
         job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
-        folder = None if run is None else Path(run)
         if context is None:
-            context = Context(
-                self.settings,
-                self.device,
-                Checkpoints(None if folder is None else folder / "checkpoints", resume),
-                progress or Silent(),
-                history_file=None if folder is None else folder / "history.csv",
-            )
-        if folder is not None:
-            note_training(folder, describe(self, job), resume=resume)
+            context = steps.make_context(self, run, resume, progress)
+        if run is not None:
+            note_training(Path(run), steps.describe(self, job), resume=resume)
         with repeatable(self.settings, self.device):
             trained = self.method.train(job, context)
         if self.client.fingerprint() != before:
@@ -188,28 +165,19 @@ class HelpSystem:
         held_out_rows: npt.NDArray[np.int64] | None = None,
     ) -> Job:
         """Check samples and client, take its answers, and return what is to be trained: the first part of fit."""
-        if specs is None:
-            specs = self.method.specs([costs] if isinstance(costs, Costs) else costs)
-        return prepare_job(self, X, y, tuple(specs), held_out_rows)
+        return steps.prepare_job(self, X, y, costs, specs, held_out_rows)
 
     def adopt(self, job: Job, trained: Trained, history: list[dict[str, Any]]) -> HelpSystem:
         """Take over what was trained for a job of :meth:`prepare`: the last part of fit."""
-        fitted = FittedSystem(
-            client=self.client,
+        fitted = steps.assemble(
+            self,
             server=trained.server,
-            fixed_server=self.fixed_server,
             rejectors=trained.rejectors,
             specs=tuple(job.specs),
-            method=self.method,
-            rejector=self.rejector if isinstance(self.rejector, str) else "given",
-            rejector_options=self.rejector_options,
-            settings=self.settings,
-            device=self.device,
             input_shape=tuple(job.X.shape[1:]),
             input_dtype=str(job.X.dtype),
             class_names=self.given_class_names or tuple(str(k) for k in range(job.num_classes)),
             embedding_size=job.embedding_size,
-            dataset=self.dataset,
             history=history,
         )
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
@@ -250,11 +218,11 @@ class HelpSystem:
             which: number of the rejector in ``specs``, where the prices do not tell.
         """
         fitted = self.require_fitted()
-        policy = make_policy(fitted, limit, rule, self._limiters)
+        policy = steps.make_policy(fitted, limit, rule, self._limiters)
         terms = policy.terms(costs, which)
         if policy.limiter is not None:  # one per limit: its cap is over all requests
             self._limiters[policy.limiter.limit] = policy.limiter
-        return answer(fitted, fitted.check_inputs(X), policy, terms, seed)
+        return steps.answer(fitted, fitted.check_inputs(X), policy, terms, seed)
 
     def evaluate(
         self,
@@ -274,11 +242,11 @@ class HelpSystem:
         """
         fitted = self.require_fitted()
         # A limiter of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
-        policy = make_policy(fitted, limit, rule, {})
+        policy = steps.make_policy(fitted, limit, rule, {})
         if fitted.calibration is None:
             text = "no held-out samples: call calibrate(X, y) to compare with the confidence baseline"
             warnings.warn(text, L2HWarning, stacklevel=2)
-        return measure(fitted, *fitted.check(X, y), policy, policy.terms(costs, which), seed)
+        return steps.measure(fitted, *fitted.check(X, y), policy, policy.terms(costs, which), seed)
 
     def judge(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking anyone."""
@@ -310,6 +278,4 @@ class HelpSystem:
         force: bool = False,
     ) -> Manifest:
         """Write a bundle for devices and servers that need no torch; see :func:`l2h.export.export_system`."""
-        from l2h.export import export_system
-
         return export_system(self.require_fitted(), folder, name=name, costs=costs, which=which, int8=int8, force=force)

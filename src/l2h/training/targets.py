@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.data.splits import split
+from l2h.data import split
 from l2h.errors import DataError
 from l2h.training.augment import augment
 from l2h.training.job import Job, stage_settings, view_tensor

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import L2HError
+from l2h.files import parse_json
 
 SCHEMA = 1
 #: ``weights``: the server model as safetensors bytes. ``answers``: one bit per training sample, packed.
@@ -123,7 +124,7 @@ def check_kind(kind: str) -> None:
 def parse_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object in ``data``, which may come from anybody; :class:`SnapshotError` where there is none."""
     try:
-        values = json.loads(data, parse_constant=_refuse_constant)
+        values = parse_json(data)
     except (ValueError, RecursionError) as error:
         raise SnapshotError(f"not JSON: {error}") from error
     if not isinstance(values, dict):
@@ -142,7 +143,3 @@ def _whole(values: dict[str, Any], name: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**53:
         raise SnapshotError(f"a manifest whose {name} is {value!r}: expected a whole number from {least}")
     return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

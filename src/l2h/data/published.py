@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as published: Python pickles, in a folder or in their ``.tar.gz``.
+"""CIFAR-10 and CIFAR-100 as published, Python pickles in a folder or in their ``.tar.gz``; SVHN, in ``.mat`` files.
 
 A pickle can run any code when it is read. These are read with an unpickler that builds numpy arrays and plain
 containers and refuses everything else.
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from l2h.data.reading import RawDataset, RawPart, ReadOptions, existing, refuse_test, whole_file
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, beside, existing, need, refuse_test, whole_file
 from l2h.errors import DataError
+
+SVHN_TRAIN, SVHN_TEST = "train_32x32.mat", "test_32x32.mat"
 
 
 @dataclass(frozen=True)
@@ -32,45 +34,43 @@ class _Layout:
         return (*self.train, self.test, self.meta)
 
 
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 CIFAR10 = _Layout(
-    name="cifar10",
-    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
-    test="test_batch",
-    meta="batches.meta",
-    labels="labels",
-    label_names="label_names",
+    name="cifar10", train=_BATCHES, test="test_batch", meta="batches.meta", labels="labels", label_names="label_names"
 )
 CIFAR100 = _Layout(
-    name="cifar100",
-    train=("train",),
-    test="test",
-    meta="meta",
-    labels="fine_labels",
-    label_names="fine_label_names",
+    name="cifar100", train=("train",), test="test", meta="meta", labels="fine_labels", label_names="fine_label_names"
 )
-
-
 _FILES = {*CIFAR10.files, *CIFAR100.files}
 
 
 def matches(path: Path) -> bool:
-    """Return whether this is a ``.tar.gz``, or a folder that has the first files of CIFAR-10 or CIFAR-100."""
-    if path.is_dir():
+    """Return whether this is a ``.mat``, a ``.tar.gz``, or a folder with the first files of one of the three."""
+    if path.is_dir() and not _is_svhn(path):
         return any((path / file).is_file() for file in (CIFAR10.train[0], CIFAR10.meta, CIFAR100.meta))
-    return path.name.endswith((".tar.gz", ".tgz"))
+    return _is_svhn(path) or path.name.endswith((".tar.gz", ".tgz"))
 
 
 def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
+    """Read both parts; ``test`` is for SVHN alone."""
+    return _read_svhn(path, test) if _is_svhn(path) else _read_cifar(path, test)
+
+
+def _is_svhn(path: Path) -> bool:
+    return path.suffix == ".mat" or (path / SVHN_TRAIN).is_file()
+
+
+def _read_cifar(path: Path, test: Path | None) -> RawDataset:
     """Read both parts of CIFAR-10 or CIFAR-100 (fine labels), images uint8 (n, 3, 32, 32).
 
     ``path`` is the folder ``cifar-10-batches-py`` or ``cifar-100-python``, or the ``.tar.gz``, which is not unpacked to
     disk; ``test`` must be None.
-
-    Raises:
-        DataError: a file is missing or damaged, or a pickle asks for something that CIFAR does not need.
     """
     refuse_test(test, repr(str(path)))
-    files = _from_folder(path) if path.is_dir() else _from_tar(existing(path))
+    if path.is_dir():
+        files = {file: (path / file).read_bytes() for file in _FILES if (path / file).is_file()}
+    else:
+        files = _from_tar(existing(path))
     layout = CIFAR10 if CIFAR10.train[0] in files or CIFAR10.meta in files else CIFAR100
     missing = [file for file in layout.files if file not in files]
     if missing:
@@ -86,11 +86,7 @@ def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
 
 
 def restricted_load(data: bytes) -> Any:
-    """Unpickle numpy arrays, numbers, strings and plain containers, and refuse anything else.
-
-    Raises:
-        DataError: the pickle names any other global.
-        pickle.UnpicklingError: the pickle is damaged; other exceptions of :mod:`pickle` may be raised too.
+    """Unpickle numpy arrays, numbers, strings and plain containers, and refuse any other global with a ``DataError``.
 
     Example:
         >>> restricted_load(pickle.dumps({"data": [1, 2]}))
@@ -127,10 +123,6 @@ class _RestrictedUnpickler(pickle.Unpickler):
                 "get the file from its publisher"
             )
         return _PERMITTED[module, name]
-
-
-def _from_folder(path: Path) -> dict[str, bytes]:
-    return {file: (path / file).read_bytes() for file in _FILES if (path / file).is_file()}
 
 
 def _from_tar(path: Path) -> dict[str, bytes]:
@@ -175,3 +167,44 @@ def _field(values: dict[str, Any], key: str, kind: type, path: Path) -> Any:
 
 def _text(value: Any) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _read_svhn(path: Path, test: Path | None) -> RawDataset:
+    """Read SVHN's digits, images uint8 (n, 3, H, W); the published label 10 is the digit 0.
+
+    ``path`` is the train file, or the folder that holds both. ``train_32x32.mat`` goes with ``test_32x32.mat``, unless
+    ``test`` is given; a file of another name has no test part but that of ``test``.
+    """
+    train = existing(path / SVHN_TRAIN if path.is_dir() else path)
+    published = train.name == SVHN_TRAIN
+    if test is None and published:
+        test = beside(train, SVHN_TEST)
+    return RawDataset.read("svhn" if published else train.stem, train, test, _read_mat)
+
+
+def _read_mat(path: Path) -> RawPart:
+    matlab = need("scipy.io", "scipy", "reading .mat")
+    with whole_file(path, ".mat that scipy can read"):
+        arrays = matlab.loadmat(path, variable_names=["X", "y"])
+    for key in ("X", "y"):
+        if key not in arrays:
+            raise DataError(f"{str(path)!r} has no array {key}: SVHN has X (32, 32, 3, n) and y (n, 1)")
+    X, y = arrays["X"], arrays["y"]
+    if X.dtype != np.uint8 or X.ndim != 4 or X.shape[2] != 3:
+        raise DataError(f"X of {str(path)!r} has shape {X.shape} of {X.dtype}, not (32, 32, 3, n) of uint8")
+    names = tuple(str(digit) for digit in range(10))
+    return RawPart(np.ascontiguousarray(X.transpose(3, 2, 0, 1)), _digits(y, X.shape[3], path), names)
+
+
+def _digits(y: Any, count: int, path: Path) -> Any:
+    if y.size != count or y.dtype.kind not in "iuf":
+        raise DataError(f"y of {str(path)!r} has shape {y.shape} of {y.dtype}, but {count} images need one digit each")
+    # MATLAB's numbers are doubles unless someone says otherwise, so whole doubles are labels here.
+    values = y.ravel()
+    bad = ~np.isin(values, range(11))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"{str(path)!r}: label {values[row]} in row {row} is not a digit: SVHN has 1..10, where 10 is 0"
+        )
+    return values.astype(np.int64) % 10

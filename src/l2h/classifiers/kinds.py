@@ -1,0 +1,322 @@
+"""``as_client``: one interface over whatever model the user has; and a classifier for each kind of model."""
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, prepare_inputs, to_array, unit_range
+from l2h.errors import ClientError
+
+
+def as_client(model: Any, **options: Any) -> Classifier:
+    """Return a classifier over a model, which is never trained or changed.
+
+    Args:
+        model: a :class:`Classifier`; a torch module, TorchScript or exported program; a path to an ``.onnx``, ``.pt``
+            (TorchScript) or ``.pt2`` (exported program) file; a fitted scikit-learn estimator; a callable.
+        options: those of the classifier, such as ``feature_layer="fc2"`` for a torch module.
+
+    Raises:
+        ClientError: it is none of these, or the file cannot be read.
+
+    Example:
+        >>> as_client(lambda X: X.sum(axis=1) > 0).kind
+        'callable'
+    """
+    if isinstance(model, Classifier):
+        return model
+    if isinstance(model, str | Path):
+        return _from_file(Path(model), options)
+    if hasattr(model, "predict") and hasattr(model, "get_params"):
+        return SklearnClassifier(model)
+    if _is_torch(model):
+        return TorchClassifier(model, **options)
+    if callable(model):
+        return CallableClassifier(model)
+    raise ClientError(
+        f"a {type(model).__name__} cannot be a client: give a torch module, a TorchScript or exported program, an ONNX "
+        "file, a scikit-learn estimator, or a callable that returns scores or labels"
+    )
+
+
+class TorchClassifier(Classifier):
+    """A torch module, TorchScript program or ``torch.export`` program, fed with float32; uint8 is scaled to [-1, 1].
+
+    Args:
+        module: called as ``module(x)`` with a float32 batch; scores (n, K) or labels (n,).
+        feature_layer: dotted name of the submodule whose output is its last features. Where None, the module's own
+            method ``embed(x)`` is used if it has one.
+    """
+
+    def __init__(self, module: Any, feature_layer: str | None = None) -> None:
+        super().__init__()
+        import torch
+
+        self.module = module
+        self.kind = "torch module"
+        if isinstance(module, torch.export.ExportedProgram):
+            self.kind = "exported program"
+        elif isinstance(module, torch.jit.ScriptModule):
+            self.kind = "TorchScript program"
+        #: The torch module to call: that of an exported program, else ``module`` itself.
+        self.callable_module = module.module() if self.kind == "exported program" else module
+        self.feature_layer = feature_layer
+        layers = dict(self.callable_module.named_modules())
+        if feature_layer is not None and feature_layer not in layers:
+            raise ClientError(
+                f"the client has no layer {feature_layer!r}; known: {', '.join(name for name in layers if name)}"
+            )
+
+    @property
+    def has_features(self) -> bool:
+        """Whether it exposes its last features."""
+        return self.feature_layer is not None or callable(getattr(self.callable_module, "embed", None))
+
+    def raw(self, X: Array) -> tuple[Array, Array | None]:
+        """Return scores and features in evaluation mode; the module's own mode is put back afterwards."""
+        import torch
+
+        module = self.callable_module
+        first = next(iter(module.parameters()), None)
+        x = torch.from_numpy(unit_range(X)).to("cpu" if first is None else first.device)
+        modes = [(m, m.training) for m in module.modules()]
+        if self.kind != "exported program":
+            module.eval()
+        try:
+            with torch.no_grad():
+                scores, features = self.forward(x)
+        except (RuntimeError, TypeError, AssertionError) as error:
+            raise ClientError(f"the {self.kind} failed on inputs of shape {X.shape}: {error}") from error
+        finally:
+            for m, training in modes:
+                m.training = training
+        return scores.detach().cpu().numpy(), None if features is None else features.cpu().numpy()
+
+    def forward(self, x: Any, features: bool = True) -> tuple[Any, Any]:
+        """Return the module's output for a batch of tensors, and its features as float32 (n, E) or None."""
+        module = self.callable_module
+        if not (features and self.has_features):
+            return module(x), None
+        if self.feature_layer is None:
+            scores, kept = module(x), [module.embed(x)]
+        else:
+            kept = []
+            layer = dict(module.named_modules())[self.feature_layer]
+            hook = layer.register_forward_hook(lambda _m, _i, out: kept.append(out))
+            try:
+                scores = module(x)
+            finally:
+                hook.remove()
+        return scores, kept[0].flatten(1).float()
+
+    def weights(self) -> list[bytes]:
+        """Return names and bytes of every parameter and buffer."""
+        state = self.module.state_dict if self.kind == "exported program" else self.module.state_dict()
+        out = []
+        for name, tensor in sorted(state.items()):
+            out += [name.encode(), tensor.detach().cpu().contiguous().numpy().tobytes()]
+        return out
+
+
+class OnnxClassifier(Classifier):
+    """An ONNX file, run by onnxruntime.
+
+    Args:
+        path: the file. Its first input gets the batch: as it is where it takes uint8, else as float32 with uint8
+            scaled to [-1, 1].
+        scores: name of the output that holds scores; where None, the first floating output of two axes, or else the
+            first output.
+        features: name of the output that holds features.
+        flat: feed one flat row per sample, unscaled, as models exported from scikit-learn want it; where None,
+            decided by the file's own input shape.
+    """
+
+    kind = "ONNX model"
+
+    def __init__(
+        self, path: str | Path, scores: str | None = None, features: str | None = None, flat: bool | None = None
+    ) -> None:
+        super().__init__()
+        import onnxruntime as ort
+
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ClientError(f"no ONNX file at {path}")
+        self._bytes = self.path.read_bytes()
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        try:
+            self.session = ort.InferenceSession(self._bytes, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
+            raise ClientError(f"cannot load {path}: {error}") from error
+        self.input = self.session.get_inputs()[0]
+        outputs = {o.name: o for o in self.session.get_outputs()}
+        for name in (scores, features):
+            if name is not None and name not in outputs:
+                raise ClientError(f"{path} has no output {name!r}; known: {', '.join(outputs)}")
+        floats = [o.name for o in outputs.values() if o.type == "tensor(float)" and len(o.shape) == 2]
+        # skl2onnx gives one dictionary per sample unless it is told not to.
+        maps = [o.name for o in outputs.values() if o.type.startswith("seq(map(int64")]
+        self.scores = scores or (floats or maps or list(outputs))[0]
+        self.features = features
+        self.flat = len(self.input.shape) == 2 if flat is None else flat
+        #: How the input is fed, see :func:`l2h.classifiers.prepare_inputs`.
+        self.feed = "flat" if self.flat else "as_is" if self.input.type == "tensor(uint8)" else "unit_range"
+
+    def raw(self, X: Array) -> tuple[Array, Array | None]:
+        x = prepare_inputs(X, self.feed)
+        names = [self.scores] + ([self.features] if self.features else [])
+        try:
+            out = self.session.run(names, {self.input.name: x})
+        except Exception as error:  # as above
+            raise ClientError(f"{self.path.name} failed on inputs of shape {x.shape}: {error}") from error
+        return to_array(out[0]), out[1] if self.features else None
+
+    def weights(self) -> list[bytes]:
+        """Return the file, as it was loaded."""
+        return [self._bytes]
+
+
+class SklearnClassifier(Classifier):
+    """A fitted scikit-learn estimator: ``predict_proba``, else ``decision_function``, else ``predict``.
+
+    It gets one flat row per sample. Its ``classes_`` must be integer labels; a class that it never saw gets
+    probability 0.
+    """
+
+    kind = "scikit-learn estimator"
+
+    def __init__(self, estimator: Any) -> None:
+        super().__init__()
+        self.estimator = estimator
+        #: K of the inputs answered last; None before.
+        self.num_classes: int | None = None
+        classes = getattr(estimator, "classes_", None)
+        if classes is None:
+            raise ClientError("the scikit-learn estimator is not fitted: the client must be ready to answer")
+        self.classes = np.asarray(classes)
+        if not np.issubdtype(self.classes.dtype, np.integer) or self.classes.min() < 0:
+            raise ClientError(f"the estimator's classes must be integers from 0; got {self.classes[:5].tolist()}")
+
+    def answers(self, X: Array, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+        if self.classes.max() >= num_classes:
+            raise ClientError(
+                f"the estimator knows class {self.classes.max()}, the labels have {num_classes} classes (0 to "
+                f"{num_classes - 1}): give a classifier of the same classes, or relabel the data"
+            )
+        self.num_classes = num_classes
+        return super().answers(X, num_classes, batch)
+
+    def raw(self, X: Array) -> tuple[Array, Array | None]:
+        """Return scores over all classes in label order, or labels."""
+        rows = X.reshape(len(X), -1)
+        width = self.num_classes or int(self.classes.max()) + 1
+        for name in ("predict_proba", "decision_function"):
+            if not hasattr(self.estimator, name):
+                continue
+            scores = np.asarray(getattr(self.estimator, name)(rows), dtype=np.float64)
+            if scores.ndim == 1:
+                scores = np.stack([-scores / 2, scores / 2], axis=1)
+            if scores.shape[1] != len(self.classes):
+                continue  # one-vs-one scores: not one per class
+            fill = 0.0 if name == "predict_proba" else scores.min() - 20.0
+            full = np.full((len(X), width), fill)
+            full[:, self.classes] = scores
+            return full, None
+        return np.asarray(self.estimator.predict(rows)).astype(np.int64), None
+
+    def weights(self) -> list[bytes]:
+        """Return the estimator's pickle: written to be hashed, never read back."""
+        return [pickle.dumps(self.estimator, protocol=4)]
+
+
+class CallableClassifier(Classifier):
+    """Any function of a batch that returns scores (n, K) or integer labels (n,).
+
+    It gets the array just as it was given to ``fit`` or ``predict``. What it holds cannot be seen from outside.
+    """
+
+    kind = "callable"
+
+    def __init__(self, function: Callable[[Array], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def raw(self, X: Array) -> tuple[Array, Array | None]:
+        return _to_numpy(self.function(X)), None
+
+    def weights(self) -> list[bytes]:
+        return []
+
+
+class StochasticClient(Classifier):
+    """A classifier whose answer to an input is a random variable.
+
+    One answer per input is drawn, by a generator seeded with ``(seed, the input's bytes)``, and is the client's answer
+    to that input from then on: in training, in evaluation, in whatever batch it comes. The rejector sees the very draw
+    that the user would get, so ``q_m`` is the chance that *this* answer is right. Another ``seed`` is another draw for
+    every input.
+
+    Args:
+        sample: called as ``sample(x, rng)`` with a batch of one and a ``numpy.random.Generator``; returns scores
+            (1, K) or labels (1,).
+        seed: of the draws.
+
+    Example:
+        >>> def noisy(x, rng):
+        ...     return x.reshape(1, -1) + rng.normal(size=(1, x.size))
+        >>> client = StochasticClient(noisy, seed=1)
+        >>> X = np.zeros((3, 4), dtype=np.float32)
+        >>> bool((client.answers(X, 4).label == client.answers(X[::-1], 4).label[::-1]).all())
+        True
+    """
+
+    kind = "stochastic client"
+
+    def __init__(self, sample: Callable[[Array, np.random.Generator], Any], seed: int = 0) -> None:
+        super().__init__()
+        self.sample = sample
+        self.seed = seed
+
+    def raw(self, X: Array) -> tuple[Array, Array | None]:
+        return np.concatenate([_to_numpy(self.sample(X[i : i + 1], self._rng(X[i]))) for i in range(len(X))]), None
+
+    def weights(self) -> list[bytes]:
+        """Return the seed: what the function holds cannot be seen."""
+        return [str(self.seed).encode()]
+
+    def _rng(self, x: Array) -> np.random.Generator:
+        key = hashlib.sha256(str(self.seed).encode() + np.ascontiguousarray(x).tobytes()).digest()
+        return np.random.default_rng(np.frombuffer(key, dtype=np.uint32))
+
+
+def _from_file(path: Path, options: dict[str, Any]) -> Classifier:
+    if path.suffix == ".onnx":
+        return OnnxClassifier(path, **options)
+    if not path.is_file():
+        raise ClientError(f"no client at {path}: give an .onnx, .pt (TorchScript) or .pt2 (exported program) file")
+    if path.suffix in (".pt", ".ts", ".pt2"):
+        import torch
+
+        try:
+            loaded = torch.export.load(path) if path.suffix == ".pt2" else torch.jit.load(str(path), map_location="cpu")
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ClientError(f"cannot load {path}: {error}") from error
+        return TorchClassifier(loaded, **options)
+    raise ClientError(
+        f"cannot use {path.name} as a client: known are .onnx, .pt (TorchScript) and .pt2 (exported program). "
+        "Pickled models are not loaded, since a pickle from a stranger runs code; export yours to ONNX"
+    )
+
+
+def _is_torch(model: Any) -> bool:
+    # Not by isinstance: a machine without torch has no torch models either, and must not need the import.
+    return any(base.__module__.split(".")[0] == "torch" for base in type(model).__mro__)
+
+
+def _to_numpy(value: Any) -> Array:
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)

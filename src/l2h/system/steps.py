@@ -1,0 +1,196 @@
+"""The steps behind the verbs of ``HelpSystem``: choose a method, prepare a training, assemble, answer, measure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from l2h import decision, methods, metrics
+from l2h.answers import Answers
+from l2h.costs import Costs
+from l2h.data.dataset import Array, Labels, check_arrays
+from l2h.decision import Policy, RejectorSpec, Terms
+from l2h.errors import SettingsError, UnknownNameError
+from l2h.files import digest
+from l2h.fitted import FittedSystem
+from l2h.limits import Limiter, RateLimit
+from l2h.methods import Learned
+from l2h.models import recommended
+from l2h.settings import Settings
+from l2h.system.folder import CHECKPOINTS
+from l2h.training import Context, Job, Progress, Silent
+from l2h.training.checkpoint import Checkpoints
+from l2h.training.job import rejector_builder, server_builder
+from l2h.training.links import parse_link
+
+if TYPE_CHECKING:
+    from l2h.system.help_system import HelpSystem
+
+log = logging.getLogger("l2h")
+PROBE = 64
+
+
+def choose_method(
+    method: str | Learned | None, rejector: str | nn.Module | None, settings: Settings
+) -> tuple[Learned, str | nn.Module]:
+    """Return the method and the rejector that the user's words stand for; refuse words that contradict each other."""
+    if rejector not in (None, "attached", "separate") and not isinstance(rejector, nn.Module):
+        raise UnknownNameError(
+            f"unknown rejector {rejector!r}; known: attached, separate, or a torch module of your own"
+        )
+    if method is None:
+        net = rejector if isinstance(rejector, str) else "attached"
+        return methods.spelled(settings.loss, net), rejector or net
+    chosen = methods.find_learned(method) if isinstance(method, str) else method
+    if not isinstance(chosen, Learned):
+        raise SettingsError(f"method={method!r} trains no rejector: give a name or a l2h.methods.Learned")
+    if isinstance(rejector, str) and rejector != chosen.net:
+        raise SettingsError(f"method {chosen.name!r} uses a rejector that is {chosen.net}: leave out {rejector!r}")
+    if settings.loss not in ("priced", chosen.loss_name()):
+        raise SettingsError(f"method {chosen.name!r} has a loss of its own: leave out loss={settings.loss!r}")
+    return chosen, rejector or chosen.net
+
+
+def prepare_job(
+    system: HelpSystem,
+    X: npt.ArrayLike,
+    y: npt.ArrayLike,
+    costs: Costs | Sequence[Costs] | None,
+    specs: Sequence[RejectorSpec] | None,
+    held_out_rows: npt.NDArray[np.int64] | None,
+) -> Job:
+    """Check samples and client, take the client's answers, and return what is to be trained."""
+    if specs is None:
+        specs = system.method.specs([costs] if isinstance(costs, Costs) else costs)
+    known = None if system.given_class_names is None else len(system.given_class_names)
+    X, y = check_arrays(X, y, num_classes=known)
+    num_classes = known or int(y.max()) + 1
+    system.method.check(num_classes)
+    for spec in specs:
+        parse_link(spec.sync, spec.seed)
+    system.client.check_repeatable(X[:PROBE], num_classes)
+    answers = system.client.answers(X, num_classes)
+    if not answers.has_scores:
+        log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
+    empty = np.setdiff1d(np.arange(num_classes), y)
+    if len(empty):
+        log.warning("no sample of class %s: labels count from 0", ", ".join(str(k) for k in empty[:5]))
+    given = system.trainable_server
+    make_rejector = rejector_builder(
+        system.rejector,
+        X,
+        input_shape=tuple(X.shape[1:]),
+        input_dtype=str(X.dtype),
+        num_classes=num_classes,
+        embedding_size=0 if answers.embedding is None else answers.embedding.shape[1],
+        settings=system.settings,
+        options=system.rejector_options,
+        student=system.method.student,
+    )
+    return Job(
+        X=X,
+        y=y,
+        client=system.client,
+        answers=answers,
+        make_server=None
+        if given is None
+        else server_builder(given, X, num_classes, system.settings, system.server_options),
+        fixed_server=system.fixed_server,
+        server_settings=recommended(given if isinstance(given, str) else None),
+        make_rejector=make_rejector,
+        specs=tuple(specs),
+        held_out_rows=held_out_rows,
+    )
+
+
+def assemble(system: HelpSystem, **found: Any) -> FittedSystem:
+    """Return a fitted system: what the user gave, and the other fields as training found or a folder holds them."""
+    return FittedSystem(
+        client=system.client,
+        fixed_server=system.fixed_server,
+        method=system.method,
+        rejector=system.rejector if isinstance(system.rejector, str) else "given",
+        rejector_options=system.rejector_options,
+        settings=system.settings,
+        device=system.device,
+        dataset=system.dataset,
+        **found,
+    )
+
+
+def make_context(system: HelpSystem, run: Path | str | None, resume: bool, progress: Progress | None) -> Context:
+    """Return what a training needs beside its job; checkpoints and history go into the folder ``run``, if any."""
+    folder = None if run is None else Path(run)
+    return Context(
+        system.settings,
+        system.device,
+        Checkpoints(None if folder is None else folder / CHECKPOINTS, resume),
+        progress or Silent(),
+        history_file=None if folder is None else folder / "history.csv",
+    )
+
+
+def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
+    """Return what the checkpoints of a training depend on, to tell two trainings apart."""
+    given = system.trainable_server
+    return {
+        "settings": system.settings.as_dict(),
+        "rejectors": [spec.as_dict() for spec in job.specs],
+        "rejector": [system.rejector if isinstance(system.rejector, str) else "given", system.rejector_options],
+        "server": [given if isinstance(given, str) else "given", system.server_options],
+        "data": digest(job.X, job.y),
+        "client_answers": digest(job.answers.log_probability),
+    }
+
+
+def make_policy(
+    fitted: FittedSystem, limit: RateLimit | str | None, rule: str | None, limiters: Mapping[RateLimit, Limiter]
+) -> Policy:
+    """Return how a fitted system decides under a limit; ``limiters`` keep those that are kept from call to call."""
+    limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
+    kept = None if limit is None else limiters.get(limit, limit)
+    return Policy(fitted.select, fitted.specs[0].costs is None, fitted.held_out_judgement, kept, rule)
+
+
+def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: int) -> Answers:
+    """Answer every input, asking the server where the policy says so."""
+    answers = fitted.client.answers(X, fitted.num_classes)
+    proposal = policy.propose(fitted.judge(X, answers, terms.which), terms, seed)
+    remote = policy.permit(proposal, len(X))
+    server_label = np.zeros(len(X), dtype=np.int64)
+    if remote.any():
+        server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
+    return Answers.of(answers.label, server_label, remote, terms.costs, proposal.wanted)
+
+
+def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Terms, seed: int) -> metrics.Report:
+    """Measure the system's decisions on a test set, beside every trivial baseline."""
+    answers = fitted.client.answers(X, fitted.num_classes)
+    judgement = fitted.judge(X, answers, terms.which)
+    confidence_remote = None
+    if fitted.calibration is not None:
+        held = fitted.calibration.held_out
+        threshold = decision.confidence_threshold(
+            held.client_confidence, held.client_correct, held.server_correct, terms.costs
+        )
+        confidence_remote = decision.confidence(answers.confidence, threshold)
+    return metrics.evaluate(
+        y=y,
+        client_label=answers.label,
+        client_confidence=answers.confidence,
+        server_probability=np.exp(fitted.server_log_probability(X)),
+        remote=policy.permit(policy.propose(judgement, terms, seed), len(X)),
+        score=judgement.gain,
+        head_probability=judgement.stated,
+        costs=terms.costs,
+        confidence_remote=confidence_remote,
+        class_names=fitted.class_names,
+        dataset=fitted.dataset,
+        seed=fitted.settings.seed,
+    )
