@@ -15,9 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import ResumeError, RunError
-from l2h.files import write_atomically
+from l2h.files import (
+    CHECKPOINTS,
+    CONFIG,
+    SCHEMA,
+    differences,
+    read_config,
+    require_same,
+    write_atomically,
+    write_json,
+)
 from l2h.settings import Settings
-from l2h.system.folder import CHECKPOINTS, CONFIG, SCHEMA, differences, read_config, require_same, write_json
 from l2h.training import Context, Progress, pick_device
 from l2h.training.checkpoint import Checkpoints
 

@@ -215,8 +215,7 @@ def _convert_estimator(estimator: Any, size: int, for_device: bool) -> ModelProt
     from skl2onnx import to_onnx as convert
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             model: ModelProto = convert(
                 estimator,
                 np.zeros((1, size), dtype=np.float32),

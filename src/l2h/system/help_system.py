@@ -18,13 +18,13 @@ from l2h.costs import Costs
 from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import ClientError, L2HWarning, NotFittedError
 from l2h.export import export_system
+from l2h.files import note_training
 from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
 from l2h.settings import Settings
 from l2h.system import steps
-from l2h.system.folder import note_training
 from l2h.training import Context, Job, Progress, Trained, pick_device
 from l2h.training.job import take_server
 from l2h.training.loop import repeatable

@@ -21,11 +21,10 @@ from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
 from l2h.errors import ConversionError, L2HWarning, RunError, UnknownNameError
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
-from l2h.files import write_atomically
+from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_config
 from l2h.fitted import Calibration, FittedSystem
 from l2h.models import Scaled, rebuild
 from l2h.settings import Settings
-from l2h.system.folder import CONFIG, SCHEMA, read_config, write_config
 from l2h.system.help_system import HelpSystem
 from l2h.system.steps import assemble
 from l2h.training import HeldOut, RejectorBatch

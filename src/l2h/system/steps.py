@@ -17,13 +17,12 @@ from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.decision import Policy, RejectorSpec, Terms
 from l2h.errors import SettingsError, UnknownNameError
-from l2h.files import digest
+from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.settings import Settings
-from l2h.system.folder import CHECKPOINTS
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.job import rejector_builder, server_builder
