@@ -98,11 +98,6 @@ def read_config(folder: Path) -> dict[str, Any]:
     return values
 
 
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write ``config.json`` atomically."""
-    write_json(folder / CONFIG, config)
-
-
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write plain values as JSON, atomically; NaN is refused, since JSON has none."""
     write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())

@@ -21,7 +21,7 @@ from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
 from l2h.errors import ConversionError, L2HWarning, RunError, UnknownNameError
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
-from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_config
+from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
 from l2h.fitted import Calibration, FittedSystem
 from l2h.models import Scaled, rebuild
 from l2h.settings import Settings
@@ -132,7 +132,7 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
     net = "attached" if fitted.rejector == "given" else fitted.rejector
     if fitted.method.name != methods.spelled(fitted.settings.loss, net).name:
         system["method"] = fitted.method.name
-    write_config(folder, {**config, "system": system})
+    write_json(folder / CONFIG, {**config, "system": system})
     return folder
 
 
@@ -140,7 +140,7 @@ def save_server(model: nn.Module, folder: Path, class_names: Sequence[str], data
     """Write a server that was trained by itself, for systems that name its folder when they are loaded."""
     save_checkpoint(folder / SERVER, model.state_dict(), {})
     described = {"plan": getattr(model, "plan", None), "class_names": list(class_names), "dataset": dataset}
-    write_config(folder, read_config(folder) | {"server": described})
+    write_json(folder / CONFIG, read_config(folder) | {"server": described})
 
 
 def _save_calibration(calibration: Calibration | None, path: Path) -> None:
