@@ -146,8 +146,8 @@ def _agreement(taught: Tensor, view: Tensor, classes: int) -> Tensor:
     label = view[..., start : start + classes]
     best, of_label = p.amax(-1), (p * label).sum(-1)
     both = torch.softmax(log_p + client_log_p, dim=-1)
-    entropy = -(p * log_p).sum(-1)
-    parts = [best, of_label, best - of_label, entropy, (both * label).sum(-1), both.amax(-1)]
+    margin, entropy = best - of_label, -(p * log_p).sum(-1)
+    parts = [best, of_label, margin, entropy, (both * label).sum(-1), both.amax(-1)]
     return torch.cat([torch.stack(parts, dim=-1), log_p], dim=-1)
 
 
