@@ -22,8 +22,8 @@ from packaging.requirements import Requirement
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from l2h.serving.http import connection
-from l2h.serving.http.connection import bounded
+from l2h import connections
+from l2h.connections import bounded
 
 #: Methods of uvicorn's protocol that ours extends, with their parameters.
 EXTENDED = {
@@ -43,7 +43,9 @@ EXTENDED = {
 #: Methods that httptools calls on its own account; uvicorn has none of that name.
 CALLED_BY_PARSER = {"on_chunk_header", "on_chunk_complete"}
 #: Attributes of uvicorn's protocol that ours reads.
-READ = {"connections", "loop", "transport"}
+READ = {"client", "connections", "cycle", "loop", "transport"}
+#: What ours has beside that.
+ADDED = {"give_way"}
 
 HEAD = b"POST /v2 HTTP/1.1\r\nHost: x\r\n"
 PIN = f"uvicorn {uvicorn.__version__}, httptools {httptools.__version__}: bound the version in pyproject.toml, or adapt"
@@ -94,7 +96,7 @@ def parameters(function) -> list[str]:
 
 
 def our_methods() -> dict[str, object]:
-    return {name: value for name, value in vars(connection.BoundedProtocol).items() if inspect.isfunction(value)}
+    return {name: value for name, value in vars(connections.BoundedProtocol).items() if inspect.isfunction(value)}
 
 
 @pytest.mark.parametrize("name", ["uvicorn", "httptools"])
@@ -116,14 +118,14 @@ def test_each_method_that_we_extend_is_there_with_its_parameters(name, expected)
 
 def test_the_lists_above_name_everything_that_the_connection_uses():
     public = {name for name in our_methods() if not name.startswith("_")}
-    assert public == set(EXTENDED) | CALLED_BY_PARSER
-    tree = ast.parse(inspect.getsource(connection.BoundedProtocol))
+    assert public == set(EXTENDED) | CALLED_BY_PARSER | ADDED
+    tree = ast.parse(inspect.getsource(connections.BoundedProtocol))
     of_self = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     ]
-    ours = {node.attr for node in of_self if isinstance(node.ctx, ast.Store)} | set(vars(connection.BoundedProtocol))
+    ours = {node.attr for node in of_self if isinstance(node.ctx, ast.Store)} | set(vars(connections.BoundedProtocol))
     assert {node.attr for node in of_self} - ours == READ
     private = [name for name in ours if name.startswith("_") and not name.startswith("__")]
     taken = [name for name in private if hasattr(HttpToolsProtocol, name)]

@@ -25,10 +25,10 @@ from typing import Any
 
 import uvicorn
 
+from l2h.connections import bounded
 from l2h.errors import L2HError
 from l2h.serving.errors import KeyStoreError
 from l2h.serving.http.app import App
-from l2h.serving.http.connection import bounded
 from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.logs import log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -18,10 +19,18 @@ class BoundedProtocol(HttpToolsProtocol):
     Beside what uvicorn does: a connection beyond the number is refused with 503. One is closed whose headers do not
     come in time or are too large, that goes on sending a body long after the answer, or that takes no answers. What
     follows a chunked body (trailers) is skipped.
+
+    With a bound per address, strangers give way: a newcomer beyond either number takes the place of the oldest
+    connection, of its address where that is crowded, which has no request under way and none answered for which the
+    application set ``scope["state"]["known"]``. Only where there is none is it refused.
     """
 
     max_connections = 1024
     idle_timeout = 60.0
+    max_per_address: int | None = None
+    #: Shared by the connections of one server: how many each address has, and those of strangers, oldest first.
+    addresses: ClassVar[Counter[str]] = Counter()
+    strangers: ClassVar[dict["BoundedProtocol", None]] = {}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -31,15 +40,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unanswered = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._discard_until = self.loop.time() + self.idle_timeout
-        if len(self.connections) > self.max_connections:
+        self.address = self.client[0] if self.client else ""
+        self.addresses[self.address] += 1
+        crowded = self.max_per_address is not None and self.addresses[self.address] > self.max_per_address
+        if (crowded or len(self.connections) > self.max_connections) and not self._displace(crowded):
             self._refuse(503, "too many connections: try again later", b"retry-after: 1\r\n")
             return
+        self.strangers[self] = None
         self._start_timer("idle", self.idle_timeout, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(None)  # with an error uvicorn would leave its timer, and all that hangs on it, running
         for timer in self._timers.values():
             timer.cancel()
+        self.addresses[self.address] -= 1
+        if not self.addresses[self.address]:
+            del self.addresses[self.address]
+        self.strangers.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -92,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._unanswered -= 1
         self._discard_until = self.loop.time() + self.idle_timeout
+        if self in self.strangers and self.cycle.scope["state"].get("known"):
+            del self.strangers[self]
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -107,6 +126,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_head()
         else:
             self._refuse(400, msg)
+
+    def give_way(self) -> bool:
+        """Close the connection, unless a request is under way; return whether it was closed."""
+        if self._unanswered or self.transport.is_closing():
+            return False
+        self.transport.abort()
+        return True
+
+    def _displace(self, crowded: bool) -> bool:
+        """Close the oldest connection of a stranger, of this address where that is crowded, if there is one."""
+        if self.max_per_address is None:
+            return False
+        return any(other.give_way() for other in self.strangers if not crowded or other.address == self.address)
 
     def _start_timer(self, name: str, seconds: float, act: Callable[[], object]) -> None:
         """Start a timer, unless it runs."""
@@ -137,6 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def bounded(max_connections: int, idle_timeout: float) -> Any:
-    """Return a protocol class with these bounds."""
-    return type("Bounded", (BoundedProtocol,), {"max_connections": max_connections, "idle_timeout": idle_timeout})
+def bounded(max_connections: int, idle_timeout: float, max_per_address: int | None = None) -> Any:
+    """Return a protocol class with these bounds, for one server."""
+    bounds = {"max_connections": max_connections, "idle_timeout": idle_timeout, "max_per_address": max_per_address}
+    return type("Bounded", (BoundedProtocol,), {**bounds, "addresses": Counter(), "strangers": {}})
