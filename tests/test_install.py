@@ -90,7 +90,7 @@ def test_the_commands_say_what_to_install(missing: tuple[str, ...]) -> None:
     done = python("sys.argv = ['l2h', '--version']\nfrom l2h.cli import main\nmain()", blocked=missing)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "pip install 'l2h[train,report]'" in done.stderr
+    assert "pip install 'l2h[cli]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

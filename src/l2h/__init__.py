@@ -1,7 +1,7 @@
 """L2H: learning to help around a classifier that cannot change.
 
 ``import l2h`` loads nothing heavy: names are looked up when first used, so that a device without torch can import the
-package, and floors 0 and 1 (:mod:`l2h.costs`, :mod:`l2h.decision`, :mod:`l2h.metrics`) with it.
+package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: it parses options, calls one function of the package and prints the result."""
+"""The command line: it parses options, calls the package and prints what that returns."""
 
 
 def main() -> None:
@@ -9,7 +9,7 @@ def main() -> None:
         from l2h.cli.app import run
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] != "l2h":
-            sys.stderr.write(f"l2h: the commands need {error.name}: pip install 'l2h[train,report]'\n")
+            sys.stderr.write(f"l2h: the commands need {error.name}: pip install 'l2h[cli]'\n")
             sys.exit(1)
         raise
     sys.exit(run())

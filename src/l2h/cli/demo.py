@@ -1,4 +1,4 @@
-"""``l2h demo``: show in two minutes that asking for help pays."""
+"""``l2h demo``: show in half a minute that asking for help pays."""
 
 from pathlib import Path
 from typing import Annotated

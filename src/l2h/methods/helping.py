@@ -189,6 +189,15 @@ class PricedAttached(_Attached, PricedSeparate):
 
 
 #: In the order of tables.
-HELPING = (PaperL2H, ShiftedSeparate, SwappedSeparate, PricedSeparate, ShiftedAttached, SwappedAttached, PricedAttached)
+HELPING: tuple[type[Learned], ...] = (
+    BinaryL2H,
+    PaperL2H,
+    ShiftedSeparate,
+    SwappedSeparate,
+    PricedSeparate,
+    ShiftedAttached,
+    SwappedAttached,
+    PricedAttached,
+)
 #: The method that a loss and a kind of rejector spell.
-SPELLED = {(method.kind, method.net): method for method in (*HELPING, PaperAttached)}
+SPELLED = {(method.kind, method.net): method for method in (*HELPING, PaperAttached) if issubclass(method, Helping)}

@@ -10,7 +10,7 @@ from typing import TypeVar
 from l2h.errors import SettingsError, UnknownNameError
 from l2h.methods.base import FAMILIES, Method
 from l2h.methods.deferral import DEFERRAL
-from l2h.methods.helping import HELPING, SPELLED, BinaryL2H, PricedAttached
+from l2h.methods.helping import HELPING, SPELLED, PricedAttached
 from l2h.methods.learned import Learned
 from l2h.methods.simple import REFERENCES, SIMPLE
 
@@ -21,9 +21,7 @@ GROUP = "l2h.methods"
 M = TypeVar("M", bound=type[Method])
 
 #: By name, in the order of tables.
-_METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (*SIMPLE, *DEFERRAL, BinaryL2H, *HELPING, *REFERENCES)
-}
+_METHODS: dict[str, type[Method]] = {method.name: method for method in (*SIMPLE, *DEFERRAL, *HELPING, *REFERENCES)}
 _loaded: set[str] = set()
 
 

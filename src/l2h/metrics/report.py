@@ -16,7 +16,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The result of ``HelpSystem.evaluate``. :meth:`as_dict` is what ``metrics.json`` holds.
+    """The result of ``HelpSystem.evaluate``. :meth:`as_dict` is most of what ``metrics.json`` holds.
 
     Attributes:
         dataset: name of the data set.
