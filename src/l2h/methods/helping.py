@@ -188,16 +188,8 @@ class PricedAttached(_Attached, PricedSeparate):
     name, title = "priced-attached", "L2H priced, attached (default)"
 
 
+_FORMS = (PaperL2H, ShiftedSeparate, SwappedSeparate, PricedSeparate, ShiftedAttached, SwappedAttached, PricedAttached)
 #: In the order of tables.
-HELPING: tuple[type[Learned], ...] = (
-    BinaryL2H,
-    PaperL2H,
-    ShiftedSeparate,
-    SwappedSeparate,
-    PricedSeparate,
-    ShiftedAttached,
-    SwappedAttached,
-    PricedAttached,
-)
+HELPING = (BinaryL2H, *_FORMS)
 #: The method that a loss and a kind of rejector spell.
-SPELLED = {(method.kind, method.net): method for method in (*HELPING, PaperAttached) if issubclass(method, Helping)}
+SPELLED = {(method.kind, method.net): method for method in (*_FORMS, PaperAttached)}
