@@ -37,25 +37,45 @@ class Calibration:
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """A client, a server and rejectors that belong together. Saving, exporting and reporting read its fields."""
+    """A client, a server and rejectors that belong together. Saving, exporting and reporting read its fields.
+
+    Attributes:
+        client: as given, never changed.
+        server: trained; None where it is fixed, or was trained elsewhere.
+        fixed_server: a server that was not trained.
+        rejectors: one per spec.
+        specs: what each rejector was trained for.
+        method: how they were trained, and what their outputs mean.
+        rejector: attached, separate, or given for a module of the user's.
+        rejector_options: of a named rejector.
+        settings: of the training.
+        device: where the networks live.
+        input_shape: of one input.
+        input_dtype: name of its numpy type.
+        class_names: K names.
+        embedding_size: how many features of the client the rejectors read.
+        dataset: a name for reports.
+        calibration: what followed from the calibration samples; None before.
+        history: one row per epoch of the training.
+    """
 
     client: Classifier
-    server: nn.Module | None  # trained; None where it is fixed, or was trained elsewhere
-    fixed_server: Classifier | None  # a server that was not trained
-    rejectors: RejectorBatch  # one per spec
-    specs: tuple[RejectorSpec, ...]  # what each rejector was trained for
-    method: Learned  # how they were trained, and what their outputs mean
-    rejector: str  # attached, separate, or given for a module of the user's
-    rejector_options: Mapping[str, Any]  # of a named rejector
-    settings: Settings  # of the training
-    device: torch.device  # where the networks live
-    input_shape: tuple[int, ...]  # of one input
+    server: nn.Module | None
+    fixed_server: Classifier | None
+    rejectors: RejectorBatch
+    specs: tuple[RejectorSpec, ...]
+    method: Learned
+    rejector: str
+    rejector_options: Mapping[str, Any]
+    settings: Settings
+    device: torch.device
+    input_shape: tuple[int, ...]
     input_dtype: str
     class_names: tuple[str, ...]
-    embedding_size: int  # how many features of the client the rejectors read
-    dataset: str  # a name for reports
+    embedding_size: int
+    dataset: str
     calibration: Calibration | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)  # one row per epoch of the training
+    history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def num_classes(self) -> int:

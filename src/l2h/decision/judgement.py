@@ -40,11 +40,16 @@ class Judgement:
     """What a rejector makes of n inputs and J answerers.
 
     Without probabilities the largest score decides, at the one price that the rejector was trained for.
+
+    Attributes:
+        scores: (n, J), the rejector's outputs.
+        probability: (n, J), how likely each answerer is right.
+        answerers: one per column, those on the device first.
     """
 
-    scores: npt.NDArray[np.floating]  # (n, J), the rejector's outputs
-    probability: FloatArray | None = None  # (n, J), how likely each answerer is right
-    answerers: tuple[Answerer, ...] = TWO  # one per column, those on the device first
+    scores: npt.NDArray[np.floating]
+    probability: FloatArray | None = None
+    answerers: tuple[Answerer, ...] = TWO
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.scores.shape[1] != len(self.answerers):

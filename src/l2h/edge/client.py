@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
-    """Answers on the device and asks the server where it pays; always gives an answer within the deadline.
+    """Answers on the device and asks the server where it pays; waits for the server until the deadline at most.
 
     **The answer comes, whatever the server does.** Where the server gives no good answer in time, the device's own is
     used, with the reason (:mod:`l2h.edge.reasons` lists them). ``predict`` raises for inputs that do not fit the bundle
@@ -29,8 +29,8 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
     nothing else. The deadline holds for the whole call. The device's own answer is not cut short; the server gets the
     time that is left.
 
-    **A request is safe to repeat.** Every repeat carries the same ``Idempotency-Key``, so that a server that keeps the
-    keys neither answers nor charges twice. A request is repeated if it found no connection or lost it, or if a busy
+    **A request is safe to repeat.** Every repeat carries the same ``Idempotency-Key``, so that ``l2h serve`` answers it
+    again but charges once. A request is repeated if it found no connection or lost it, or if a busy
     server (429, 503) asks for a repeat within the deadline.
 
     **A server that fails gets a rest.** After ``failures`` failures in a row (no connection, no answer in time, a 5xx,

@@ -17,26 +17,47 @@ _MEMORY = 4096
 
 @dataclass(frozen=True)
 class EdgeStats:
-    """Counters since the client was made."""
+    """Counters since the client was made.
 
-    calls: int  # of predict
-    answers: int  # inputs answered
-    local: int  # those answered by this device
-    remote: int  # those answered by the server
-    reasons: dict[str, int]  # answers by reason; those that never occurred are left out
-    requests: int  # sent to the server, repeats included
-    retries: int  # the repeats among them: after a broken connection, or when a busy server asked for one
-    charged: int  # requests that the server says it charged for
-    repeats: int  # requests that it says were charged before
-    bytes_sent: int  # bodies of requests
-    bytes_received: int  # bodies of answers, as far as they were read
-    latency: dict[str, float]  # seconds of the last calls of predict: p50, p95, p99, max; empty before the first
-    round_trip: dict[str, float]  # the same of the last requests that were answered
-    breaker: str  # closed, open or half-open
-    breaker_opened: int  # how often it opened
-    version: str | None  # of the model that answered last
-    error: str | None  # the last problem with the server; it stays when all is well again
-    limit: dict[str, Any] | None  # the limiter's status, where a limiter keeps the limit
+    Attributes:
+        calls: of predict.
+        answers: inputs answered.
+        local: those answered by this device.
+        remote: those answered by the server.
+        reasons: answers by reason; those that never occurred are left out.
+        requests: sent to the server, repeats included.
+        retries: the repeats among them: after a broken connection, or when a busy server asked for one.
+        charged: requests that the server says it charged for.
+        repeats: requests that it says were charged before.
+        bytes_sent: bodies of requests.
+        bytes_received: bodies of answers, as far as they were read.
+        latency: seconds of the last calls of predict: p50, p95, p99, max; empty before the first.
+        round_trip: the same of the last requests that were answered.
+        breaker: closed, open or half-open.
+        breaker_opened: how often it opened.
+        version: of the model that answered last.
+        error: the last problem with the server; it stays when all is well again.
+        limit: the limiter's status, where a limiter keeps the limit.
+    """
+
+    calls: int
+    answers: int
+    local: int
+    remote: int
+    reasons: dict[str, int]
+    requests: int
+    retries: int
+    charged: int
+    repeats: int
+    bytes_sent: int
+    bytes_received: int
+    latency: dict[str, float]
+    round_trip: dict[str, float]
+    breaker: str
+    breaker_opened: int
+    version: str | None
+    error: str | None
+    limit: dict[str, Any] | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

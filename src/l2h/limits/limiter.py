@@ -54,20 +54,35 @@ class Permit(NamedTuple):
 
 @dataclass(frozen=True)
 class LimiterStatus:
-    """Counters of a limiter, for this process unless said otherwise."""
+    """Counters of a limiter, for this process unless said otherwise.
+
+    Attributes:
+        limit: as text.
+        requests: calls of ``allow``.
+        permits: requests that were granted.
+        refused: those that were not, by reason.
+        cap: the most a window may hold.
+        used: permits in the window that ends now, including those of other processes on the same path.
+        remaining: what is left of the cap.
+        threshold: the score that pacing now requires; None without pacing or before the first request.
+        observed: share of recent requests above the calibrated threshold; None where drift is not watched.
+        expected: the calibrated share.
+        drift: set while the observed share is out of its band.
+        clock_behind: seconds; after a jump back the limiter stands still until the clock has caught up.
+    """
 
     limit: str
     requests: int
-    permits: int  # requests that were granted
-    refused: dict[str, int]  # those that were not, by reason
-    cap: int  # the most a window may hold
-    used: int  # permits in the window that ends now, including those of other processes on the same path
-    remaining: int  # what is left of the cap
-    threshold: float | None  # the score that pacing now requires; None without pacing or before the first request
-    observed: float | None  # share of recent requests above the calibrated threshold; None where drift is not watched
-    expected: float | None  # the calibrated share
-    drift: Drift | None  # set while the observed share is out of its band
-    clock_behind: float  # seconds; after a jump back the limiter stands still until the clock has caught up
+    permits: int
+    refused: dict[str, int]
+    cap: int
+    used: int
+    remaining: int
+    threshold: float | None
+    observed: float | None
+    expected: float | None
+    drift: Drift | None
+    clock_behind: float
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
