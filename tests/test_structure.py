@@ -58,7 +58,7 @@ EXTERNAL = {
     "protocol": {"orjson"},
     "connections": {"uvicorn"},
     "bundle": {"msgspec", "onnxruntime"},
-    "edge": {"anyio", "httpx", "pybreaker"},
+    "edge": {"h11", "httpx", "pybreaker"},
     "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
     "losses": {"torch"},
     "models": {"safetensors", "torch"},

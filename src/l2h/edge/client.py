@@ -95,7 +95,8 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         if answers is not None:
             return answers
         try:
-            wait([request.future for request in call.requests], timeout=call.seconds_left())
+            for seconds in call.waits():
+                wait([request.future for request in call.requests], timeout=seconds)
         except BaseException:
             call.abandon()
             raise
@@ -158,7 +159,8 @@ class AsyncEdgeClient(EdgeCore):
             return answers
         waiting = [asyncio.wrap_future(request.future) for request in call.requests]
         try:
-            await asyncio.wait(waiting, timeout=call.seconds_left())
+            for seconds in call.waits():
+                await asyncio.wait(waiting, timeout=seconds)
         except BaseException:
             call.abandon()
             raise
