@@ -25,7 +25,8 @@ VALUES = {
     "files": {"errors"},
     "settings": {"errors"},
     "answers": {"costs", "errors"},
-    "limits": {"costs", "errors"},
+    "clock": set(),
+    "limits": {"clock", "costs", "errors"},
     "decision": {"costs", "errors", "limits"},
     "metrics": {"costs", "decision", "errors"},
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import socket
+import sqlite3
 import ssl
 import subprocess
 import threading
@@ -21,7 +23,7 @@ from fault_proxy import Fault
 from rough_server import RoughServer
 from waiting import free_port
 
-from l2h import AsyncEdgeClient
+from l2h import AsyncEdgeClient, Limiter, RateLimit
 from l2h.edge import REASONS
 
 DEADLINE = 0.3
@@ -266,6 +268,24 @@ def test_a_deadline_that_the_device_uses_up_alone_leaves_nothing_for_the_server(
     assert (answer.reason, answer.label) == ("deadline", bundle.local(X_TEST[0])[0])
     assert server.connections == 0
     assert edge.stats().breaker == "closed"
+
+
+@pytest.mark.parametrize("limit", [RateLimit(100, per="1h"), RateLimit(fraction=0.5, window=10)])
+def test_a_limiter_that_does_not_decide_leaves_the_inputs_to_the_device(connect, server, tmp_path, limit):
+    """Its file is locked by another process, and the threads wait for one another as well."""
+    limiter = Limiter(limit, path=tmp_path / "permits", pacing=False)
+    edge = connect(server.url, deadline=DEADLINE, costs=ALL, limit=limiter)
+    assert edge.predict(X_TEST[:4]).source.tolist() == ["remote"] * 4
+    with contextlib.closing(sqlite3.connect(tmp_path / "permits", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(THREADS) as pool:
+            many = list(pool.map(lambda _: edge.predict(X_TEST[:4]), range(THREADS)))
+    for answers in many:
+        assert answers.reason.tolist() == ["deadline"] * 4
+        assert answers.latency[0] < DEADLINE + 2.0, "each of the inputs would wait five seconds for the file"
+    assert edge.predict(X_TEST[:1]).source.tolist() == ["remote"]
+    assert edge.stats().limit["permits"] == 5, "what was not decided took none"
+    limiter.close()
 
 
 def test_a_gigabyte_of_answer_takes_no_memory(connect, server):

@@ -276,14 +276,14 @@ class EdgeCore:
     def _terms_for(self, costs: Costs | None) -> Terms:
         return self._terms if costs is None else self._policy.terms(costs)
 
-    def _permit(self, proposal: Proposal, most: int | None) -> BoolArray:
+    def _permit(self, proposal: Proposal, most: int | None, until: float) -> tuple[BoolArray, int]:
         try:
-            return self._policy.permit(proposal, most)
+            return self._policy.permit(proposal, most, until)
         except L2HError as error:  # the limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
             self._limiter_failed = True
-            return np.zeros(len(proposal.able), dtype=np.bool_)
+            return np.zeros(len(proposal.able), dtype=np.bool_), len(proposal.able)
 
     def _ask(self, call: PredictCall, X: npt.ArrayLike, proposal: Proposal, until: float) -> None:
         """Send what the policy permits and the breaker admits, and note the reasons of the rest."""
@@ -295,8 +295,10 @@ class EdgeCore:
             most = len(admissions) * size
             if unable is None and not most and proposal.able.any():  # it opened just now
                 unable = reasons.CIRCUIT_OPEN
-            remote = self._permit(proposal, None if unable else most)
+            remote, decided = self._permit(proposal, None if unable else most, until)
             call.codes = _DECIDED[2 * remote + proposal.wanted]
+            if decided < len(remote):
+                call.codes[decided:][proposal.able[decided:]] = CODE[reasons.DEADLINE]
             rows = np.flatnonzero(remote)
             call.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
             sent = rows[:most]
