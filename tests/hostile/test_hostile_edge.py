@@ -176,7 +176,7 @@ def test_more_callers_than_the_server_can_answer_do_not_all_come_too_late(device
     assert set(found) <= {"worth_asking", "crowded", "deadline"}
     assert stats.reasons == found
     asked, used = len(rogue.asked), found["worth_asking"]
-    assert stats.requests == asked
+    assert asked <= stats.requests
     assert used >= 30  # of about 190
     # A request too many teaches the client that; later ones are not sent, and so neither charged.
     assert asked - used <= 16 + 0.2 * asked, (asked, used, found)
