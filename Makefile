@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MLSERVER := .venv-mlserver/.ready
 
-.PHONY: help setup demo test test-long test-fast lint types check clean
+.PHONY: help setup demo test test-long test-fast fuzz lint types check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,10 @@ test-long: $(READY) $(MLSERVER)  ## the longest: a storm of faults, half a minut
 
 test-fast: $(READY)  ## the suite without its long tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long"
+
+SECONDS := 600
+fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, for SECONDS=600 each
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --seconds $(SECONDS)
 
 lint: $(READY)  ## ruff
 	$(BIN)/ruff check src tests benchmarks

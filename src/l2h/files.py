@@ -1,13 +1,17 @@
-"""Files that a reader never finds half of, strict JSON, the ``config.json`` of a run, and the fingerprint of arrays."""
+"""Files written whole and read within bounds, strict JSON, the ``config.json`` of a run, a fingerprint of arrays."""
 
+import errno
 import hashlib
+import io
 import json
+import math
 import os
 import stat
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 from uuid import uuid4
 
 import numpy as np
@@ -17,6 +21,10 @@ from l2h.errors import CheckpointError, ResumeError, RunError
 
 SCHEMA = 1
 CONFIG, CHECKPOINTS = "config.json", "checkpoints"
+#: The longest file of plain values that is read, in bytes.
+LONGEST = 64 * 2**20
+#: Arrays of so many bytes are unpacked from any file, and of so many times its size from a larger one.
+_SMALL_ARRAYS, _PACKED = 64 * 2**20, 100
 
 
 def digest(*arrays: npt.NDArray[Any]) -> str:
@@ -30,7 +38,82 @@ def digest(*arrays: npt.NDArray[Any]) -> str:
 
 def parse_json(text: str | bytes) -> Any:
     """Return what JSON stands for; raise a ``ValueError`` for NaN and infinity, which Python's reader takes."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def open_regular(path: str | Path) -> io.BufferedReader:
+    """Open a file; raise an ``OSError`` for a device or a pipe, which may have no end or never answer."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_whole(path: str | Path, most: int = LONGEST) -> bytes:
+    """Return the bytes of a regular file; raise an ``OSError`` where there are more than ``most``."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {most} are read", str(path))
+        data = file.read(size + 1)
+    if len(data) != size:
+        raise OSError(errno.EIO, "it changed while it was read", str(path))
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file of JSON stands for; raise an ``OSError`` or a ``ValueError`` where it cannot be read."""
+    return parse_json(read_whole(path))
+
+
+def read_npy(file: IO[bytes], size: int) -> npt.NDArray[Any]:
+    """Return the array of an ``.npy`` of so many bytes, if these are as many as its header declares."""
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in headers:
+        raise ValueError(f"it is an array of version {version}, which holds no plain numbers")
+    shape, _, dtype = headers[version](file)
+    held = size - file.tell()
+    if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != held:
+        raise ValueError(f"an array of {held} bytes is declared as {shape} of {dtype}")
+    file.seek(0)
+    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def read_npz(
+    source: Path | bytes, choose: Callable[[list[str]], Iterable[str]] = list, most: int | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Return arrays of an ``.npz`` by name: all, or those that ``choose`` picks from the names.
+
+    What they take is known before any is unpacked: at most ``most`` bytes, or where that is None 64 MiB or a hundred
+    times the file, whichever is more. Raises an ``OSError`` or a ``ValueError`` where the file cannot be read.
+    """
+    with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
+        limit = max(_SMALL_ARRAYS, _PACKED * file.seek(0, io.SEEK_END)) if most is None else most
+        try:
+            with zipfile.ZipFile(file) as archive:
+                entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+                chosen = {name: entries[name] for name in choose(list(entries))}
+                total = sum(entry.file_size for entry in chosen.values())
+                if total > limit:
+                    raise ValueError(f"its arrays take {total} bytes, more than {limit}: write it with numpy.savez")
+                return {name: _read_member(archive, entry) for name, entry in chosen.items()}
+        except (OSError, ValueError):
+            raise
+        except Exception as error:  # zipfile, zlib and Python's parser each have their own for a damaged archive
+            raise ValueError(f"it is damaged: {str(error) or repr(error)}") from error
+
+
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{entry.filename} is packed in another way than numpy does it")
+    with archive.open(entry) as member:
+        return read_npy(member, entry.file_size)
 
 
 def write_atomically(path: Path, data: bytes, like: os.stat_result | None = None) -> Path:
@@ -77,7 +160,7 @@ def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool)
     """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings."""
     path = folder / CHECKPOINTS / "training.json"
     if resume and path.exists():
-        require_same(json.loads(path.read_text()), description, folder)
+        require_same(_read_object(path), description, folder)
     write_json(path, description)
 
 
@@ -85,13 +168,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return ``config.json`` of a run; refuse one that is missing, damaged, or of a newer schema."""
     path = folder / CONFIG
     try:
-        values = json.loads(path.read_text())
+        values = _read_object(path)
     except FileNotFoundError:
         raise RunError(f"{folder} holds no run: {CONFIG} is missing") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise RunError(f"{path} is damaged: expected an object")
     schema = values.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
         raise RunError(f"{path} has schema {schema!r}; this version reads up to {SCHEMA}: update l2h")
@@ -120,6 +199,18 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], under: str = 
         elif a != b:
             out.append(f"{under}{key} was {a!r}, is {b!r}")
     return out
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        values = read_json(path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise RunError(f"{path} is damaged: expected an object")
+    return values
 
 
 def _refuse_constant(name: str) -> NoReturn:

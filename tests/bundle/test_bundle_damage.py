@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_maker import TABLE_TEST, copied, edit
+from manifest_digest import with_digest
 
 from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle, verify
 from l2h.errors import L2HError
@@ -153,7 +154,7 @@ def at(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-OPTIONAL = {"digest", "agreement", "int8_measured"}
+OPTIONAL = {"agreement", "int8_measured"}
 
 
 def test_no_key_may_be_missing_or_of_another_type(folder: Path) -> None:
@@ -164,7 +165,7 @@ def test_no_key_may_be_missing_or_of_another_type(folder: Path) -> None:
         changed = json.loads(json.dumps(whole))
         before = at(changed, place).pop(place[-1])
         if not OPTIONAL & set(place):
-            path.write_text(json.dumps(changed))
+            path.write_text(with_digest(changed))
             with pytest.raises(BundleError, match=place[-1]):
                 Manifest.read(folder)
         for wrong in (12.5, {"a": 1}, [], True, "", [None]):
@@ -173,10 +174,10 @@ def test_no_key_may_be_missing_or_of_another_type(folder: Path) -> None:
             if place[-1] in ("int8_measured", "calibration") or (place[-1] == "agreement" and isinstance(wrong, dict)):
                 continue
             at(changed, place)[place[-1]] = wrong
-            path.write_text(json.dumps(changed))
+            path.write_text(with_digest(changed))
             with pytest.raises(L2HError):
                 Manifest.read(folder)
-    path.write_text(json.dumps(whole))
+    path.write_text(with_digest(whole))
     Manifest.read(folder)
 
 

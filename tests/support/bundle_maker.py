@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from clouds import NetWithFeatures, samples, scores
+from manifest_digest import with_digest
 from torch import nn
 
 import l2h
@@ -135,9 +136,8 @@ def copied(bundle: Path, to: Path) -> Path:
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the manifest as a hand would that also knows to leave the digest out."""
+    """Change the manifest as a hand would that also writes the digest anew."""
     path = folder / "manifest.json"
     values = json.loads(path.read_text())
-    del values["digest"]
     change(values)
-    path.write_text(json.dumps(values))
+    path.write_text(with_digest(values))

@@ -30,16 +30,7 @@ PATIENCE = 30.0
 class Server:
     """``python -m l2h.serving``, which ``l2h serve`` becomes, with any further settings; ready when made."""
 
-    def __init__(
-        self,
-        bundle: Path,
-        folder: Path,
-        *,
-        command: list[str] | None = None,
-        wait: bool = True,
-        stderr: int | None = None,
-        **settings,
-    ):
+    def __init__(self, bundle: Path, folder: Path, *, command: list[str] | None = None, wait: bool = True, **settings):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.ledger = folder, Path(settings.get("ledger", folder / "ledger.db"))
         self.log = folder / "log.jsonl"
@@ -47,7 +38,7 @@ class Server:
         self.process = subprocess.Popen(
             command or [sys.executable, "-P", "-m", "l2h.serving", json.dumps(values)],
             stdout=subprocess.PIPE,
-            stderr=self.log.open("ab") if stderr is None else stderr,
+            stderr=self.log.open("ab"),
             text=True,
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -68,17 +59,8 @@ class Server:
     @property
     def workers(self) -> list[int]:
         """Process ids of the workers."""
-        return self.children("worker")
-
-    def children(self, module: str) -> list[int]:
-        """Process ids of the children that run a module of ``l2h.serving.process``."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        found = []
-        for pid in path.read_text().split():
-            with contextlib.suppress(OSError):  # it has ended
-                if f"l2h.serving.process.{module}\0" in Path(f"/proc/{pid}/cmdline").read_text():
-                    found.append(int(pid))
-        return found
+        return [int(pid) for pid in path.read_text().split()]
 
     def memory(self, field: str = "VmRSS") -> int:
         """MiB of all workers: resident now, or with VmHWM at most so far."""

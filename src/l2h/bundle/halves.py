@@ -1,6 +1,5 @@
 """The two halves of a bundle, verified and ready to run: the device's (client and rejector) and the server's."""
 
-import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from l2h.classifiers import all_finite, prepare_inputs
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
 from l2h.errors import SettingsError
+from l2h.files import read_npz
 
 Labels = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
@@ -83,12 +83,12 @@ class DeviceBundle(_Half):
         self._lock = threading.Lock()
         self._client_session: Any = None
         self._client = None if client is None else given_client(client, self.manifest)
-        self._session = make_session(files[rejector.file], rejector.file, threads)
+        self._session = make_session(files[rejector.file], rejector.file, threads, files)
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._fused, self._file = rejector.fused, rejector.file
         self._check_graph()
         if not self._fused and part.file is not None:
-            self._client_session = make_session(files[part.file], part.file, threads)
+            self._client_session = make_session(files[part.file], part.file, threads, files)
             self._client = exported_client(self._client_session, part, len(self.classes))
         self._platt = rejector.platt
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
@@ -189,7 +189,8 @@ class DeviceBundle(_Half):
             if self._client is None:
                 part = self.manifest.client
                 assert part.file is not None
-                session = make_session(read_file(self.folder, self.manifest, part.file), part.file, self._threads)
+                files = {name: read_file(self.folder, self.manifest, name) for name in self.manifest.files_of("device")}
+                session = make_session(files[part.file], part.file, self._threads, files)
                 self._client = exported_client(session, part, len(self.classes))
             return self._client
 
@@ -211,9 +212,9 @@ class DeviceBundle(_Half):
         if part is None:
             return None
         try:
-            with np.load(io.BytesIO(files[part.file]), allow_pickle=False) as arrays:
-                scores = arrays["scores"]
-        except Exception as error:  # numpy, zipfile and zlib each have their own for a damaged archive
+            # Written without compression: no array is larger than its file.
+            scores = read_npz(files[part.file], lambda _: ["scores"], most=len(files[part.file]))["scores"]
+        except ValueError as error:
             raise BundleError(f"{part.file} cannot be read: {error}") from error
         expected = (len(self._for_every_price), part.n, 2)
         if scores.shape != expected or scores.dtype != np.float32 or not np.isfinite(scores).all():
@@ -243,7 +244,7 @@ class ServerBundle(_Half):
             raise BundleError(f"{folder} holds no server: the one of the training could not be exported")
         self.name, self.version = self.manifest.name, self.manifest.version
         self._file, self._input, self._output = part.file, part.input, [part.output]
-        self._session = make_session(files[part.file], part.file, threads)
+        self._session = make_session(files[part.file], part.file, threads, files)
         inputs = {entry.name for entry in self._session.get_inputs()}
         outputs = {entry.name for entry in self._session.get_outputs()}
         if inputs != {part.input} or part.output not in outputs:

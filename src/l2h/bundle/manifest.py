@@ -16,7 +16,7 @@ from msgspec import Meta, ValidationError, convert
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CostError, L2HError, SettingsError, shown
-from l2h.files import parse_json, write_atomically
+from l2h.files import parse_json, read_whole, write_atomically
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -30,6 +30,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 _Whole = Annotated[int, Meta(ge=0)]
 _Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
 _Name = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
+_Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Pair = tuple[_Finite, _Finite]
 
 
@@ -104,7 +105,7 @@ class ServerPart:
 class FilePart:
     """A file of the bundle, and the side that needs it: ``device`` or ``server``."""
 
-    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    sha256: _Hash
     bytes: _Whole
     side: Annotated[str, _one_of(*SIDES)]
 
@@ -134,16 +135,14 @@ class Manifest:
         """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files."""
         path = Path(folder) / MANIFEST
         try:
-            if path.stat().st_size > _LARGEST:
-                raise BundleError(f"{path} has {path.stat().st_size} bytes: no manifest is above {_LARGEST}")
-            data = path.read_bytes()
+            data = read_whole(path, _LARGEST)
         except FileNotFoundError:
             raise BundleError(f"{folder} holds no bundle: {MANIFEST} is missing; l2h export writes one") from None
         except OSError as error:
             raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
         try:
             values = parse_json(data.decode())
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise BundleError(f"{path} is damaged: {error}; copy the bundle again") from error
         return _manifest(values, data, str(path))
 
@@ -193,12 +192,12 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
     path, part = Path(folder) / name, manifest.files[name]
     try:
         size = path.stat().st_size
-        data = path.read_bytes() if size == part.bytes else b""
+        data = read_whole(path, part.bytes) if size == part.bytes else None
     except FileNotFoundError:
         raise BundleError(f"{folder} is not whole: {name} is missing; copy the bundle again") from None
     except OSError as error:
         raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(data) != part.bytes:
+    if data is None:
         raise BundleError(
             f"{path} is damaged: it has {size} bytes, the manifest says {part.bytes}; copy the bundle again"
         )
@@ -234,7 +233,7 @@ def _read(values: Any, kind: type[_T], where: str) -> _T:
 @dataclass(frozen=True)
 class _Header:
     schema: Annotated[int, Meta(ge=1)]
-    digest: _Text = _BLANK
+    digest: _Hash
 
 
 @dataclass(frozen=True)
@@ -253,10 +252,9 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
             f"{where} was written by a newer version of l2h (schema {header.schema}, this one reads up to {SCHEMA}): "
             "upgrade l2h"
         )
-    if "digest" in head:
-        blank = data.replace(header.digest.encode(), _BLANK.encode(), 1)
-        if sha256(blank).hexdigest() != header.digest:
-            raise BundleError(f"{where} is damaged: it was changed after it was written; copy the bundle again")
+    blank = data.replace(header.digest.encode(), _BLANK.encode(), 1)
+    if sha256(blank).hexdigest() != header.digest:
+        raise BundleError(f"{where} is damaged: it was changed after it was written; copy the bundle again")
     parts = {key: value for key, value in values.items() if key not in head}
     for key, read in _READERS.items():
         if key in parts:

@@ -1,13 +1,13 @@
 """The files of a bundle as sessions of onnxruntime, the check of their inputs, and what the client answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h.bundle.manifest import BundleError, ClientPart, InputPart, Manifest
-from l2h.classifiers import all_finite, as_client, prepare_inputs, read_output, to_array
+from l2h.classifiers import all_finite, as_client, open_model, prepare_inputs, read_output, to_array
 from l2h.errors import ClientError
 
 Array = npt.NDArray[Any]
@@ -19,8 +19,11 @@ ClientOutput = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray
 ClientRun = Callable[[Array], ClientOutput]
 
 
-def make_session(data: bytes, name: str, threads: int) -> Any:
-    """Return a session over the bytes of a file; ``threads`` is how many one run may use."""
+def make_session(data: bytes, name: str, threads: int, files: Mapping[str, bytes] | None = None) -> Any:
+    """Return a session over the bytes of a file, whose weights lie in it or in other ``files`` of the bundle.
+
+    ``threads`` is how many one run may use.
+    """
     import onnxruntime as ort
 
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
@@ -28,11 +31,11 @@ def make_session(data: bytes, name: str, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised; on stderr they could wait for a reader
+    options.log_severity_level = 3
     if threads > 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return open_model(data, options, files or {})
     except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
         raise BundleError(f"{name} cannot be loaded: {error}") from error
 

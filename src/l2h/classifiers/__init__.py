@@ -14,6 +14,7 @@ from l2h.classifiers.base import (
     to_array,
     unit_range,
 )
+from l2h.classifiers.external import open_model
 from l2h.classifiers.kinds import (
     CallableClassifier,
     OnnxClassifier,
@@ -34,6 +35,7 @@ __all__ = [
     "TorchClassifier",
     "all_finite",
     "as_client",
+    "open_model",
     "prepare_inputs",
     "read_output",
     "to_array",

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, prepare_inputs, to_array, unit_range
-from l2h.errors import ClientError
+from l2h.classifiers.external import external_files, open_model
+from l2h.errors import ClientError, shown
+from l2h.files import read_whole
 
 
 def as_client(model: Any, **options: Any) -> Classifier:
@@ -146,11 +148,12 @@ class OnnxClassifier(Classifier):
         self.path = Path(path)
         if not self.path.is_file():
             raise ClientError(f"no ONNX file at {path}")
-        self._bytes = self.path.read_bytes()
         options = ort.SessionOptions()
         options.log_severity_level = 3
         try:
-            self.session = ort.InferenceSession(self._bytes, options, providers=["CPUExecutionProvider"])
+            self._bytes = self.path.read_bytes()
+            self._beside = {name: self._read_beside(name) for name in sorted(external_files(self._bytes))}
+            self.session = open_model(self._bytes, options, self._beside)
         except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
             raise ClientError(f"cannot load {path}: {error}") from error
         self.input = self.session.get_inputs()[0]
@@ -177,8 +180,14 @@ class OnnxClassifier(Classifier):
         return to_array(out[0]), out[1] if self.features else None
 
     def weights(self) -> list[bytes]:
-        """Return the file, as it was loaded."""
-        return [self._bytes]
+        """Return the file, as it was loaded, and the files beside it that hold its weights, if any."""
+        return [self._bytes, *self._beside.values()]
+
+    def _read_beside(self, name: str) -> bytes:
+        path = self.path.parent / name
+        if path.name != name:
+            raise ClientError(f"it keeps weights in {shown(name)}, which does not lie beside it")
+        return read_whole(path, path.stat().st_size)
 
 
 class SklearnClassifier(Classifier):

@@ -13,8 +13,10 @@ from l2h.data.dataset import Array, Dataset, check_arrays, split, subset
 from l2h.data.images import SUFFIXES, cache_folder, decode_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
 from l2h.errors import DataError
+from l2h.files import open_regular, read_npy, read_npz
 
 _DIGITS_TEST_SHARE = 0.3
+_MOST_CLASSES = 2**20
 #: Tried in this order; a folder that is nothing else is a folder of images.
 _FORMATS: tuple[ModuleType, ...] = (parquet, npz, published, folder)
 
@@ -126,14 +128,18 @@ def read_inputs(source: str, input_shape: Sequence[int]) -> Array:
     if path.suffix not in (".npy", ".npz") or not path.is_file():
         return load_dataset(source).X_test
     with whole_file(path, "file of plain arrays"):
-        loaded = np.load(path, allow_pickle=False)
         if path.suffix == ".npy":
-            return loaded  # type: ignore[no-any-return]
-        with loaded:
-            names = [name for name in ("X_test", "X", "X_train") if name in loaded.files] or loaded.files
-            if not names or (names == loaded.files and len(names) > 1):
-                raise DataError(f"{source} holds {', '.join(loaded.files) or 'nothing'}: name the inputs X or X_test")
-            return loaded[names[0]]  # type: ignore[no-any-return]
+            with open_regular(path) as file:
+                return read_npy(file, path.stat().st_size)
+        (inputs,) = read_npz(path, lambda names: [_inputs_among(names, source)]).values()
+        return inputs
+
+
+def _inputs_among(names: list[str], source: str) -> str:
+    wanted = [name for name in ("X_test", "X", "X_train") if name in names] or names
+    if not wanted or (wanted == names and len(names) > 1):
+        raise DataError(f"{source} holds {', '.join(names) or 'nothing'}: name the inputs X or X_test")
+    return wanted[0]
 
 
 def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
@@ -149,9 +155,10 @@ def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
     else:
         X_train, y_train = X, y
         X_test, y_test = check_arrays(test.X, test.y, what=f"the test part of {raw.name}", allow_one_class=True)
-    names = _class_names(raw.name, train, test) or tuple(
-        str(label) for label in range(max(y_train.max(), y_test.max()) + 1)
-    )
+    last = int(max(y_train.max(), y_test.max()))
+    if last >= _MOST_CLASSES:
+        raise DataError(f"label {last} of {raw.name} is beyond {_MOST_CLASSES} classes: number the classes from 0")
+    names = _class_names(raw.name, train, test) or tuple(str(label) for label in range(last + 1))
     are_images = X_train.ndim == 4 and X_train.dtype == np.uint8
     augment = "none" if not are_images else "flip+shift" if "cifar" in raw.name.lower() else "shift"
     return Dataset(raw.name, X_train, y_train, X_test, y_test, names, augment)

@@ -7,6 +7,7 @@ import numpy as np
 from l2h.data.dataset import Array
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, existing, refuse_test, whole_file, without_train
 from l2h.errors import DataError
+from l2h.files import read_npz
 
 _FOUR = ("X_train", "y_train", "X_test", "y_test")
 _TWO = ("X", "y")
@@ -33,8 +34,8 @@ def read(path: Path, test: Path | None, _: ReadOptions) -> RawDataset:
 
 
 def _arrays(path: Path) -> dict[str, Array]:
-    with whole_file(path, ".npz of plain arrays"), np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in (*_FOUR, *_TWO, "class_names") if key in file}
+    with whole_file(path, ".npz of plain arrays"):
+        return read_npz(path, lambda names: [key for key in (*_FOUR, *_TWO, "class_names") if key in names])
 
 
 def _part(arrays: dict[str, Array], path: Path, ending: str = "") -> RawPart:

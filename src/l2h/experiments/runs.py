@@ -3,8 +3,6 @@
 import io
 import json
 import shutil
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,8 @@ from l2h.files import (
     SCHEMA,
     differences,
     read_config,
+    read_json,
+    read_npz,
     require_same,
     write_atomically,
     write_json,
@@ -97,10 +97,9 @@ def write_arrays(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, npt.N
 def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]]:
     """Give the plain values and the arrays of :func:`write_arrays`."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+        arrays = read_npz(path)
         yield json.loads(str(arrays.pop("meta"))), arrays
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged: {error}; remove it, and {then}") from error
 
 
@@ -113,7 +112,7 @@ def _never_began(folder: Path) -> bool:
 def _holds_run(folder: Path) -> bool:
     """Return whether ``config.json`` is one of ours: many other programs have a file of that name."""
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = read_json(folder / CONFIG)
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and "schema" in config and ("training" in config or "system" in config)

@@ -61,7 +61,13 @@ def classifier_to_onnx(
     """
     known = gives or classifier.known_output
     if isinstance(classifier, OnnxClassifier):
-        name, data = classifier.input.name, classifier.weights()[0]
+        data, *others = classifier.weights()
+        if others:
+            raise ConversionError(
+                f"{classifier.path.name} keeps its weights in other files: put them into it, with "
+                "onnx.save(onnx.load(path), path)"
+            )
+        name = classifier.input.name
         part = ClientPart(file, classifier.kind, name, classifier.feed, classifier.scores, known, classifier.features)
         return ExportedClassifier(part, data)
     if isinstance(classifier, SklearnClassifier):

@@ -26,7 +26,7 @@ from l2h.errors import CheckpointError, ExportError, SettingsError
 from l2h.export.classifiers import CLIENT, SERVER
 from l2h.export.models import REJECTOR, export_models
 from l2h.export.quantising import int8_rejector
-from l2h.files import sync_folder, write_atomically
+from l2h.files import read_json, sync_folder, write_atomically
 from l2h.fitted import FittedSystem
 
 CALIBRATION = "calibration.npz"
@@ -197,7 +197,7 @@ def _model_name(fitted: FittedSystem, name: str | None) -> str:
 def _bundle_files(folder: Path) -> set[str]:
     """Return the names of the files of the bundle in a folder; none where it holds no bundle."""
     try:
-        values = json.loads((folder / MANIFEST).read_bytes())
+        values = read_json(folder / MANIFEST)
     except (OSError, ValueError):
         return set()
     if not isinstance(values, dict) or not {"schema", "rejector", "files"} <= set(values):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from l2h.errors import CheckpointError
-from l2h.files import write_atomically
+from l2h.files import read_json, write_atomically
 from l2h.serving.accounts.key import ID_LENGTH, Key, Quota, Rate, new_key
 from l2h.serving.errors import AllowanceError, KeyStoreError
 from l2h.serving.process.watch import Signature, signature
@@ -36,7 +36,7 @@ class KeyFile:
 
     def read(self) -> list[Key]:
         try:
-            content = json.loads(self._path.read_bytes())
+            content = read_json(self._path)
         except FileNotFoundError:
             raise KeyStoreError(
                 f"there is no key file {self._path}: `l2h keys add NAME --file {self._path}` makes one"

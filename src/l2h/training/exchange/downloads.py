@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import time
 import weakref
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from l2h.files import write_atomically
+from l2h.files import read_whole, write_atomically
 from l2h.training.exchange.snapshot import Snapshot, SnapshotError, hash_file, parse_object
 
 log = logging.getLogger("l2h.training.exchange")
@@ -73,11 +72,6 @@ class DownloadFolder:
         manifest = {"schema": SCHEMA, "run": run, "snapshot": json.loads(snapshot.to_json())}
         write_atomically(self._part_manifest, json.dumps(manifest).encode())
         self.unfinished = (run, snapshot)
-
-    def free_after(self, snapshot: Snapshot) -> int:
-        """Return how many bytes the disk would have free once the unfinished download was whole."""
-        have = self.part.stat().st_size if self.part.exists() else 0
-        return shutil.disk_usage(self._folder).free - (snapshot.size - have)
 
     def discard(self) -> None:
         """Give up the unfinished download. Its bytes are removed first: they never pass for those of another."""
@@ -175,5 +169,10 @@ class DownloadFolder:
 
 
 def _read_manifest(path: Path) -> tuple[dict[str, Any], str, Snapshot]:
-    values = parse_object(path.read_bytes())
+    try:
+        values = parse_object(read_whole(path))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SnapshotError(str(error)) from error
     return values, str(values["run"]), Snapshot.from_json(json.dumps(values.get("snapshot")).encode())

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.errors import L2HError
-from l2h.files import parse_json
+from l2h.files import open_regular, parse_json
 
 SCHEMA = 1
 #: ``weights``: the server model as safetensors bytes. ``answers``: one bit per training sample, packed.
@@ -125,7 +125,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     """Return the JSON object in ``data``, which may come from anybody; :class:`SnapshotError` where there is none."""
     try:
         values = parse_json(data)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise SnapshotError(f"not JSON: {error}") from error
     if not isinstance(values, dict):
         raise SnapshotError(f"a JSON {type(values).__name__} where an object was expected")
@@ -134,7 +134,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

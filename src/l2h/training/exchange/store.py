@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from l2h.files import sync_folder, write_atomically
+from l2h.files import read_whole, sync_folder, write_atomically
 from l2h.training.exchange.snapshot import (
     KINDS,
     ExchangeError,
@@ -96,8 +96,8 @@ class SnapshotStore:
         if not path.exists():
             write_atomically(path, f'{{"run": "{uuid.uuid4().hex}"}}\n'.encode())
         try:
-            return str(parse_object(path.read_bytes())["run"])
-        except (SnapshotError, KeyError) as error:
+            return str(parse_object(read_whole(path))["run"])
+        except (OSError, SnapshotError, KeyError) as error:
             raise ExchangeError(f"{path} is damaged ({error}): publish from another folder") from error
 
     def _read_index(self) -> dict[str, dict[int, Snapshot]]:
@@ -108,7 +108,7 @@ class SnapshotStore:
             if name is None:
                 continue
             try:
-                snapshot = Snapshot.from_json(path.read_bytes())
+                snapshot = Snapshot.from_json(read_whole(path))
                 whole = hash_file(path.with_suffix(".bin")) == snapshot.sha256
             except (OSError, SnapshotError) as error:
                 log.warning("snapshot %s cannot be offered: %s", path.name, error)
