@@ -120,7 +120,7 @@ def test_calls_that_gave_up_leave_no_connection_and_take_no_place(connect, serve
     edge = connect(server.url, deadline=0.1, costs=ALL, failures=10**6, connections=3)
     server.mode = "silent"
     with ThreadPoolExecutor(12) as pool:
-        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:36])} == {"deadline"}
+        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:36])} == {"deadline", "crowded"}
     until(lambda: server.at_once == 0)
     server.mode = "answer"
     with ThreadPoolExecutor(12) as pool:
@@ -190,7 +190,7 @@ def test_requests_that_never_left_the_device_say_nothing_of_the_server(connect, 
     server.mode = "slow:0.05"
     edge = connect(server.url, deadline=0.4, costs=ALL, connections=1, max_batch=5, failures=2)
     found = Counter(edge.predict(X_TEST).reason.tolist())
-    assert set(found) == {"worth_asking", "deadline"}
+    assert {"worth_asking", "crowded"} <= set(found) <= {"worth_asking", "crowded", "deadline"}
     assert edge.stats().requests < 30
     assert (edge.stats().breaker, edge.stats().breaker_opened) == ("closed", 0)
     assert reasons(edge, 1) == ["worth_asking"]
@@ -200,7 +200,7 @@ def test_callers_in_a_hurry_do_not_close_the_server_to_the_patient(connect, serv
     edge = connect(server.url, deadline=1.0, costs=ALL, failures=3, rest=60.0)
     server.mode = "slow:0.05"
     assert reasons(edge, 1) == ["worth_asking"]
-    assert {edge.predict(x, deadline=0.02)[0].reason for x in X_TEST[:10]} == {"deadline"}
+    assert {edge.predict(x, deadline=0.02)[0].reason for x in X_TEST[:10]} <= {"deadline", "crowded"}
     assert reasons(edge, 1) == ["worth_asking"]
     assert edge.stats().breaker_opened == 0
     server.mode = "silent"

@@ -189,7 +189,7 @@ def test_ten_thousand_requests_through_every_fault(field_bundle: Path, server: S
     # With the right reasons, and the server asked again once it can be.
     for phase in all_phases:
         # On a machine with other work a deadline may pass by itself, now and then.
-        assert set(phase.counted) <= phase.reasons | {"deadline"}, (phase.name, phase.counted)
+        assert set(phase.counted) <= phase.reasons | {"deadline", "crowded"}, (phase.name, phase.counted)
         assert "deadline" in phase.reasons or phase.counted["deadline"] <= phase.requests // 50, phase.counted
         if phase.name in TELLS:
             assert phase.counted[TELLS[phase.name]] > 0, (phase.name, phase.counted)

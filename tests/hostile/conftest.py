@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hostile_target import KEY, URL, OwnTarget, RunningTarget
+from lives import Lives
+from preload import Preload
 from serving_process import Server
 
 
@@ -42,3 +46,27 @@ def server(bundle, tmp_path_factory):
 @pytest.fixture
 def x():
     return np.random.default_rng(0).integers(0, 255, (3, 1, 4, 4)).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def memory(tmp_path_factory):
+    """A folder whose files lie in memory, where there is one: thousands of histories write and never wait."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path_factory.mktemp("memory")
+        return
+    with tempfile.TemporaryDirectory(dir=shared, prefix="l2h-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory):
+    """Faults of the disk and steps of the clock, for processes that are started with its environment."""
+    return Preload(tmp_path_factory.mktemp("preload"))
+
+
+@pytest.fixture(scope="module")
+def lives(preload, tmp_path_factory):
+    forking = Lives(tmp_path_factory.mktemp("lives"), preload)
+    yield forking
+    forking.close()

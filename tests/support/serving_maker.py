@@ -46,6 +46,50 @@ def linear(seed: int = 0, shape=SHAPE, classes: int = CLASSES, dtype: str = "uin
     return model.SerializeToString()
 
 
+def endless() -> bytes:
+    """The bytes of a model that can be loaded and never answers: a loop without an end."""
+    cond = helper.make_tensor_value_info("go", TensorProto.BOOL, [])
+    step = helper.make_tensor_value_info("step", TensorProto.INT64, [])
+    before = helper.make_tensor_value_info("before", TensorProto.FLOAT, None)
+    after = helper.make_tensor_value_info("after", TensorProto.FLOAT, None)
+    on = helper.make_tensor_value_info("on", TensorProto.BOOL, [])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["before", "before"], ["after"])],
+        "body",
+        [step, cond, before],
+        [on, after],
+    )
+    model = onnx.load_from_string(linear())
+    model.graph.node[-1].output[0] = "start"
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    model.graph.node.append(helper.make_node("Loop", ["", "yes", "start"], ["scores"], body=body))
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
+def failing() -> bytes:
+    """The bytes of a model that fails where the first pixel is above 1."""
+    model = onnx.load_from_string(linear())
+    two = [numpy_helper.from_array(np.zeros((2, CLASSES), np.float32), "two")]
+    begin = [
+        numpy_helper.from_array(np.array([0], np.int64), "zero"),
+        numpy_helper.from_array(np.array([1], np.int64), "one"),
+    ]
+    model.graph.initializer.extend([*two, *begin])
+    model.graph.node[-1].output[0] = "plain"
+    model.graph.node.extend(
+        [
+            helper.make_node("Slice", ["h0", "zero", "one", "one"], ["first"]),
+            helper.make_node("Cast", ["first"], ["index"], to=TensorProto.INT64),
+            helper.make_node("Squeeze", ["index", "one"], ["row"]),
+            helper.make_node("Gather", ["two", "row"], ["added"]),
+            helper.make_node("Add", ["plain", "added"], ["scores"]),
+        ]
+    )
+    onnx.checker.check_model(model)
+    return model.SerializeToString()
+
+
 def write_bundle(folder: Path, model: bytes, *, name="digits", shape=SHAPE, classes=CLASSES, dtype="uint8") -> Manifest:
     """The server's half of a bundle around a model; the device's files are listed and absent, as on a server."""
     hashed = sha256(model).hexdigest()

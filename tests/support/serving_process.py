@@ -30,7 +30,16 @@ PATIENCE = 30.0
 class Server:
     """``python -m l2h.serving``, which ``l2h serve`` becomes, with any further settings; ready when made."""
 
-    def __init__(self, bundle: Path, folder: Path, *, command: list[str] | None = None, wait: bool = True, **settings):
+    def __init__(
+        self,
+        bundle: Path,
+        folder: Path,
+        *,
+        command: list[str] | None = None,
+        wait: bool = True,
+        stderr: int | None = None,
+        **settings,
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.ledger = folder, Path(settings.get("ledger", folder / "ledger.db"))
         self.log = folder / "log.jsonl"
@@ -38,7 +47,7 @@ class Server:
         self.process = subprocess.Popen(
             command or [sys.executable, "-P", "-m", "l2h.serving", json.dumps(values)],
             stdout=subprocess.PIPE,
-            stderr=self.log.open("ab"),
+            stderr=self.log.open("ab") if stderr is None else stderr,
             text=True,
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -59,8 +68,17 @@ class Server:
     @property
     def workers(self) -> list[int]:
         """Process ids of the workers."""
+        return self.children("worker")
+
+    def children(self, module: str) -> list[int]:
+        """Process ids of the children that run a module of ``l2h.serving.process``."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+        found = []
+        for pid in path.read_text().split():
+            with contextlib.suppress(OSError):  # it has ended
+                if f"l2h.serving.process.{module}\0" in Path(f"/proc/{pid}/cmdline").read_text():
+                    found.append(int(pid))
+        return found
 
     def memory(self, field: str = "VmRSS") -> int:
         """MiB of all workers: resident now, or with VmHWM at most so far."""

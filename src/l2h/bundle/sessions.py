@@ -31,7 +31,7 @@ def make_session(data: bytes, name: str, threads: int, files: Mapping[str, bytes
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised; on stderr they could wait for a reader
     if threads > 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

@@ -38,6 +38,7 @@ class ServeOptions:
     max_batch: Annotated[int, _model(help="Inputs of one model call, and of one request.")] = 64
     batch_delay: Annotated[float, _model(help="Milliseconds to wait for requests to join, under load.")] = 1.0
     watch: Annotated[float, _model(help="Seconds between checks of the bundle and the keys; both are reloaded.")] = 1.0
+    load_timeout: Annotated[float, _model(help="Seconds within which a new bundle must have loaded and run.")] = 60.0
     keys: Annotated[Path | None, _money(help="The key file of `l2h keys`; without it only this machine may ask.")] = (
         None
     )

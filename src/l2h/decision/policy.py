@@ -1,6 +1,7 @@
 """From judgements to requests: the prices in use, what is worth asking about, and what a limit permits."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -133,27 +134,32 @@ class Policy:
             pays = terms.threshold.apply(saving, rng) & pays
         return Proposal(saving, wanted, pays)
 
-    def permit(self, proposal: Proposal, most: int | None) -> BoolArray:
-        """Return bool (n,), what is asked about; a limiter gives or refuses a permit for each input.
+    def permit(self, proposal: Proposal, most: int | None, until: float | None = None) -> tuple[BoolArray, int]:
+        """Return bool (n,), what is asked about, and how many inputs were decided; a limiter gives or refuses permits.
 
         At most ``most`` inputs can be sent, none where it is None. The limiter is not asked about those beyond: all of
         them that are wanted count as asked, and the caller keeps them. An :class:`L2HError` says that its clock or file
-        fails.
+        fails. Where it has not decided until a time of ``time.monotonic``, the rest is not asked about.
         """
         if self.limiter is None:
-            return proposal.able
+            return proposal.able, len(proposal.able)
         remote = proposal.wanted.copy()
         if most is None:
-            return remote
+            return remote, len(remote)
         given = 0
         saving = proposal.saving if self._scale is None else _interpolated(proposal.saving, *self._scale)
         for i, (score, able) in enumerate(zip(saving.tolist(), proposal.able.tolist(), strict=True)):
             if able and given == most:
                 break
+            left = None if until is None else until - time.monotonic()
+            permit = self.limiter.allow(score if able else -np.inf, left)
+            if permit.reason == limits.TIMED_OUT:
+                remote[i:] = False
+                return remote, i
             # A limiter of the user's may let through what does not pay.
-            remote[i] = bool(self.limiter.allow(score if able else -np.inf)) and able
+            remote[i] = permit.granted and able
             given += int(remote[i])
-        return remote
+        return remote, len(remote)
 
     def status(self) -> dict[str, Any] | None:
         """Return the limiter's status as plain values; None without a limiter."""

@@ -62,7 +62,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         model: the model's name on the wire; the bundle's where None.
         input_name: name of the model's input, for other servers than ours; None: read it from the server's metadata.
         output_name: name of its scores (n, K), or of labels (n,); None: read it from the server's metadata.
-        connections: the most requests at a time.
+        connections: the most requests at a time; where answers come late, fewer are sent at a time.
         verify_tls: True, or the path of certificates to trust instead of the system's.
 
     Raises:
@@ -95,7 +95,8 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         if answers is not None:
             return answers
         try:
-            wait([request.future for request in call.requests], timeout=call.seconds_left())
+            for seconds in call.waits():
+                wait([request.future for request in call.requests], timeout=seconds)
         except BaseException:
             call.abandon()
             raise
@@ -158,7 +159,8 @@ class AsyncEdgeClient(EdgeCore):
             return answers
         waiting = [asyncio.wrap_future(request.future) for request in call.requests]
         try:
-            await asyncio.wait(waiting, timeout=call.seconds_left())
+            for seconds in call.waits():
+                await asyncio.wait(waiting, timeout=seconds)
         except BaseException:
             call.abandon()
             raise

@@ -4,9 +4,8 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
-from functools import partial
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from l2h.costs import BoolArray, Costs
 from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
-from l2h.edge.loop import LoopThread
+from l2h.edge.dispatch import CROWDED, Dispatcher, Inquiry
 from l2h.edge.options import EdgeError, EdgeOptions, check_seconds
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
-from l2h.edge.transport import Reply, RequestScope, Transport
+from l2h.edge.transport import Reply
 from l2h.errors import L2HError, NotFittedError
 from l2h.limits import Limiter, RateLimit
 
@@ -44,7 +43,7 @@ _ASK_ONE = Proposal(saving=np.zeros(1), wanted=np.ones(1, dtype=np.bool_), able=
 class PredictCall:
     """A call of ``predict``: its deadline, the device's answers, and the requests it sent to the server."""
 
-    __slots__ = ("abandoned", "begun", "codes", "costs", "deadline", "label", "requests")
+    __slots__ = ("abandoned", "begun", "codes", "costs", "deadline", "label", "requests", "until")
 
     costs: Costs
     label: npt.NDArray[np.int64]  # (n,), the device's answers
@@ -52,12 +51,18 @@ class PredictCall:
 
     def __init__(self) -> None:
         self.begun = self.deadline = time.monotonic()
+        self.until = self.begun  # when its requests end, so that it is back at the deadline
         self.abandoned = False  # whether its caller has gone meanwhile
         self.requests: list[SentRequest] = []
 
-    def seconds_left(self) -> float:
-        """Return the time until the deadline, 0 after it."""
-        return max(0.0, self.deadline - time.monotonic())
+    def waits(self) -> Iterator[float]:
+        """Give the seconds to wait for the requests, as long as one of them is not done.
+
+        First until they end by themselves. What is not sent by then is not sent any more. Then until the deadline.
+        """
+        yield max(0.0, self.until - time.monotonic())
+        if any([request.is_under_way() for request in self.requests]):
+            yield max(0.0, self.deadline - time.monotonic())
 
     def abandon(self) -> None:
         """End what is under way, since the caller has gone."""
@@ -67,33 +72,41 @@ class PredictCall:
 
 
 class SentRequest:
-    """Some inputs of a call, its ``rows``, that travel in one request, which ``end`` ends."""
+    """A request of a call, and what it says to the circuit breaker."""
 
-    __slots__ = ("_admission", "_end", "future", "rows")
+    __slots__ = ("_admission", "_dispatcher", "_inquiry", "_withdrawn", "future", "rows")
 
-    def __init__(
-        self, rows: npt.NDArray[np.intp], admission: Admission, future: Future[Reply], end: Callable[[], None]
-    ) -> None:
-        self.rows, self._admission, self.future, self._end = rows, admission, future, end
-        future.add_done_callback(self._report)
+    def __init__(self, inquiry: Inquiry, admission: Admission, dispatcher: Dispatcher) -> None:
+        self._inquiry, self._admission, self._dispatcher = inquiry, admission, dispatcher
+        self.rows, self.future = inquiry.rows, inquiry.future
+        self._withdrawn = False
+        self.future.add_done_callback(self._report)
 
     def abandon(self) -> None:
         """End the request, which then says nothing about the server."""
         self._admission.report(None)
-        self._end()
+        self._dispatcher.abandon(self._inquiry)
+
+    def is_under_way(self) -> bool:
+        """Return whether its reply is still to come; if it waits for its turn, it is not sent any more."""
+        if self.future.done():
+            return False
+        self._withdrawn = self._dispatcher.withdraw(self._inquiry)
+        if self._withdrawn:
+            self._admission.report(None)
+        return not self._withdrawn
 
     def reply(self) -> Reply:
         """Return what came of it by now."""
+        if self._withdrawn:
+            return CROWDED
         if not self.future.done():  # it ends by itself at any moment, and then reports what it knows of the server
             return Reply(reasons.DEADLINE, None, healthy=None)
         self._report(self.future)
-        try:
-            return self.future.result()
-        except CancelledError:  # the client was closed meanwhile
-            return Reply(reasons.SERVER_UNREACHABLE, None, healthy=True)
+        return self.future.result()
 
     def _report(self, future: Future[Reply]) -> None:
-        self._admission.report(None if future.cancelled() or future.exception() else future.result().healthy)
+        self._admission.report(future.result().healthy)
 
 
 class EdgeCore:
@@ -145,13 +158,11 @@ class EdgeCore:
         except NotFittedError as error:
             raise BundleError(str(error)) from error
         self._recorder = Recorder()
-        self._transport: Transport | None = None
-        self._loop: LoopThread | None = None
+        self._dispatcher: Dispatcher | None = None
         if self._options.server is not None:
-            self._transport = Transport(self._options, self._bundle.manifest, self._recorder)
-            self._loop = LoopThread(self._transport.close)
+            self._dispatcher = Dispatcher(self._options, self._bundle.manifest, self._recorder)
             # Whoever forgets to close the client leaves no thread behind.
-            weakref.finalize(self, self._loop.stop, 0.0).atexit = False
+            weakref.finalize(self, self._dispatcher.stop, 0.0).atexit = False
         self._closed = False
         self._pid = os.getpid()
 
@@ -176,12 +187,12 @@ class EdgeCore:
     @property
     def classes_compared(self) -> bool:
         """Whether the server gave names of classes when ``check`` last compared it with the bundle."""
-        return self._transport is not None and self._transport.classes_compared
+        return self._dispatcher is not None and self._dispatcher.transport.classes_compared
 
     @property
     def server_versions(self) -> list[str]:
         """The versions of its model that the server named when ``check`` last looked; none before."""
-        return [] if self._transport is None else self._transport.versions
+        return [] if self._dispatcher is None else self._dispatcher.transport.versions
 
     def stats(self) -> EdgeStats:
         """Return the counters since the client was made; never waits."""
@@ -212,10 +223,11 @@ class EdgeCore:
         if simple and not call.abandoned and terms.keeps(judgement):
             return self._kept(label, terms.costs, call.begun)
         call.deadline, call.costs, call.label = call.begun + seconds, terms.costs, label
+        call.until = call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds)
         if call.abandoned:
             return None
         proposal = _ASK_ONE if simple else self._policy.propose(judgement, terms, self._rng)
-        self._ask(call, X, proposal, call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds))
+        self._ask(call, X, proposal, call.until)
         return None if call.requests or call.abandoned else self._finish(call)
 
     def _finish(self, call: PredictCall) -> Answers:
@@ -247,9 +259,10 @@ class EdgeCore:
     def _start_check(self, seconds: float) -> Future[None]:
         """Begin to compare the server with the bundle."""
         self._require_usable()
-        if self._loop is None or self._transport is None:
+        if self._dispatcher is None:
             raise EdgeError("there is no server to check: give server=")
-        return self._loop.submit(self._transport.check(time.monotonic() + check_seconds("deadline", seconds)))
+        until = time.monotonic() + check_seconds("deadline", seconds)
+        return self._dispatcher.loop.submit(self._dispatcher.transport.check(until))
 
     def _late_check(self) -> EdgeError:
         return EdgeError(f"{self._options.server} gave no answer in time")
@@ -257,20 +270,20 @@ class EdgeCore:
     def _close(self) -> None:
         """End what is under way and close the connections."""
         self._closed = True
-        if self._loop is not None:
-            self._loop.stop()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
 
     def _terms_for(self, costs: Costs | None) -> Terms:
         return self._terms if costs is None else self._policy.terms(costs)
 
-    def _permit(self, proposal: Proposal, most: int | None) -> BoolArray:
+    def _permit(self, proposal: Proposal, most: int | None, until: float) -> tuple[BoolArray, int]:
         try:
-            return self._policy.permit(proposal, most)
+            return self._policy.permit(proposal, most, until)
         except L2HError as error:  # the limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
             self._limiter_failed = True
-            return np.zeros(len(proposal.able), dtype=np.bool_)
+            return np.zeros(len(proposal.able), dtype=np.bool_), len(proposal.able)
 
     def _ask(self, call: PredictCall, X: npt.ArrayLike, proposal: Proposal, until: float) -> None:
         """Send what the policy permits and the breaker admits, and note the reasons of the rest."""
@@ -282,8 +295,10 @@ class EdgeCore:
             most = len(admissions) * size
             if unable is None and not most and proposal.able.any():  # it opened just now
                 unable = reasons.CIRCUIT_OPEN
-            remote = self._permit(proposal, None if unable else most)
+            remote, decided = self._permit(proposal, None if unable else most, until)
             call.codes = _DECIDED[2 * remote + proposal.wanted]
+            if decided < len(remote):
+                call.codes[decided:][proposal.able[decided:]] = CODE[reasons.DEADLINE]
             rows = np.flatnonzero(remote)
             call.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
             sent = rows[:most]
@@ -302,7 +317,7 @@ class EdgeCore:
 
     def _unable(self, until: float) -> str | None:
         """Return the reason why the server cannot be asked at all, None where it can."""
-        if self._loop is None:
+        if self._dispatcher is None:
             return reasons.NO_SERVER
         if time.monotonic() >= until:
             return reasons.DEADLINE
@@ -312,15 +327,14 @@ class EdgeCore:
         self, call: PredictCall, admission: Admission, inputs: Array, rows: npt.NDArray[np.intp], until: float
     ) -> bool:
         """Send some inputs; False where the loop has ended, and the admission was not used."""
-        assert self._loop is not None
-        assert self._transport is not None
-        scope = RequestScope(until)
+        assert self._dispatcher is not None
+        inquiry = Inquiry(inputs[rows], rows, until)
         try:
-            future = self._loop.submit(self._transport.ask(inputs[rows], scope))
+            self._dispatcher.send(inquiry)
         except RuntimeError:  # closed by another thread meanwhile, or no thread could be started
             call.codes[rows] = CODE[reasons.SERVER_UNREACHABLE]
             return False
-        call.requests.append(SentRequest(rows, admission, future, partial(self._loop.call, scope.abandon)))
+        call.requests.append(SentRequest(inquiry, admission, self._dispatcher))
         return True
 
     def _require_usable(self) -> None:

@@ -20,7 +20,7 @@ def read_labels(
 ) -> tuple[npt.NDArray[np.int64], str | None]:
     """Return the server's labels, int64 (rows,), and its model's version; raise where the answer cannot be used."""
     try:
-        length = protocol.header_length(headers.get(protocol.LENGTH_HEADER))
+        length = protocol.header_length(headers.get(protocol.LENGTH_HEADER.lower()))
         response = protocol.decode_response(body, length)
     except protocol.WireError as error:
         raise bad_answer(str(error)) from error

@@ -1,26 +1,24 @@
 """Kept connections to one server, and one exchange over them with every size bounded."""
 
-import importlib
+import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any
+from collections.abc import Mapping
 
-import anyio
+import h11
 import httpx
 
 from l2h.edge import reasons
+from l2h.edge.connection import Connection
 from l2h.edge.options import EdgeOptions
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
 
 #: Seconds that an idle connection is kept.
 _KEEP_ALIVE = 30.0
+#: Seconds after which a connection to the host's next address is tried as well.
+_NEXT_ADDRESS = 0.25
 #: Bytes that are read of an error's body.
 _ERROR_BYTES = 1 << 13
-#: After so many requests that were cut off the connections are replaced.
-_MOST_CUTS = 16
 
 
 class Attempt:
@@ -48,134 +46,90 @@ class Attempt:
         self.silent = False  # whether it is under way and nothing has come back yet
         self.fault: FaultError | None = None  # what the answer's status says, should the rest never come
 
-    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Note what httpcore does; it calls this."""
-        del info
-        if event == "connection.connect_tcp.started":
-            self.fresh = True
-
-
-class _Connections:
-    """A set of connections and how many requests use it."""
-
-    __slots__ = ("client", "cuts", "retired", "users")
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client, self.users, self.cuts, self.retired = client, 0, 0, False
-
 
 class ConnectionPool:
     """The connections to the server of ``options``. Everything here runs on one event loop, under a timeout."""
 
     def __init__(self, options: EdgeOptions, recorder: Recorder) -> None:
         self._options, self._recorder = options, recorder
-        # Otherwise both would be loaded within the first request's deadline.
-        self._current: _Connections | None = self._connect()
-        with suppress(ImportError):
-            importlib.import_module("anyio._backends._asyncio")
+        self._url = httpx.URL(options.server or "")
+        self._headers = {"Host": self._url.netloc.decode("ascii"), "Accept": "*/*", **options.headers()}
+        self._idle: list[tuple[Connection, float]] = []  # and since when
 
     async def exchange(
-        self, method: str, path: str, *, most: int, body: bytes | None = None,
+        self, method: str, path: str, *, most: int, body: bytes = b"",
         headers: Mapping[str, str] | None = None, attempt: Attempt | None = None,
-    ) -> tuple[httpx.Headers, bytes]:  # fmt: skip
+    ) -> tuple[Mapping[str, str], bytes]:  # fmt: skip
         """Send a request and return the headers and body of its answer, of the status 200 and at most so many bytes.
 
-        ``attempt`` notes how far the request got. A :class:`FaultError` says why no such answer came.
+        The names of the headers are in lower case. ``attempt`` notes how far the request got. A :class:`FaultError`
+        says why no such answer came.
         """
         attempt = attempt or Attempt()
         attempt.begin()
+        sized = {"Content-Length": str(len(body))} if method == "POST" else {}
+        fields = list({**self._headers, **sized, **(headers or {})}.items())
+        target = self._url.raw_path.rstrip(b"/") + path.encode("ascii")
+        request = h11.Request(method=method, target=target, headers=fields)
+        connection = None
         try:
-            async with self._use() as client:
-                url, extensions = f"{self._options.server}{path}", {"trace": attempt.trace}
-                request = client.build_request(method, url, content=body, headers=headers, extensions=extensions)
-                attempt.silent = True
-                response = await client.send(request, stream=True)
-                attempt.silent = False
-                try:
-                    return response.headers, await self._body(response, most, attempt)
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await response.aclose()
-        except httpx.RemoteProtocolError as error:
-            # The words of h11 and httpcore for a connection that ends too early; anything else was no HTTP.
-            if "disconnected" in str(error) or "closed connection" in str(error):
-                raise reasons.broken(error, stale=not attempt.fresh) from error
+            connection = self._take() or await self._connect(attempt)
+            attempt.silent = True
+            response = await connection.ask(request, body, most)
+            attempt.silent = False
+            return await self._read(connection, response, most, attempt)
+        except h11.RemoteProtocolError as error:
+            if connection is not None and connection.broken:
+                raise reasons.broken(connection.error or error, stale=not attempt.fresh) from error
             raise reasons.bad_answer(f"the answer is no HTTP: {error}") from error
-        except (httpx.ReadError, httpx.WriteError) as error:
+        except (OSError, UnicodeError) as error:
             raise reasons.broken(error, stale=not attempt.fresh) from error
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
-            raise reasons.broken(error) from error
+        finally:
+            if connection is not None and connection.finish():
+                self._idle.append((connection, time.monotonic()))
 
-    async def cut_off(self, attempt: Attempt) -> None:
-        """Note a request that was given up, and replace the connections where they may be unusable.
+    def drop_idle(self) -> None:
+        """Close the connections that are not in use."""
+        while self._idle:
+            self._idle.pop()[0].abort()
 
-        Where a kept connection fell silent, the others may have died with it. A request that is cut off at the wrong
-        moment can also leave its connection behind in httpcore's pool, so a pool is replaced after some of them. A
-        request that was never sent used no connection.
-        """
-        if self._current is not None and attempt.since is not None:
-            self._current.cuts += 1
-            if (attempt.silent and not attempt.fresh) or self._current.cuts >= _MOST_CUTS:
-                await self.renew()
-
-    async def renew(self) -> None:
-        """Use none of the present connections for another request; they close after their last one."""
-        retired, self._current = self._current, None
-        if retired is not None:
-            retired.retired = True
-            if not retired.users:
-                await retired.client.aclose()
-
-    async def _body(self, response: httpx.Response, most: int, attempt: Attempt) -> bytes:
-        status, headers = response.status_code, response.headers
+    async def _read(
+        self, connection: Connection, response: h11.Response, most: int, attempt: Attempt
+    ) -> tuple[Mapping[str, str], bytes]:
+        status = response.status_code
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in response.headers}
         attempt.fault = reasons.for_status(status, headers, f"status {status}")
         if attempt.fault is not None:
-            text = reasons.describe_status(status, await self._read(response, _ERROR_BYTES), self._options.key)
+            error = await connection.read(_ERROR_BYTES)
+            self._recorder.received(len(error))
+            text = reasons.describe_status(status, error, self._options.key)
             raise reasons.for_status(status, headers, text) or attempt.fault
-        if headers.get("Content-Encoding", "identity").lower() != "identity":
+        if headers.get("content-encoding", "identity").lower() != "identity":
             raise reasons.bad_answer("the answer is compressed, which was not asked for")
-        body = await self._read(response, most)
+        body = await connection.read(most)
+        self._recorder.received(len(body))
         if len(body) > most:
             raise reasons.bad_answer(f"the answer is longer than {most} bytes")
-        return body
+        return headers, body
 
-    async def _read(self, response: httpx.Response, most: int) -> bytes:
-        """Return the body as it came; reading stops with the first piece beyond ``most`` bytes."""
-        size, pieces = 0, []
-        async for piece in response.aiter_raw():
-            size += len(piece)
-            pieces.append(piece)
-            self._recorder.received(len(piece))
-            if size > most:
-                break
-        return b"".join(pieces)
+    def _take(self) -> Connection | None:
+        """Return the connection that was used last, closing those that were idle for too long."""
+        oldest = time.monotonic() - _KEEP_ALIVE
+        while self._idle:
+            connection, since = self._idle.pop()
+            if since < oldest:
+                connection.abort()
+                self.drop_idle()
+            elif not connection.ended:
+                return connection
+        return None
 
-    @asynccontextmanager
-    async def _use(self) -> AsyncIterator[httpx.AsyncClient]:
-        if self._current is None:
-            self._current = self._connect()
-        used = self._current
-        used.users += 1
-        try:
-            yield used.client
-        finally:
-            used.users -= 1
-            if used.retired and not used.users:
-                with anyio.CancelScope(shield=True):
-                    await used.client.aclose()
-
-    def _connect(self) -> _Connections:
-        options = self._options
-        client = httpx.AsyncClient(
-            headers=options.headers(),
-            verify=False if options.tls is None else options.tls,
-            timeout=None,  # the caller's timeout bounds the sum of all waits
-            follow_redirects=False,
-            trust_env=False,  # the link is between two hosts: no proxy from the environment
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            # The callers wait before they come here: a pool that queues can lose the place of a cancelled one.
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=options.connections, keepalive_expiry=_KEEP_ALIVE
-            ),
+    async def _connect(self, attempt: Attempt) -> Connection:
+        attempt.fresh = True
+        host, tls = self._url.raw_host.decode("ascii"), self._options.tls if self._url.scheme == "https" else None
+        port = self._url.port or (443 if self._url.scheme == "https" else 80)
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            Connection, host, port, ssl=tls, happy_eyeballs_delay=_NEXT_ADDRESS
         )
-        return _Connections(client)
+        return connection

@@ -22,12 +22,13 @@ BAD_ANSWER = (
     "bad_answer"  # an unusable answer: no message of the protocol, not finite, of another shape, from another model
 )
 CIRCUIT_OPEN = "circuit_open"  # the server failed too often just now and is not asked for a while
+CROWDED = "crowded"  # so many requests were under way that this one was not sent: it could not have been in time
 
 #: Every reason; its place here is its code inside an edge client. The first are those of :mod:`l2h.answers`.
 REASONS = (
     *(NOT_WORTH_ASKING, WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT),
     *(NO_SERVER, SERVER_UNREACHABLE, DEADLINE, SERVER_BUSY, SERVER_ERROR, REFUSED, NOT_AUTHORISED, BAD_ANSWER),
-    CIRCUIT_OPEN,
+    *(CIRCUIT_OPEN, CROWDED),
 )
 CODE = {reason: np.int8(code) for code, reason in enumerate(REASONS)}
 #: Those that count as failures of the server; a 503 does too, but not a 429.
@@ -69,7 +70,7 @@ def for_status(status: int, headers: Mapping[str, str], text: str) -> FaultError
     if status == 200:
         return None
     if status in (429, 503):
-        wait = retry_after(headers.get("Retry-After"))
+        wait = retry_after(headers.get("retry-after"))
         return FaultError(SERVER_BUSY, text, retry_in=wait, healthy=status == 429)
     if status in (401, 403):
         return FaultError(NOT_AUTHORISED, text)

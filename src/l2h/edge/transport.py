@@ -4,13 +4,13 @@ import asyncio
 import json
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
-import anyio
 import numpy as np
 import numpy.typing as npt
 
@@ -46,20 +46,17 @@ class Reply:
 class RequestScope:
     """How long a reply is waited for: until a time on the clock ``time.monotonic``, or until its caller has gone."""
 
-    __slots__ = ("_scope", "abandoned", "until")
+    __slots__ = ("_timeout", "abandoned", "until")
 
     def __init__(self, until: float) -> None:
         self.until = until
         self.abandoned = False
-        self._scope: anyio.CancelScope | None = None
+        self._timeout: asyncio.Timeout | None = None
 
-    def open(self) -> anyio.CancelScope:
-        """Return the scope that is cancelled when the wait is over; call this on the loop."""
-        # Not asyncio.timeout: that would cut httpcore's own tidying short, which only anyio's scopes respect.
-        self._scope = anyio.CancelScope(deadline=self.until)
-        if self.abandoned:
-            self._scope.cancel()
-        return self._scope
+    def open(self) -> asyncio.Timeout:
+        """Return the scope that raises ``TimeoutError`` when the wait is over; call this on the loop."""
+        self._timeout = asyncio.timeout_at(0.0 if self.abandoned else self.until)  # the loop has the same clock
+        return self._timeout
 
     @property
     def over(self) -> bool:
@@ -69,8 +66,9 @@ class RequestScope:
     def abandon(self) -> None:
         """End the wait, since the caller has gone; call this on the loop."""
         self.abandoned = True
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._timeout is not None:
+            with suppress(RuntimeError):  # it is over already
+                self._timeout.reschedule(0.0)
 
 
 class Transport:
@@ -83,7 +81,6 @@ class Transport:
         self.classes_compared = False  # whether the server's metadata, when last read, gave names of classes to compare
         self.versions: list[str] = []  # of its model, when last read
         self._pool = ConnectionPool(options, recorder)
-        self._in_flight = asyncio.Semaphore(options.connections)
         source, output = options.input_name, options.output_name
         self._names = None if source is None or output is None else (source, output)
         self._names_lock = asyncio.Lock()
@@ -91,12 +88,13 @@ class Transport:
     async def ask(self, X: Array, scope: RequestScope) -> Reply:
         """Return the server's labels for inputs (n, ...), or why there are none; never raise."""
         attempt = Attempt()
-        fault = FaultError(reasons.DEADLINE, "no answer within the deadline")
         try:
-            with scope.open():
+            async with scope.open():
                 return Reply(None, await self._ask(X, scope, attempt), healthy=True)
-            fault = attempt.fault or fault
-            await self._pool.cut_off(attempt)
+        except TimeoutError:
+            fault = attempt.fault or FaultError(reasons.DEADLINE, "no answer within the deadline")
+            if attempt.silent and not attempt.fresh:  # other kept connections may have died with this one
+                self._pool.drop_idle()
         except FaultError as raised:
             fault = raised
         except Exception as error:  # the caller has a local answer and gets it, whatever happened here
@@ -110,7 +108,7 @@ class Transport:
         """See that the server is ready and its model is the bundle's; an :class:`EdgeError` says what differs."""
         server = self._options.server
         try:
-            with RequestScope(until).open() as scope:
+            async with RequestScope(until).open():
                 try:
                     await self._pool.exchange("GET", "/v2/health/ready", most=_LARGE)
                 except FaultError as fault:
@@ -119,14 +117,14 @@ class Transport:
                     raise EdgeError(f"{server} is not ready: {fault}") from fault
                 await self._read_metadata()
                 await self._try_key()
-            if scope.cancelled_caught:
-                raise EdgeError(f"{server} gave no answer in time")
+        except TimeoutError:
+            raise EdgeError(f"{server} gave no answer in time") from None
         except FaultError as fault:
             raise EdgeError(f"{server}: {fault}") from fault
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._pool.renew()
+        self._pool.drop_idle()
 
     async def _try_key(self) -> None:
         """See that the key is accepted: by a request without inputs, which is refused for that and costs nothing."""
@@ -147,32 +145,31 @@ class Transport:
 
     async def _ask(self, X: Array, scope: RequestScope, attempt: Attempt) -> Labels:
         id = uuid4().hex
-        async with self._in_flight:
-            source, output = await self._tensor_names(attempt)
-            tensors, binary = [protocol.Tensor(source, X)], self._options.binary
-            encode = partial(protocol.encode_request, tensors, binary=binary, id=id, outputs=[output])
-            body, headers = encode() if binary or X.size < _LARGE else await asyncio.to_thread(encode)
-            headers |= {"Idempotency-Key": id, "X-Request-Id": id}
-            left, stale, sent = self._options.retries, self._options.connections, 0
-            while True:
-                if scope.over:
-                    raise FaultError(reasons.DEADLINE, "no time was left to send the request")
-                self._recorder.sent(len(body), repeat=sent > 0)
-                sent += 1
-                try:
-                    return await self._exchange(X, body, headers, output, id, attempt)
-                except FaultError as fault:
-                    # A kept connection that had ended says nothing of the server: it is replaced at once, and there
-                    # are no more of them than connections.
-                    if fault.stale and stale > 0:
-                        stale -= 1
-                        continue
-                    if fault.retry_in is None or left == 0 or time.monotonic() + fault.retry_in >= scope.until:
-                        raise
-                    left -= 1
-                    attempt.blamed |= not fault.healthy
-                    attempt.paused += fault.retry_in
-                    await asyncio.sleep(fault.retry_in)
+        source, output = await self._tensor_names(attempt)
+        tensors, binary = [protocol.Tensor(source, X)], self._options.binary
+        encode = partial(protocol.encode_request, tensors, binary=binary, id=id, outputs=[output])
+        body, headers = encode() if binary or X.size < _LARGE else await asyncio.to_thread(encode)
+        headers |= {"Idempotency-Key": id, "X-Request-Id": id}
+        left, stale, sent = self._options.retries, self._options.connections, 0
+        while True:
+            if scope.over:
+                raise FaultError(reasons.DEADLINE, "no time was left to send the request")
+            self._recorder.sent(len(body), repeat=sent > 0)
+            sent += 1
+            try:
+                return await self._exchange(X, body, headers, output, id, attempt)
+            except FaultError as fault:
+                # A kept connection that had ended says nothing of the server: it is replaced at once, and there
+                # are no more of them than connections.
+                if fault.stale and stale > 0:
+                    stale -= 1
+                    continue
+                if fault.retry_in is None or left == 0 or time.monotonic() + fault.retry_in >= scope.until:
+                    raise
+                left -= 1
+                attempt.blamed |= not fault.healthy
+                attempt.paused += fault.retry_in
+                await asyncio.sleep(fault.retry_in)
 
     async def _exchange(
         self, X: Array, body: bytes, headers: dict[str, str], output: str, id: str, attempt: Attempt
@@ -187,7 +184,7 @@ class Transport:
             messages.read_labels, answer, replied, rows=len(X), classes=classes, model=model, output=output, id=id
         )
         label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
-        self._recorder.replied(time.monotonic() - begun, version, replied.get("L2H-Charged"))
+        self._recorder.replied(time.monotonic() - begun, version, replied.get("l2h-charged"))
         return label
 
     async def _tensor_names(self, attempt: Attempt) -> tuple[str, str]:

@@ -1,12 +1,13 @@
 """Bounds on asking: how they are written, the calibrated rules that meet them, and the run-time limiter."""
 
 from l2h.limits.drift import DriftMonitor
-from l2h.limits.limiter import Limiter, LimiterStatus, Permit
+from l2h.limits.limiter import TIMED_OUT, Limiter, LimiterStatus, Permit
 from l2h.limits.rate import ACCEPTED, LimitError, RateLimit
 from l2h.limits.rules import Threshold, binomial_cdf, guaranteed_threshold, samples_needed, stochastic, threshold_for
 
 __all__ = [
     "ACCEPTED",
+    "TIMED_OUT",
     "DriftMonitor",
     "LimitError",
     "Limiter",

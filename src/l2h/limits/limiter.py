@@ -17,7 +17,7 @@ import numpy.typing as npt
 from l2h.errors import DataError
 from l2h.limits.drift import Drift, DriftMonitor
 from l2h.limits.pacing import Pacer
-from l2h.limits.permits import PermitWindow, StoreUnavailableError
+from l2h.limits.permits import PermitWindow, StoreBusyError, StoreUnavailableError
 from l2h.limits.rate import LimitError, RateLimit
 from l2h.limits.rules import Threshold, threshold_for
 
@@ -28,6 +28,7 @@ LIMIT_REACHED = "limit_reached"
 BELOW_PACE = "below_pace"
 BELOW_MIN_SCORE = "below_min_score"
 LEDGER_UNAVAILABLE = "ledger_unavailable"
+TIMED_OUT = "timed_out"
 
 
 class Permit(NamedTuple):
@@ -37,7 +38,8 @@ class Permit(NamedTuple):
         granted: whether to ask.
         reason: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the
             budget is kept for inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file
-            that holds the permits cannot be written, so none is given).
+            that holds the permits cannot be written, so none is given), ``timed_out`` (others did not let go of the
+            limiter or its file in time).
         position: of the request: the limiter's time in seconds for a time window, the number of the request for
             a share of requests.
         threshold: the score that pacing required; ``None`` where pacing did not decide.
@@ -98,9 +100,12 @@ class Limiter(AbstractContextManager["Limiter"]):
     requests share the whole cap, and without pacing the first 200 of them use it up. Calls are counted in the
     order in which they get the lock; any number of threads may call.
 
-    **Time never goes back.** If the clock jumps back, the limiter stays at the latest time it saw until the
-    clock has caught up, so a jump back can only delay permits (``status().clock_behind`` says by how much). A
-    jump forward frees budget as if that time had passed.
+    **Time never goes back.** The clocks that the limiter chooses count the time since the system's start, so a step
+    of the wall clock changes nothing. With a path, a restart of the system goes on from the wall clock, or from the
+    last permit if that is later: a wall clock that is wrong then can free one budget too early, and withholds none for
+    longer than the window. If a clock of your own jumps back, the limiter stays at the latest time it saw until that
+    clock has caught up (``status().clock_behind`` says by how much). A jump forward frees budget as if that time had
+    passed.
 
     **With a path the permits last.** They are written to an SQLite file before they are given, and all
     processes that name the file share the budget. They survive ``kill -9``; to survive a loss of power as
@@ -111,8 +116,7 @@ class Limiter(AbstractContextManager["Limiter"]):
     Args:
         limit: a count ``per`` time, or a ``fraction`` with a ``window``.
         path: file that holds the permits.
-        clock: gives seconds; by default ``time.monotonic`` without a path, and with one ``time.time``, which
-            means the same after a restart.
+        clock: gives seconds. Leave it out unless you have a better one than the system's.
         pacing: spend the budget on the inputs that gain most (:mod:`l2h.limits.pacing`); else on the first
             that come.
         min_score: never ask below this score, such as 0 where the score is the expected saving.
@@ -171,14 +175,15 @@ class Limiter(AbstractContextManager["Limiter"]):
             raise DataError(f"calibration must be (n,) scores without NaN; got shape {scores.shape}")
         by_time = limit.per is not None
         self.limit = limit
-        self._clock = clock or (time.monotonic if path is None else time.time)
         if path is None:
             self._store = PermitWindow(limit.cap, length, by_time)
+            self._clock = clock or time.monotonic
         else:
             # Few limiters need SQLite, and loading it takes longer than all the rest of this package.
             from l2h.limits.sqlite import SqliteStore
 
-            self._store = SqliteStore(path, limit.cap, length, by_time, power_safe)
+            self._store = store = SqliteStore(path, limit.cap, length, by_time, power_safe)
+            self._clock = clock or store.clock
         self._pacer = Pacer(self._store, memory, scores, seed) if pacing else None
         self._min_score = -math.inf if min_score is None else min_score
         self._cut = math.inf if threshold is None else threshold.value
@@ -191,10 +196,12 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
-    def allow(self, score: float) -> Permit:
+    def allow(self, score: float, timeout: float | None = None) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
 
-        Every call is one request. A permit counts from the moment it is given, whether it is used or not.
+        Every call is one request. A permit counts from the moment it is given, whether it is used or not. The call
+        waits at most ``timeout`` seconds for other threads and for other processes on the same path; what is not
+        decided by then gets no permit and is no request. Without a timeout it waits at most five seconds for the file.
 
         Raises:
             DataError: the score is NaN.
@@ -204,10 +211,19 @@ class Limiter(AbstractContextManager["Limiter"]):
             raise DataError("the score is NaN: the model has diverged")
         if os.getpid() != self._pid:
             self._after_fork()
-        with self._lock:
-            permit = self._decide(float(score))
+        if timeout is None:
+            self._lock.acquire()
+        else:
+            end = time.monotonic() + timeout
+            if not self._lock.acquire(timeout=max(0.0, timeout)):
+                return Permit(False, TIMED_OUT, self._store.position)
+            timeout = end - time.monotonic()
+        try:
+            permit = self._decide(float(score), timeout)
             self._count[permit.reason] += 1
             return permit
+        finally:
+            self._lock.release()
 
     def status(self) -> LimiterStatus:
         """Return the counters, the window that ends now, and drift."""
@@ -248,7 +264,7 @@ class Limiter(AbstractContextManager["Limiter"]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _decide(self, score: float) -> Permit:
+    def _decide(self, score: float, timeout: float | None) -> Permit:
         store, pacer = self._store, self._pacer
         now = self._now()
         store.begin_request(now)
@@ -269,8 +285,10 @@ class Limiter(AbstractContextManager["Limiter"]):
             if not pacer.accepts(score, cut):
                 reason = BELOW_PACE
         try:
-            granted = store.end_request(wanted=reason == WITHIN_LIMIT)
+            granted = store.end_request(reason == WITHIN_LIMIT, self._now, timeout)
         except StoreUnavailableError as error:
+            if timeout is not None and isinstance(error, StoreBusyError):
+                return Permit(False, TIMED_OUT, store.position, asked)
             self._warn_unwritable(error)
             return Permit(False, LEDGER_UNAVAILABLE, store.position, asked)
         self._unwritable = False

@@ -8,11 +8,16 @@ holds no more than the cap; and any window at all holds no more than the one tha
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from fractions import Fraction
 
 
 class StoreUnavailableError(Exception):
     """Raised when permits could not be read or written: none may be given."""
+
+
+class StoreBusyError(StoreUnavailableError):
+    """Raised when other processes did not let go of the permits in time."""
 
 
 class PermitWindow:
@@ -41,8 +46,11 @@ class PermitWindow:
         """Move the window to a request at time ``now``."""
         self._move(now if self.by_time else self.position + 1)
 
-    def end_request(self, wanted: bool) -> bool:
-        """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given."""
+    def end_request(self, wanted: bool, clock: Callable[[], float], timeout: float | None) -> bool:
+        """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given.
+
+        A store that waits for others does so for ``timeout`` seconds at most, and moves to the time of its turn.
+        """
         granted = wanted and not self.full
         if granted:
             self._at.append(self.position)

@@ -5,22 +5,32 @@ lock from its first read on (``BEGIN IMMEDIATE``), so two processes cannot both 
 system has a committed permit: it survives ``kill -9`` of the process. To survive a loss of power as well, every
 permit must wait for the disk; that is ``power_safe``.
 
+A permit's time is read inside the transaction: while a process waits for the lock the window moves on. All processes
+share one clock, kept in the file: the wall clock when the first of them opened it, and from then on the time since the
+system's start, which nobody can set. After a restart of the system it goes on from the wall clock, or from the last
+permit if that is later.
+
 Each process keeps a copy of the window. A refusal is decided on the copy alone, which may lack the latest
 permits of the others but never holds one too many; only a grant needs the file. For a share of requests every
 request is written, since it moves the window.
 """
 
+import math
 import os
 import sqlite3
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from l2h.limits.permits import PermitWindow, StoreUnavailableError
+from l2h.clock import boot_id, boot_time
+from l2h.limits.permits import PermitWindow, StoreBusyError, StoreUnavailableError
 from l2h.limits.rate import LimitError
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS permits (id INTEGER PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, window TEXT NOT NULL, requests INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY, boot TEXT NOT NULL, ahead REAL NOT NULL);
 """
 #: Seconds to wait for another process's transaction, each of which takes well under a millisecond.
 _TIMEOUT = 5.0
@@ -43,6 +53,7 @@ class SqliteStore(PermitWindow):
         self._power_safe = power_safe
         self._last_id = 0
         self._requests = 0
+        self._ahead = 0.0
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._db = self._connect()
@@ -60,13 +71,19 @@ class SqliteStore(PermitWindow):
         # The number of a request is only known inside the transaction: this is the least it can be.
         self._move(now if self.by_time else self._requests + 1)
 
-    def end_request(self, wanted: bool) -> bool:
+    def clock(self) -> float:
+        """Return the time that all processes of this file share."""
+        return boot_time() + self._ahead
+
+    def end_request(self, wanted: bool, clock: Callable[[], float], timeout: float | None) -> bool:
         if self.by_time and not wanted:
             return False
         try:
-            self._db.execute("BEGIN IMMEDIATE")
+            self._begin(_TIMEOUT if timeout is None else max(0.0, min(timeout, _TIMEOUT)))
             self._pull()
-            if not self.by_time:
+            if self.by_time:
+                self._move(clock())
+            else:
                 self._requests += 1
                 self._move(self._requests)
                 self._db.execute("UPDATE state SET requests = ?", (self._requests,))
@@ -77,7 +94,8 @@ class SqliteStore(PermitWindow):
         except BaseException as error:
             self._start_over()
             if isinstance(error, sqlite3.Error):
-                raise StoreUnavailableError(f"{self._path}: {error}") from error
+                kind = StoreBusyError if _is_busy(error) else StoreUnavailableError
+                raise kind(f"{self._path}: {error}") from error
             raise
         if granted:
             self._last_id += 1
@@ -104,16 +122,18 @@ class SqliteStore(PermitWindow):
         db = sqlite3.connect(self._path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'FULL' if self._power_safe else 'NORMAL'}")
+        db.execute("PRAGMA busy_timeout = 0")
         return db
 
     def _prepare(self) -> None:
         """Create the tables, or see that those in the file are for this window."""
         mine = f"{self.length!r} {'s' if self.by_time else 'requests'}"
-        self._db.execute("BEGIN IMMEDIATE")
+        self._begin(_TIMEOUT)
         for statement in _SCHEMA.strip().split("\n"):
             self._db.execute(statement)
         self._db.execute("INSERT OR IGNORE INTO state VALUES (1, ?, 0)", (mine,))
         (stored,) = self._db.execute("SELECT window FROM state").fetchone()
+        self._set_clock()
         self._db.execute("COMMIT")
         if stored != mine:
             self._db.close()
@@ -121,6 +141,28 @@ class SqliteStore(PermitWindow):
                 f"{self._path} holds the permits of a window of {stored}, not {mine}: name another file, or "
                 f"remove this one to start afresh"
             )
+
+    def _begin(self, wait: float) -> None:
+        """Take the write lock within some seconds."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if not _is_busy(error):
+                raise
+            self._db.execute(f"PRAGMA busy_timeout = {int(wait * 1000)}")
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+            finally:
+                self._db.execute("PRAGMA busy_timeout = 0")
+
+    def _set_clock(self) -> None:
+        boot, now = boot_id(), boot_time()
+        (newest,) = self._db.execute("SELECT max(at) FROM permits").fetchone()
+        known = self._db.execute("SELECT ahead FROM clock WHERE boot = ?", (boot,)).fetchone()
+        ahead = time.time() - now if known is None else known[0]
+        self._ahead = max(ahead, -math.inf if newest is None else newest - now)
+        if boot is not None and (self._ahead,) != known:
+            self._db.execute("INSERT OR REPLACE INTO clock VALUES (1, ?, ?)", (boot, self._ahead))
 
     def _pull(self) -> None:
         """Take over what other processes have recorded."""
@@ -148,3 +190,7 @@ class SqliteStore(PermitWindow):
         self._head = self._last_id = 0
         if not self.by_time:
             self.position = self._requests = 0
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

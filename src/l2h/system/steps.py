@@ -161,7 +161,7 @@ def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: i
     """Answer every input, asking the server where the policy says so."""
     answers = fitted.client.answers(X, fitted.num_classes)
     proposal = policy.propose(fitted.judge(X, answers, terms.which), terms, seed)
-    remote = policy.permit(proposal, len(X))
+    remote, _ = policy.permit(proposal, len(X))
     server_label = np.zeros(len(X), dtype=np.int64)
     if remote.any():
         server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
@@ -184,7 +184,7 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
         client_label=answers.label,
         client_confidence=answers.confidence,
         server_probability=np.exp(fitted.server_log_probability(X)),
-        remote=policy.permit(policy.propose(judgement, terms, seed), len(X)),
+        remote=policy.permit(policy.propose(judgement, terms, seed), len(X))[0],
         score=judgement.gain,
         head_probability=judgement.stated,
         costs=terms.costs,

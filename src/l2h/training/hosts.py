@@ -46,6 +46,8 @@ from l2h.training.server import ServerStage, log_probabilities
 
 log = logging.getLogger("l2h")
 
+#: By how many bytes the header of the same weights may be longer where another version of safetensors wrote it.
+_OTHER_HEADER = 64 * 1024
 _LONGEST_TOKEN = 4096
 
 
@@ -112,7 +114,7 @@ def publishing(stage: PublishingStage, link: HostLink, identity: Mapping[str, An
     def publish(step: int) -> None:
         try:
             store.publish(link.send, stage.weights() if link.send == "weights" else stage.answers(), step, {})
-        except L2HError as error:  # a full disk costs freshness, not the training
+        except (L2HError, OSError) as error:  # a full disk costs freshness, not the training
             log.warning("snapshot of step %d was not published: %s", step, error)
 
     stage.publish, stage.every = publish, link.publish_every or stage.steps
@@ -140,14 +142,18 @@ def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, An
     view = view_tensor(job.answers, device)
     rejectors = make_rejectors(job, context, view)
     step = RejectorStep(rejectors, job.specs, context.settings.rejector or PAPER_REJECTOR, context)
-    fetcher = SnapshotFetcher(link.url, link.token, link.send, identity, arrivals, interval=link.interval)
     server: nn.Module | None = None
+    size = len(pack_answers(np.zeros(len(job.y), np.bool_)))
     if link.send == "weights":
         assert job.make_server is not None
         server = initial_server(job.make_server, context)
-        copy: ServerCopy = WeightsCopy(fetcher, server, context)
-    else:
-        copy = AnswersCopy(fetcher, len(job.y), device)
+        size = len(pack_weights(server)) + _OTHER_HEADER
+    fetcher = SnapshotFetcher(
+        link.url, link.token, link.send, identity, arrivals, interval=link.interval, max_bytes=size
+    )
+    copy: ServerCopy = AnswersCopy(fetcher, len(job.y), device)
+    if server is not None:
+        copy = WeightsCopy(fetcher, server, context)
     with fetcher:
         run_stage(FollowingStage(step, copy, job, view, context), context)
         copy.refresh()
@@ -173,14 +179,19 @@ class PublishingStage(ServerStage):
         return super().train_epoch(epoch, tick_and_publish)
 
     def weights(self) -> bytes:
-        from safetensors.torch import save
-
-        return save({name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()})
+        return pack_weights(self.model)
 
     def answers(self) -> bytes:
         """Return whether the current server is right on each training sample, one bit each."""
         label = log_probabilities(self.model, self.x, self.context).argmax(-1)
         return pack_answers((label == self.y).cpu().numpy())
+
+
+def pack_weights(model: nn.Module) -> bytes:
+    """Return the weights of a network as safetensors."""
+    from safetensors.torch import save
+
+    return save({name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()})
 
 
 class ServerCopy(ABC):

@@ -21,6 +21,7 @@ from serving_process import Client, Load, Server, make_key
 from waiting import until
 
 from l2h import protocol
+from l2h.serving.accounts.sqlite import VERSION
 
 
 def test_a_row_says_who_what_and_how_much(bundle, tmp_path, x):
@@ -184,8 +185,10 @@ def test_ledgers_that_are_refused(bundle, tmp_path):
     with Server(bundle, tmp_path / "first", ledger=str(newer)) as server:
         server.stop()
     with contextlib.closing(sqlite3.connect(newer)) as db:
-        db.execute("PRAGMA user_version = 2")
-    assert "newer L2H (version 2, this one reads up to 1)" in _refused(bundle, tmp_path / "a", newer)
+        db.execute(f"PRAGMA user_version = {VERSION + 1}")
+    assert f"newer L2H (version {VERSION + 1}, this one reads up to {VERSION})" in _refused(
+        bundle, tmp_path / "a", newer
+    )
     foreign = tmp_path / "foreign.db"
     with contextlib.closing(sqlite3.connect(foreign)) as db:
         db.execute("CREATE TABLE t (a)")

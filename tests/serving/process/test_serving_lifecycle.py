@@ -200,7 +200,6 @@ def test_no_file_that_is_mapped_lies_in_the_temporary_folder(bundle, tmp_path, x
     path, _, key = make_key(tmp_path, rate=Rate.parse("100/s"))
     with Server(bundle, tmp_path, keys=str(path)) as server:
         assert Client(server, key).ask(x).status == 200
-        assert not [one for one in (tmp_path / "tmp").iterdir() if one.is_dir()]
         for pid in (server.process.pid, *server.workers):
             mapped = Path(f"/proc/{pid}/maps").read_text()
             assert str(tmp_path / "tmp") not in mapped

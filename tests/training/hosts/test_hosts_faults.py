@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +31,8 @@ from hosts_maker import (
 from waiting import free_port, until
 
 from l2h.training.checkpoint import load_checkpoint
+from l2h.training.exchange import SnapshotStore
+from l2h.training.hosts import HostLink, publishing
 
 #: Each in the middle of a snapshot of a few hundred kB: reset, late, ended early, one byte changed.
 CUT, DELAY = Fault("cut", after=100_000), Fault("delay", seconds=0.2)
@@ -156,6 +160,25 @@ def test_a_link_that_is_down_all_the_time_costs_neither_a_step(
 
 
 @pytest.mark.long
+def test_a_snapshot_that_cannot_be_written_costs_no_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The system gives no descriptor: that is said, and the next snapshot is published."""
+    stage: Any = SimpleNamespace(steps=1, weights=lambda: b"weights")
+    identity = {"classes": ["0"], "input_shape": [1]}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with publishing(stage, HostLink(TOKEN, listen="127.0.0.1:0"), identity, tmp_path):
+        stage.publish(1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            stage.publish(2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        stage.publish(3)
+    assert "snapshot of step 2 was not published" in caplog.text
+    newest = SnapshotStore(tmp_path).latest("weights")
+    assert newest is not None
+    assert newest.step == 3
+
+
 def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[..., Program], tmp_path: Path) -> None:
     """Stopped by a signal in the middle of its training, with connections open; then it goes on."""
     port, short = free_port(), ("--set", "server.epochs=10", "--set", "rejector.epochs=12")

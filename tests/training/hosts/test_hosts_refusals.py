@@ -195,7 +195,7 @@ def test_a_whole_snapshot_that_cannot_be_used_costs_freshness_alone(
     state = network.state_dict()
     body = {
         "bytes of nothing": b"x" * 5000,
-        "another network": save({name: torch.cat([t, t]) for name, t in state.items() if t.ndim}),
+        "another network": save({name: t[:1].clone() for name, t in state.items() if t.ndim}),
         "one tensor short": save(dict(list(state.items())[:-1])),
         "answers to fewer": bodies["answers"][:-1],
     }[kind]
@@ -204,6 +204,20 @@ def test_a_whole_snapshot_that_cannot_be_used_costs_freshness_alone(
     assert {row["copy_version"] for row in rows(tmp_path / "client")} == {""}
     assert "version 1 of the server is not used" in caplog.text
     assert link(tmp_path / "client")["syncs"] == 1, "it did arrive whole"
+
+
+@pytest.mark.parametrize(("send", "more"), [("weights", 1 << 17), ("answers", 1)])
+def test_a_snapshot_larger_than_the_server_can_be_is_not_fetched(
+    follow: Any, publisher: Any, identity: dict[str, Any], bodies: dict[str, bytes], tmp_path: Path,
+    send: str, more: int,
+) -> None:  # fmt: skip
+    """The client knows the network that it will fill, and how many answers there are."""
+    with pytest.raises(ExchangeError, match=r"no copy .* over the \d+ that are expected"):
+        follow(publisher(identity, bodies[send] + bytes(more), send), send)
+    rows(tmp_path / "client")
+    assert link(tmp_path / "client")["failures"].keys() == {"too_large"}
+    assert link(tmp_path / "client")["bytes_moved"] < 100_000
+    assert not [path for path in (tmp_path / "client").rglob("*") if path.suffix in (".part", ".bin")]
 
 
 def test_a_wrong_token_is_said_and_costs_no_step(

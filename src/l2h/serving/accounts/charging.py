@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
+from l2h.clock import boot_time
 from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.store import AccountStore, ChargeResult
 from l2h.serving.errors import StoreDownError
@@ -13,8 +14,12 @@ from l2h.serving.process.logs import log_event
 
 #: Seconds between tries to write to a store that is down.
 _PAUSE = 0.5
+#: Seconds between calls of the store's ``maintain``.
+_UPKEEP = 1.0
 #: Requests of one transaction, about.
 _MOST = 256
+#: Inputs that a key may have computed without charge: at first, for each that was charged, and at most.
+_CREDIT, _CREDIT_EACH, _MOST_CREDIT = 256, 3, 10_000
 
 
 class ChargeWriter:
@@ -36,6 +41,8 @@ class ChargeWriter:
         self._queue: SimpleQueue[Sequence[PendingRequest] | None] = SimpleQueue()
         self._since: float | None = None
         self._used_up: dict[str, tuple[object, float]] = {}
+        self._credit: dict[str, int] = {}
+        self._upkeep = time.monotonic() + _UPKEEP
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
@@ -53,10 +60,25 @@ class ChargeWriter:
         known = self._used_up.get(key.id)
         if known is None or known[0] != key.quota:
             return 0.0
-        left = known[1] - time.time()
+        left = known[1] - boot_time()
         if left <= 0.0:
             self._used_up.pop(key.id, None)
         return max(0.0, left)
+
+    def take_credit(self, key: Key, inputs: int) -> bool:
+        """Count inputs that are to be computed; return False where too many of the key's were computed for nothing.
+
+        That a request repeats another, or finds no room in its quota, is known only after the model ran; this bounds
+        how often that happens. Called on the event loop alone, as :meth:`give_credit`, which follows a charge.
+        """
+        credit = self._credit.get(key.id, _CREDIT)
+        if credit > 0:
+            self._credit[key.id] = credit - inputs
+        return credit > 0
+
+    def give_credit(self, key: Key, inputs: int) -> None:
+        """Note that inputs were charged."""
+        self._credit[key.id] = min(self._credit.get(key.id, _CREDIT) + _CREDIT_EACH * inputs, _MOST_CREDIT)
 
     def close(self) -> None:
         """Charge what waits, then stop."""
@@ -69,14 +91,17 @@ class ChargeWriter:
             requests, running = self._gather()
             if requests:
                 self._charge(requests)
-            elif running:
-                self._probe()
+            elif self.trouble is not None and running:
+                self._try(self._store.probe)
+            if self.trouble is None and time.monotonic() >= self._upkeep:
+                self._try(self._store.maintain)
+                self._upkeep = time.monotonic() + _UPKEEP
 
     def _gather(self) -> tuple[list[PendingRequest], bool]:
-        """What waits now, or the next that comes; nothing after a pause, where the store is down."""
+        """What waits now, or the next that comes; nothing after a pause."""
         requests: list[PendingRequest] = []
         try:
-            some = self._queue.get(timeout=None if self.trouble is None else _PAUSE)
+            some = self._queue.get(timeout=_UPKEEP if self.trouble is None else _PAUSE)
             while some is not None:
                 requests.extend(some)
                 if len(requests) >= _MOST:
@@ -99,13 +124,13 @@ class ChargeWriter:
         for request, result in zip(requests, results, strict=True):
             request.result = result
             if result.outcome == "over_quota" and result.quota_left == 0:
-                self._used_up[request.charge.key.id] = request.charge.key.quota, time.time() + result.retry_after
+                self._used_up[request.charge.key.id] = request.charge.key.quota, boot_time() + result.retry_after
         self._since = None
         self._deliver(requests)
 
-    def _probe(self) -> None:
+    def _try(self, work: Callable[[], None]) -> None:
         try:
-            self._store.probe()
+            work()
         except StoreDownError as error:
             self._note(error)
         else:

@@ -51,9 +51,10 @@ class Quota:
         period = next(name for name, length in _PERIODS.items() if length == self.seconds)
         return f"{self.count}/{period}"
 
-    def window(self, now: float) -> int:
-        """Return the number of the period that a time lies in."""
-        return int(now // self.seconds)
+    def window(self, now: float) -> tuple[int, float]:
+        """Return the number of the period that a time lies in, and the seconds until its end."""
+        number = int(now // self.seconds)
+        return number, (number + 1) * self.seconds - now
 
 
 @dataclass(frozen=True)

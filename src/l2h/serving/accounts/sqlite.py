@@ -3,24 +3,31 @@
 The ledger has a row for every charged request, committed before the answer leaves. It is in WAL mode with
 ``synchronous=NORMAL``: a committed row is in the operating system's hands and survives ``kill -9``. The quota is
 counted in the same transaction, which holds the write lock from its first read on (``BEGIN IMMEDIATE``), so that no two
-workers can both take the last input of a period.
+workers can both take the last input of a period. The time is read inside it.
+
+A period ends when the time since the system's start says so, which nobody can set; the wall clock says only when the
+next one is to end. If the log is removed while the ledger is open, every worker refuses until all have closed it, by
+which SQLite saves what the log held.
 """
 
 import os
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+from l2h.clock import boot_id, boot_time
 from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.keyfile import KeyFile
 from l2h.serving.accounts.rates import RateTable
 from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import LedgerError, StoreDownError
 
-VERSION = 1
+T = TypeVar("T")
+VERSION = 2
 #: Written into the file's header, so that no other database is taken for a ledger.
 APPLICATION = 0x4C32484C
 _SCHEMA = """
@@ -42,10 +49,14 @@ CREATE TABLE usage (
     period INTEGER NOT NULL,
     number INTEGER NOT NULL,
     used INTEGER NOT NULL,
+    boot TEXT NOT NULL DEFAULT '',
+    ends REAL NOT NULL DEFAULT 0,
     PRIMARY KEY (key_id, period)
 ) WITHOUT ROWID;
 CREATE TABLE beat (id INTEGER PRIMARY KEY CHECK (id = 1), time REAL NOT NULL);
 """
+#: Columns of ``usage`` that the ledgers of earlier versions lack.
+_UPGRADES = {1: ("boot TEXT NOT NULL DEFAULT ''", "ends REAL NOT NULL DEFAULT 0")}
 _COLUMNS = "time, key_id, request_id, idempotency_key, fingerprint, model, version, inputs, units"
 _ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _BEAT = "INSERT OR REPLACE INTO beat VALUES (1, ?)"
@@ -55,6 +66,27 @@ _ROWS = 64
 _CHECKPOINT = 4000
 #: Seconds to wait for another process's transaction, each of which takes about a millisecond.
 _LOCK_TIMEOUT = 1.0
+
+
+class _Now(NamedTuple):
+    """The time on both clocks."""
+
+    wall: float
+    since_boot: float
+    boot: str  # which start of the system; empty where it does not say
+
+    @classmethod
+    def read(cls, boot: str) -> "_Now":
+        return cls(time.time(), boot_time(), boot)
+
+
+class _Period(NamedTuple):
+    """What a key has used, as a row of the table holds it."""
+
+    number: int
+    used: int
+    boot: str
+    ends: float  # in seconds since that start of the system
 
 
 def prepare_ledger(path: Path) -> None:
@@ -80,9 +112,13 @@ class SqliteAccounts:
 
     def __init__(self, key_file: Path | None, ledger: Path, rate_table: int) -> None:
         self._path = ledger
+        self._files = str(ledger), str(_beside(ledger, "-wal"))
         self._rates = RateTable(rate_table)
+        self._boot = boot_id() or ""
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
+        self._reading = threading.Lock()
+        self._unsaved = False
         with self._writing():
             pass
         self.keys = None if key_file is None else KeyFile(key_file)
@@ -96,19 +132,17 @@ class SqliteAccounts:
         return 0.0 if key.rate is None else self._rates.peek(key.id, key.rate)
 
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
-        try:
-            if self._reader is None:
-                self._reader = _connect(self._path)
-            return _fingerprint(self._reader, key.id, idempotency_key) is not None
-        except (sqlite3.Error, OSError):
-            self._reader = None
-            return True
+        known = self._read(lambda db: _fingerprint(db, key.id, idempotency_key) is not None)
+        return known is not False
+
+    async def foresee(self, charge: Charge) -> ChargeResult:
+        return self._read(lambda db: _foresee(db, charge, _Now.read(self._boot))) or ChargeResult("charged")
 
     def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:
-        now = time.time()
         with self._writing() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
+                now = _Now.read(self._boot)
                 results = _charge_together(db, charges, now)
                 if results is None:
                     db.execute("ROLLBACK")
@@ -119,18 +153,39 @@ class SqliteAccounts:
                 with suppress(sqlite3.Error):
                     db.execute("ROLLBACK")
                 raise
+            self._unsaved = True
             return results
 
     def probe(self) -> None:
         with self._writing() as db:
             db.execute(_BEAT, (time.time(),))
 
+    def maintain(self) -> None:
+        with self._writing():
+            if self._unsaved:
+                self._unsaved = False
+                # Charges need not wait for the disk meanwhile.
+                threading.Thread(target=_copy_log, args=(self._path,), name="ledger-copy", daemon=True).start()
+
     def close(self) -> None:
         # The last connection of all workers copies the log into the database.
-        for db in (self._writer, self._reader):
-            if db is not None:
-                with suppress(sqlite3.Error):
-                    db.close()
+        with self._reading:
+            for db in (self._writer, self._reader):
+                if db is not None:
+                    with suppress(sqlite3.Error):
+                        db.close()
+            self._writer = self._reader = None
+
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Ask the ledger; None where it cannot be read. It never blocks, except while the connections are closed."""
+        with self._reading:
+            try:
+                if self._reader is None:
+                    self._reader = _connect(self._path)
+                return query(self._reader)
+            except (sqlite3.Error, OSError):
+                self._reader = None
+                return None
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -138,29 +193,45 @@ class SqliteAccounts:
         try:
             if self._writer is None:
                 self._writer = _connect(self._path)
-                self._file = _identity(self._path)
-            if _identity(self._path) != self._file:  # SQLite would go on writing into a file that was removed
-                raise FileNotFoundError(f"{self._path} was replaced by another file")
+                self._known = [_identity(file) for file in self._files]
+            for file, known in zip(self._files, self._known, strict=True):
+                if _identity(file) != known:  # SQLite would go on writing into a file that was removed
+                    raise FileNotFoundError(f"{file} was replaced by another file")
             yield self._writer
         except (sqlite3.Error, OSError) as error:
-            if self._writer is not None and "locked" not in str(error):
-                with suppress(sqlite3.Error):
-                    self._writer.close()
-                self._writer = None
+            if "locked" not in str(error):
+                self.close()
             raise StoreDownError(str(error)) from error
 
 
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
+    log, index = _beside(path, "-wal"), _beside(path, "-shm")
+    # SQLite makes the log before its index, and removes it after.
+    if not log.exists() and index.exists() and not log.exists():
+        raise FileNotFoundError(
+            f"{log} was removed while the ledger was in use: put it back, or remove {index.name} as well and lose the "
+            "charges of the last seconds"
+        )
     where = f"{path.absolute().as_uri()}?mode=rw"
     db = sqlite3.connect(where, uri=True, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
+        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # makes the log
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _copy_log(path: Path) -> None:
+    with suppress(sqlite3.Error, OSError), closing(_connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
@@ -171,7 +242,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     if tables == 0:
         for statement in _SCHEMA.split(";"):
             db.execute(statement)
-        db.execute(f"PRAGMA user_version = {VERSION}")
+        version = VERSION
         db.execute(f"PRAGMA application_id = {APPLICATION}")
     elif application != APPLICATION:
         raise LedgerError(f"{path} is a database, but no ledger of L2H: --ledger names another file")
@@ -180,21 +251,24 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             f"the ledger {path} was written by a newer L2H (version {version}, this one reads up to {VERSION}): "
             f"update L2H, or name another with --ledger"
         )
+    for column in _UPGRADES.get(version, ()):
+        db.execute(f"ALTER TABLE usage ADD COLUMN {column}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
     db.execute(_BEAT, (time.time(),))
     db.execute("COMMIT")
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
     return status.st_dev, status.st_ino
 
 
-def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: float) -> list[ChargeResult] | None:
+def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: _Now) -> list[ChargeResult] | None:
     """The usual case in few statements: no repeats, and room in every quota. None where it is not so."""
     inserted = 0
     for first in range(0, len(charges), _ROWS):
         some = charges[first : first + _ROWS]
-        values = [value for charge in some for value in _values(charge, now)]
+        values = [value for charge in some for value in _values(charge, now.wall)]
         rows = ", ".join([_ROW] * len(some))
         done = db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {rows} ON CONFLICT DO NOTHING", values)
         inserted += done.rowcount
@@ -205,37 +279,61 @@ def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: flo
         if charge.key.quota is not None:
             by_key.setdefault(charge.key.id, []).append(charge)
     for same in by_key.values():
-        if _count_inputs(db, same[0].key, sum(charge.inputs for charge in same), now) is not None:
+        key, inputs = same[0].key, sum(charge.inputs for charge in same)
+        assert key.quota is not None
+        period = _period(db, key, now)
+        if period.used + inputs > key.quota.count:
             return None
+        _use(db, key, period, inputs)
     return [ChargeResult("charged")] * len(charges)
 
 
-def _charge_alone(db: sqlite3.Connection, charge: Charge, now: float) -> ChargeResult:
+def _charge_alone(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
+    result = _foresee(db, charge, now)
+    charged = result.outcome == "charged"
+    if charge.key.quota is not None and (charged or result.outcome == "over_quota"):
+        # Also where nothing is used: a period that the last start of the system left behind now has its end.
+        _use(db, charge.key, _period(db, charge.key, now), charge.inputs if charged else 0)
+    if charged:
+        db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {_ROW}", _values(charge, now.wall))
+    return result
+
+
+def _foresee(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
+    """What would become of a charge."""
     if charge.idempotency_key is not None:
         known = _fingerprint(db, charge.key.id, charge.idempotency_key)
         if known is not None:
             return ChargeResult("repeated" if known[0] == charge.fingerprint else "conflict")
-    if charge.key.quota is not None:
-        refused = _count_inputs(db, charge.key, charge.inputs, now)
-        if refused is not None:
-            return refused
-    db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {_ROW}", _values(charge, now))
+    quota = charge.key.quota
+    if quota is not None:
+        period = _period(db, charge.key, now)
+        if period.used + charge.inputs > quota.count:
+            return ChargeResult("over_quota", max(0, quota.count - period.used), period.ends - now.since_boot)
     return ChargeResult("charged")
 
 
-def _count_inputs(db: sqlite3.Connection, key: Key, inputs: int, now: float) -> ChargeResult | None:
-    """Add to what the key has used of its period; where that is too much, add nothing and return how much is left."""
+def _period(db: sqlite3.Connection, key: Key, now: _Now) -> _Period:
+    """The period that a key is in, and what it has used of it."""
     quota = key.quota
     assert quota is not None
-    number, used = quota.window(now), 0
-    usage = "SELECT number, used FROM usage WHERE key_id = ? AND period = ?"
-    row = db.execute(usage, (key.id, quota.seconds)).fetchone()
-    if row is not None and row[0] >= number:  # a clock that went back does not open the period again
-        number, used = row
-    if used + inputs > quota.count:
-        return ChargeResult("over_quota", max(0, quota.count - used), (number + 1) * quota.seconds - now)
-    db.execute("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?)", (key.id, quota.seconds, number, used + inputs))
-    return None
+    number, left = quota.window(now.wall)
+    current = _Period(number, 0, now.boot, now.since_boot + left)
+    query = "SELECT number, used, boot, ends FROM usage WHERE key_id = ? AND period = ?"
+    row = db.execute(query, (key.id, quota.seconds)).fetchone()
+    if row is None:
+        return current
+    last = _Period(*row)
+    if last.boot == now.boot != "" and last.ends - now.since_boot <= quota.seconds:
+        return last if now.since_boot < last.ends else current
+    # The system was started since: the wall clock alone can tell. One that went back does not open the period again.
+    return current if number > last.number else current._replace(used=last.used)
+
+
+def _use(db: sqlite3.Connection, key: Key, period: _Period, inputs: int) -> None:
+    assert key.quota is not None
+    values = (key.id, key.quota.seconds, period.number, period.used + inputs, period.boot, period.ends)
+    db.execute("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?)", values)
 
 
 def _fingerprint(db: sqlite3.Connection, key_id: str, idempotency_key: str) -> tuple[bytes] | None:

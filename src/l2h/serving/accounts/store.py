@@ -76,9 +76,9 @@ class KeyStore(Protocol):
 class AccountStore(Protocol):
     """Rates, quotas and the ledger as one worker uses them.
 
-    The worker calls :meth:`take_rate`, :meth:`rate_wait` and :meth:`was_charged` on its event loop, which they must
-    not block, and :meth:`charge` and :meth:`probe` in a thread of their own, where they may wait a second or so.
-    A store that cannot be read or written raises a ``StoreDownError``.
+    The worker calls :meth:`take_rate`, :meth:`rate_wait`, :meth:`was_charged` and :meth:`foresee` on its event loop,
+    which they must not block, and :meth:`charge`, :meth:`probe` and :meth:`maintain` in a thread of their own, where
+    they may wait a second or so. A store that cannot be read or written raises a ``StoreDownError``.
     """
 
     @property
@@ -97,17 +97,24 @@ class AccountStore(Protocol):
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
         """Return whether a request was charged before; True where that is unknown, since :meth:`charge` decides."""
 
+    async def foresee(self, charge: Charge) -> ChargeResult:
+        """Return what :meth:`charge` would now return for a charge, "charged" where that is unknown; change nothing."""
+
     def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:
         """Charge requests in one transaction; return what became of each, in their order.
 
         Atomic: when it returns, every row is written and survives the death of this process; when it raises, nothing
         was charged. A quota is counted in the same transaction, to the last input, over all workers. Idempotent for
         a pair of key and idempotency key, also within one call: the first is charged, the others are repeats or
-        conflicts. A charge over its quota changes nothing.
+        conflicts. A charge over its quota uses nothing. A period ends when its time has passed since it began, whatever
+        steps the clock has made.
         """
 
     def probe(self) -> None:
         """Write something without meaning, to see whether :meth:`charge` would work again; raises where not."""
+
+    def maintain(self) -> None:
+        """Do what bounds a loss; called about once a second, and raises where :meth:`charge` would."""
 
     def close(self) -> None:
         """Give back what is open; nothing may be called afterwards."""

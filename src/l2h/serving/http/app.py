@@ -86,7 +86,7 @@ class App:
         trouble = self._service.trouble
         if trouble is not None:
             raise RefusalError(503, f"not ready: {trouble}", "not_ready", 1.0)
-        return value
+        return value | self._service.degraded
 
     def _index(self) -> list[dict[str, str]]:
         model, trouble = self._service.current.model, self._service.trouble

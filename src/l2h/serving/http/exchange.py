@@ -70,9 +70,9 @@ class Exchange:
 
     def log(self, status: int, seconds: float | None = None, **fields: Any) -> None:
         """Write the request's line in the log, if such lines are wanted."""
-        if self._service.requests.on:
+        if self._service.config.log_requests:
             ms = round((self.seconds() if seconds is None else seconds) * 1e3, 2)
-            self._service.requests.add({**self.noted, "status": status, "ms": ms, **fields})
+            self._service.log.put_request({**self.noted, "status": status, "ms": ms, **fields})
 
 
 def clean_id(value: bytes | None) -> str | None:

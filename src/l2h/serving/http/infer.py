@@ -84,6 +84,10 @@ async def _compute(
         charge = Charge(
             key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
         )
+        if not service.charging.take_credit(key, len(x)):
+            foreseen = await service.accounts.foresee(charge)
+            if foreseen.outcome != "charged":
+                raise _not_charged(charge, foreseen)
         future = asyncio.get_running_loop().create_future()
         pending = PendingRequest(model, x, charge, future, getattr(receive, "__self__", None))
         service.batcher.submit(pending)
@@ -93,6 +97,8 @@ async def _compute(
     assert pending.result is not None
     if pending.result.outcome not in _CHARGED:
         raise _not_charged(charge, pending.result)
+    if pending.result.outcome == "charged":
+        service.charging.give_credit(key, len(x))
     return pending, request
 
 
@@ -120,6 +126,9 @@ def _not_charged(charge: Charge, result: ChargeResult) -> RefusalError:
         return _store_down()
     if result.outcome == "conflict":
         return RefusalError(422, "the Idempotency-Key was used for another request: use a new one", "conflict")
+    if result.outcome == "repeated":
+        sentence = "the request was charged and answered before, and the key has had its free repeats: "
+        return RefusalError(422, sentence + "use a new Idempotency-Key, which is charged", "repeats")
     quota, inputs = charge.key.quota, charge.inputs
     if quota is not None and inputs > quota.count:  # to wait would not help
         sentence = f"{inputs} inputs are more than the whole quota of {quota}: send fewer in a request"

@@ -33,7 +33,7 @@ def document(model: ServedModel, max_body: int, keys: bool) -> Schema:
     paths: Schema = {
         "/v2": {"get": _operation("The server.", _ref("Server"))},
         "/v2/health/live": {"get": _operation("Whether the server runs.", _object({"live": _TRUE}))},
-        "/v2/health/ready": {"get": _operation("Whether it can answer requests.", _object({"ready": _TRUE}), 503)},
+        "/v2/health/ready": {"get": _operation("Whether it can answer requests.", _ref("Ready"), 503)},
         "/v2/repository/index": {"post": _operation("The models.", _array(_ref("Entry")))},
         "/metrics": {"get": _metrics(keys)},
         "/openapi.json": {"get": _operation("This description.", _OBJECT)},
@@ -129,7 +129,8 @@ def _schemas(model: ServedModel) -> Schema:
         "Entry": _object(
             {"name": _TEXT, "version": _TEXT, "state": {"enum": ["READY", "UNAVAILABLE"]}, "reason": _TEXT}
         ),
-        "ModelReady": _object({"name": {"const": model.name}, "ready": _TRUE}),
+        "Ready": _object({"ready": _TRUE, "degraded": _TEXT}, "ready"),
+        "ModelReady": _object({"name": {"const": model.name}, "ready": _TRUE, "degraded": _TEXT}, "name", "ready"),
         "Model": _object(
             {
                 "name": {"const": model.name},

@@ -1,6 +1,5 @@
 """The model in use: what it takes and gives, how long it takes, and its replacement while requests go on."""
 
-import asyncio
 import json
 import math
 import time
@@ -18,7 +17,6 @@ from l2h.errors import L2HError
 from l2h.serving.errors import ServingError, malformed
 from l2h.serving.process.logs import log_event
 from l2h.serving.process.metrics import Metrics
-from l2h.serving.process.watch import Signature, signature
 
 INPUT, OUTPUT = "x", "scores"
 PLATFORM = "onnxruntime_onnx"
@@ -152,59 +150,34 @@ def measure_timing(run: Callable[[int], object], most: int) -> Timing:
     return Timing(seconds[1], seconds[most], most)
 
 
+def load_model(folder: Path, threads: int, most: int) -> ServedModel:
+    """Load a bundle and run it a few times; an L2HError where that cannot be done."""
+    bundle = ServerBundle(folder, threads=threads)
+    try:
+        return ServedModel(bundle, most)
+    except L2HError:
+        raise
+    except Exception as error:  # what onnxruntime raises has no common class
+        raise ServingError(f"the model of {folder} cannot be run: {error}") from error
+
+
 class CurrentModel:
     """Holds the model in use. A request keeps the model it was read for, so that a replacement drops none."""
 
-    def __init__(self, folder: Path, threads: int, most: int, metrics: Metrics) -> None:
-        self._folder, self._threads, self._most, self._metrics = folder, threads, most, metrics
-        self._seen = self._signature()
-        self._lock = asyncio.Lock()
-        self._use(self._load())
+    def __init__(self, model: ServedModel, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._use(model)
 
-    async def reload(self, *, force: bool) -> None:
-        """Take over the folder's bundle if it changed, or in any case; one that cannot be used changes nothing."""
-        async with self._lock:
-            now = self._signature()
-            if (now == self._seen and not force) or now[0] is None:  # a folder being replaced has none for a moment
-                return
-            self._seen = now
-            before = self.model
-            try:
-                model = await asyncio.to_thread(self._load)
-                if model.name != before.name:
-                    raise ServingError(f"the new bundle is named {model.name!r}, this server serves {before.name!r}")
-                if model.interface != before.interface:
-                    raise ServingError(
-                        "the new bundle has other classes or inputs, and devices in the field have those of the old: "
-                        "start a server for it"
-                    )
-            except L2HError as error:
-                self._metrics.reloads.labels("refused").inc()
-                log_event("error", "bundle_refused", error=str(error), serving=before.version)
-                return
-            if model.version == before.version:
-                log_event("info", "bundle_unchanged", version=model.version)
-                return
-            self._metrics.model.labels(before.name, before.version).set(0)
-            self._metrics.reloads.labels("taken").inc()
-            self._use(model)
-            log_event("info", "bundle_taken", version=model.version, before=before.version)
-
-    def _load(self) -> ServedModel:
-        bundle = ServerBundle(self._folder, threads=self._threads)
-        try:
-            return ServedModel(bundle, self._most)
-        except L2HError:
-            raise
-        except Exception as error:  # what onnxruntime raises has no common class
-            raise ServingError(f"the model of {self._folder} cannot be run: {error}") from error
+    def replace(self, model: ServedModel) -> None:
+        """Answer with another model from the next request on."""
+        before = self.model
+        self._metrics.model.labels(before.name, before.version).set(0)
+        self._metrics.reloads.labels("taken").inc()
+        self._use(model)
+        log_event("info", "bundle_taken", version=model.version, before=before.version)
 
     def _use(self, model: ServedModel) -> None:
         self.model = model
         path = f"/v2/models/{model.name}"
         self.infer_paths = {f"{path}/infer", f"{path}/versions/{model.version}/infer"}
         self._metrics.model.labels(model.name, model.version).set(1)
-
-    def _signature(self) -> tuple[Signature, ...]:
-        """Of the manifest, and of the model's file, for a copy that was not finished when we looked."""
-        return tuple(signature(self._folder / name) for name in ("manifest.json", "server.onnx"))

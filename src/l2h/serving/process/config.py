@@ -38,6 +38,7 @@ class ServingConfig:
     idle_timeout: float = _between(0.1, 86400.0, 60.0)
     drain: float = _between(0.0, 3600.0, 30.0)
     watch: float = _between(0.05, 3600.0, 1.0)
+    load_timeout: float = _between(1.0, 86400.0, 60.0)
     keys: str | None = None
     open: bool = False
     ledger: str = "ledger.db"

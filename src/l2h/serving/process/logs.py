@@ -3,21 +3,23 @@
 import json
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any
 
 import orjson
 
-#: Bytes that one write to a pipe puts there in one piece, so that the lines of several workers do not mix.
+#: Bytes that one write to a pipe puts there in one piece, so that the lines of several processes do not mix.
 _PIECE = 4096
-#: Bytes of lines that wait for a slow reader of stderr; further ones are dropped and counted.
-_BACKLOG = 4 * 2**20
+#: Lines that wait for a slow reader of stderr; further ones are dropped and counted.
+_WAITING = 10_000
+#: Seconds between two writes, so that the lines of many requests wake the thread once.
+_GATHER = 0.05
+#: Seconds for the last lines before the process ends.
+_LAST = 1.0
 
 
 def log_event(level: str, event: str, /, **fields: Any) -> None:
@@ -41,74 +43,84 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_as_json(level: str) -> None:
-    """Send what ``l2h`` and uvicorn log to stderr, as JSON lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+class LogWriter(logging.Handler):
+    """Writes lines to stderr in a thread of its own, so that a reader who is slow or takes nothing delays nobody.
+
+    ``dropped`` counts the lines that were not written because too many waited.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(JsonLines())
+        self.dropped = 0
+        self._told = 0  # of the dropped ones, how many a line has told of
+        self._counting = threading.Lock()
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        self._closing = threading.Event()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def put(self, line: bytes) -> None:
+        """Have a line written, or drop it; from any thread."""
+        if self._lines.qsize() < _WAITING:
+            self._lines.put(line)
+        else:
+            with self._counting:
+                self.dropped += 1
+
+    def put_request(self, fields: Mapping[str, Any]) -> None:
+        """Have the line of a request written."""
+        line = {"time": _stamp(time.time()), "level": "info", "event": "request", "pid": self._pid, **fields}
+        self.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.put(self.format(record).encode() + b"\n")
+
+    def close(self) -> None:
+        """Write what waits; a reader that takes nothing is not waited for."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._lines.put(b"")  # wakes the thread
+            self._thread.join(_LAST)
+        super().close()
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and self._lines.empty()):
+            piece = self._lines.get()
+            self._closing.wait(_GATHER)
+            while not self._lines.empty():
+                line = self._lines.get()
+                if len(piece) + len(line) > _PIECE:
+                    self._write(piece)
+                    piece = b""
+                piece += line
+            self._write(piece)
+
+    def _write(self, piece: bytes) -> None:
+        lost = self.dropped - self._told
+        try:
+            if lost:
+                line = {"time": _stamp(time.time()), "level": "warning", "event": "log_lines_dropped", "pid": self._pid}
+                os.write(2, json.dumps({**line, "lines": lost}).encode() + b"\n")
+                self._told += lost
+            os.write(2, piece)
+        except OSError:  # nobody reads stderr any more
+            with self._counting:
+                self.dropped += piece.count(b"\n")
+
+
+def log_as_json(level: str) -> LogWriter:
+    """Send what ``l2h`` and uvicorn log to stderr, as JSON lines; the caller closes the writer at the end."""
+    writer = LogWriter()
     quiet = ("uvicorn", "uvicorn.error", "asyncio")
     for name, least in (("l2h", logging.DEBUG), *((name, logging.ERROR) for name in quiet)):
         logger = logging.getLogger(name)
-        logger.handlers[:] = [handler]
+        logger.handlers[:] = [writer]
         logger.propagate = False
         logger.setLevel(max(least, logging.getLevelName(level.upper())))
+    return writer
 
 
 def _stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-class RequestLog:
-    """Lines of requests, gathered in the event loop and written by a thread, so that a slow reader delays nobody."""
-
-    def __init__(self, on: bool) -> None:
-        self.on = on
-        self._lines: list[bytes] = []
-        self._queue: SimpleQueue[list[bytes] | None] = SimpleQueue()
-        self._size = 0  # of the lines not yet written
-        self._dropped = 0
-        self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        if on:
-            self._thread.start()
-
-    def add(self, fields: Mapping[str, Any]) -> None:
-        """Note a request; on the event loop."""
-        if self._size > _BACKLOG:
-            self._dropped += 1
-            return
-        line = {"time": _stamp(time.time()), "level": "info", "event": "request", "pid": self._pid, **fields}
-        data = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
-        self._size += len(data)
-        self._lines.append(data)
-
-    def flush(self) -> None:
-        """Hand what was gathered to the thread."""
-        if self._dropped:
-            fields = {"level": "warning", "event": "log_lines_dropped", "pid": self._pid, "lines": self._dropped}
-            self._lines.append(json.dumps(fields).encode() + b"\n")
-            self._dropped = 0
-        if self._lines:
-            self._queue.put(self._lines)
-            self._lines = []
-
-    def close(self) -> None:
-        """Write what is left; a reader that takes nothing is not waited for."""
-        if self.on:
-            self.flush()
-            self._queue.put(None)
-            self._thread.join(timeout=2.0)
-
-    def _run(self) -> None:
-        while (lines := self._queue.get()) is not None:
-            piece = bytearray()
-            for line in lines:
-                if piece and len(piece) + len(line) > _PIECE:
-                    self._write(piece)
-                    piece = bytearray()
-                piece += line
-            self._write(piece)
-
-    def _write(self, piece: bytearray) -> None:
-        with suppress(OSError):  # nobody reads stderr any more
-            os.write(2, piece)
-        self._size -= len(piece)

@@ -1,11 +1,5 @@
 """What Prometheus reads. Each worker writes its own files in a shared folder; the worker that is asked adds them up."""
 
-import fcntl
-import os
-import shutil
-import tempfile
-import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +8,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 #: Where the workers' files lie; read by prometheus_client when it makes its first metric.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_PREFIX = "l2h-metrics-"
-_MEMORY = "/dev/shm"
-#: Seconds within which a folder may not be locked yet by the one that made it.
-_YOUNG = 60.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -45,6 +35,7 @@ class Metrics:
         self.ledger_up = gauge("l2h_ledger_up", "1 where the ledger can be written.", multiprocess_mode="livemin")
         self.model = gauge("l2h_model_info", "Workers that serve a version.", ["name", "version"])
         self.reloads = counter("l2h_reloads", "Bundles taken over or refused.", ["result"])
+        self.log_dropped = counter("l2h_log_dropped", "Lines of the log that nobody read in time.")
         self._ok = self.requests.labels("200")
         self._seconds: list[float] = []
         self._inputs = self._units = 0
@@ -87,32 +78,6 @@ class Metrics:
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
-
-
-def make_folder() -> tuple[Path, int]:
-    """Make a folder for the workers' files; return it, and a descriptor whose lock says that it is in use.
-
-    It lies in memory where the system has such a place: the files are mapped, and a disk that fills up would kill
-    whoever writes to one. Folders of servers that were killed are removed.
-    """
-    place = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else tempfile.gettempdir()
-    for old in Path(place).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if time.time() - old.stat().st_mtime > _YOUNG and old.stat().st_uid == os.getuid():
-                os.close(_lock(old))
-                shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-    return folder, _lock(folder)
-
-
-def _lock(folder: Path) -> int:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def forget_worker(folder: Path, pid: int) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from l2h.serving.accounts import open_accounts
 from l2h.serving.accounts.charging import ChargeWriter
 from l2h.serving.model.batching import Batcher, PendingRequest
-from l2h.serving.model.model import CurrentModel
+from l2h.serving.model.model import CurrentModel, ServedModel, load_model
 from l2h.serving.process.config import ServingConfig
-from l2h.serving.process.logs import RequestLog
+from l2h.serving.process.logs import LogWriter
 from l2h.serving.process.metrics import Metrics
 
 
@@ -19,22 +19,27 @@ class Service:
     ``inherited`` are the descriptors of :func:`l2h.serving.accounts.prepare_accounts`.
     """
 
-    def __init__(self, config: ServingConfig, inherited: Sequence[int]) -> None:
+    def __init__(self, config: ServingConfig, log: LogWriter, inherited: Sequence[int]) -> None:
         loop = asyncio.get_running_loop()
 
         def deliver(requests: list[PendingRequest]) -> None:
             loop.call_soon_threadsafe(_finish, requests)
 
-        self.config = config
+        self.config, self.log = config, log
         self.metrics = Metrics()
-        self.current = CurrentModel(Path(config.bundle), config.model_threads, config.max_batch, self.metrics)
+        self.current = CurrentModel(self.load(config.bundle), self.metrics)
         self.accounts = open_accounts(config.keys, config.ledger, inherited)
         self.charging = ChargeWriter(self.accounts, deliver, self.metrics.committed)
         self.batcher = Batcher(config.max_batch, config.batch_delay, self.charging.submit, deliver, self.metrics.called)
-        self.requests = RequestLog(config.log_requests)
         self.free_memory = config.max_memory  # bytes that the bodies of further requests may take
         self.draining = False
         self.in_flight = 0
+        self.workers_down = 0  # of all workers, as the supervisor says
+        self._log_dropped = 0
+
+    def load(self, bundle: str) -> ServedModel:
+        """Load a bundle with the server's settings; from any thread."""
+        return load_model(Path(bundle), self.config.model_threads, self.config.max_batch)
 
     @property
     def max_body(self) -> int:
@@ -51,15 +56,25 @@ class Service:
             return "the server is being stopped"
         return None if self.charging.trouble is None else "the ledger cannot be written"
 
+    @property
+    def degraded(self) -> dict[str, str]:
+        """What readiness says beside yes, where the server answers with less than it should have."""
+        if not self.workers_down:
+            return {}
+        return {"degraded": f"{self.workers_down} of {self.config.workers} workers cannot answer now"}
+
     def update_gauges(self) -> None:
-        """Set the gauges of the metrics to what they are now."""
+        """Bring the metrics that others count up to date."""
+        dropped = self.log.dropped
+        self.metrics.log_dropped.inc(dropped - self._log_dropped)
+        self._log_dropped = dropped
         self.metrics.waiting.set(self.batcher.waiting)
         self.metrics.in_flight.set(self.in_flight)
         self.metrics.ledger_up.set(self.charging.trouble is None)
 
     def close(self) -> None:
         """Finish what waits, then stop all parts."""
-        for part in (self.batcher, self.charging, self.accounts, self.requests):
+        for part in (self.batcher, self.charging, self.accounts):
             part.close()
 
 

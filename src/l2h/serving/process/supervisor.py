@@ -1,7 +1,12 @@
-"""The process that ``l2h serve`` is: it binds the port, prepares the accounts, and keeps the workers alive."""
+"""The process that ``l2h serve`` is: it binds the port, prepares the accounts, and keeps the workers alive.
+
+It holds the bundle that was accepted, as a private copy, from which workers are started. It watches the folder of the
+bundle; whatever is new there is tried by a process of its own before the workers are told to take it over.
+"""
 
 import asyncio
 import errno
+import json
 import os
 import shutil
 import signal
@@ -11,26 +16,31 @@ import stat
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l2h.bundle import verify
+from l2h.errors import L2HError
 from l2h.serving.accounts import open_keys, prepare_accounts
 from l2h.serving.errors import ServingError
+from l2h.serving.process.candidate import copy_bundle, require_same_interface, try_bundle
 from l2h.serving.process.config import ServingConfig, is_loopback
-from l2h.serving.process.logs import log_as_json, log_event
-from l2h.serving.process.metrics import FOLDER, forget_worker, make_folder
+from l2h.serving.process.folders import make_folder
+from l2h.serving.process.logs import LogWriter, log_event
+from l2h.serving.process.metrics import FOLDER, forget_worker
+from l2h.serving.process.watch import Signature, signature
 from l2h.serving.process.worker import READY
 
-#: Starts in a row that may fail before the server gives up.
-_TRIES = 3
 #: A worker that dies within so many seconds of its start waits before the next start.
 _SOON = 10.0
+#: Seconds of that wait: of the first, and how often it is doubled.
+_PAUSE, _DOUBLED = 0.5, 4
 #: Seconds beyond ``--drain`` after which workers that still run are killed.
 _MARGIN = 5.0
-#: Seconds after which a worker that says nothing is stuck (stopped, or its event loop held) and is killed.
+#: Seconds after which a worker that says nothing is stuck (stopped, or its event loop held) and is killed; and so many
+#: beyond ``--load-timeout`` has a worker to start with a bundle that was accepted, or to take it over.
 _SILENCE = 15.0
 
 
@@ -40,7 +50,9 @@ class _Worker:
 
     socket: socket.socket
     process: asyncio.subprocess.Process | None = None
-    ready: bool = False
+    told: int = 0  # number of the bundle that it was started with or told to take
+    has: int = 0  # number of the bundle that it answers with; 0 until it is ready
+    since: float = 0.0  # when it was told
     heard: float = 0.0
 
     def send(self, number: int) -> None:
@@ -49,36 +61,47 @@ class _Worker:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
+    def tell(self, **order: Any) -> None:
+        """Tell the process what to do, once it is ready."""
+        if self.has and self.process is not None and self.process.stdin is not None:
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
 
 class Supervisor:
     """Runs the server until it is told to stop."""
 
-    def __init__(self, config: ServingConfig) -> None:
-        self.config = config
+    def __init__(self, config: ServingConfig, log: LogWriter) -> None:
+        self.config, self._log = config, log
         self._stopping = asyncio.Event()
+        self._look = asyncio.Event()  # at the bundle, at once
         self._announced = False
         self._deadline: asyncio.Timeout | None = None
+        self._numbers = self._bundle = 1  # of the last bundle that was tried, and of the one that is accepted
 
     def run(self) -> int:
-        """Serve; return the exit status. An L2HError where it cannot start, or its workers do not stay alive."""
+        """Serve; return the exit status. An L2HError where it cannot start."""
         config = self.config
-        log_as_json(config.log_level)
         keys = _describe_keys(config)
-        manifest = verify(Path(config.bundle), "server")
-        _check_tls(config.tls_cert, config.tls_key)
-        self._workers = [_Worker(sock) for sock in _bind(config.host, config.port, config.workers)]
-        self._inherited = prepare_accounts(config.ledger)
-        self._metrics, self._metrics_lock = make_folder()
-        where = _url(self._workers[0].socket, config.tls_cert is not None)
-        self._line = (
-            f"serving {manifest.name} {manifest.version} at {where}, "
-            f"{config.workers} worker{'s' * (config.workers > 1)} of {config.model_threads} "
-            f"thread{'s' * (config.model_threads > 1)}, {keys}, ledger {config.ledger}"
-        )
+        self._copies, _ = make_folder("bundle", in_memory=False)
         try:
-            return asyncio.run(self._serve())
+            self._seen = self._signature()
+            self._manifest = copy_bundle(Path(config.bundle), self._copies / "1")
+            _check_tls(config.tls_cert, config.tls_key)
+            self._workers = [_Worker(sock) for sock in _bind(config.host, config.port, config.workers)]
+            self._inherited = prepare_accounts(config.ledger)
+            where = _url(self._workers[0].socket, config.tls_cert is not None)
+            self._line = (
+                f"serving {self._manifest.name} {self._manifest.version} at {where}, "
+                f"{config.workers} worker{'s' * (config.workers > 1)} of {config.model_threads} "
+                f"thread{'s' * (config.model_threads > 1)}, {keys}, ledger {config.ledger}"
+            )
+            self._metrics, _ = make_folder("metrics", in_memory=True)
+            try:
+                return asyncio.run(self._serve())
+            finally:
+                shutil.rmtree(self._metrics, ignore_errors=True)
         finally:
-            shutil.rmtree(self._metrics, ignore_errors=True)
+            shutil.rmtree(self._copies, ignore_errors=True)
 
     async def _serve(self) -> int:
         """Keep the workers until the server is stopped, then give them time to finish."""
@@ -88,9 +111,11 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         workers: asyncio.Future[Any] = asyncio.gather(*(self._keep(worker) for worker in self._workers))
         stopping: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
-        watch = asyncio.create_task(self._kill_stuck())
+        watch = asyncio.create_task(self._watch())
+        check = asyncio.create_task(self._check())
         try:
             await asyncio.wait([workers, stopping], return_when=asyncio.FIRST_COMPLETED)
+            watch.cancel()  # a bundle that is being tried is let go
             async with asyncio.timeout(self.config.drain + _MARGIN) as self._deadline:
                 await workers
         except TimeoutError:
@@ -98,7 +123,7 @@ class Supervisor:
             log_event("error", "drain_overrun", workers=alive)
             return 1
         finally:
-            watch.cancel()
+            check.cancel()
             self._stopping.set()  # none is started again
             for worker in self._workers:
                 worker.send(signal.SIGKILL)
@@ -109,65 +134,134 @@ class Supervisor:
 
     async def _keep(self, worker: _Worker) -> None:
         """Run a worker, and start it again whenever it dies, until the server is stopped."""
-        failures = deaths = 0
+        deaths = 0
         while not self._stopping.is_set():
             started = time.monotonic()
-            process = worker.process = await self._start(worker)
-            status = await process.wait()
-            forget_worker(self._metrics, process.pid)
-            failures = 0 if worker.ready else failures + 1
-            deaths = deaths + 1 if time.monotonic() - started < _SOON else 0
-            worker.process, worker.ready = None, False
+            try:
+                process = worker.process = await self._start(worker)
+                status = await process.wait()
+                forget_worker(self._metrics, process.pid)
+                died: dict[str, Any] = {"worker": process.pid, "status": status}
+            except OSError as error:  # no more processes or descriptors
+                died = {"error": str(error)}
+            failed = not worker.has
+            deaths = deaths + 1 if failed or time.monotonic() - started < _SOON else 0
+            worker.process, worker.has = None, 0
             if self._stopping.is_set():
                 return
-            log_event("error", "worker_died", worker=process.pid, status=status)
-            if failures and not self._announced:
+            log_event("error", "worker_died", **died)
+            if failed and not self._announced:
                 raise ServingError("a worker could not start; the line above says why")
-            if failures >= _TRIES:
-                raise ServingError(f"a worker could not be started again in {_TRIES} tries; the lines above say why")
+            if failed and len(self._workers) > 1:  # the others answer what would wait for it
+                with suppress(OSError):
+                    _replace_socket(worker)
+            self._tell_down()
             with suppress(TimeoutError):
-                async with asyncio.timeout(0.5 * 2 ** min(deaths - 2, 5) if deaths > 1 else 0.0):
+                async with asyncio.timeout(_PAUSE * 2 ** min(deaths - 2, _DOUBLED) if deaths > 1 else 0.0):
                     await self._stopping.wait()
 
     async def _start(self, worker: _Worker) -> asyncio.subprocess.Process:
+        worker.told, worker.since = self._bundle, time.monotonic()
+        settings = json.dumps({**self.config.as_dict(), "bundle": str(self._copies / str(worker.told))})
         status, write_end = os.pipe()
         descriptors = (worker.socket.fileno(), write_end, *self._inherited)
-        arguments = [self.config.to_json(), *map(str, descriptors)]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "l2h.serving.process.worker", *arguments),
-            stdin=subprocess.PIPE,
-            pass_fds=descriptors,
-            env={**os.environ, FOLDER: str(self._metrics)},
-        )
-        os.close(write_end)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "l2h.serving.process.worker", settings, *map(str, descriptors)),
+                stdin=subprocess.PIPE,
+                pass_fds=descriptors,
+                env={**os.environ, FOLDER: str(self._metrics)},
+            )
+        except OSError:
+            os.close(status)
+            raise
+        finally:
+            os.close(write_end)
         asyncio.get_running_loop().add_reader(status, self._read_status, worker, process, status)
         if self._stopping.is_set():  # the signal came while it was being started
             process.terminate()
         return process
 
     def _read_status(self, worker: _Worker, process: asyncio.subprocess.Process, status: int) -> None:
-        """Note that a worker is ready, that it lives, or that it has ended."""
-        message = os.read(status, 4096)
+        """Note that a worker has its bundle, that it lives, or that it has ended."""
+        message = os.read(status, 65536)
         if not message:
             asyncio.get_running_loop().remove_reader(status)
             os.close(status)
         if worker.process is not process:
             return
         worker.heard = time.monotonic()
-        if not message.startswith(READY):
+        if READY not in message:
             return
-        worker.ready = True
+        started, worker.has = not worker.has, worker.told
+        self._tell_bundle(worker)
+        if not started:
+            return
+        self._tell_down()
         if self._announced:
             log_event("info", "worker_replaced", worker=process.pid)
-        elif all(other.ready for other in self._workers) and not self._stopping.is_set():
+        elif all(other.has for other in self._workers) and not self._stopping.is_set():
             self._announced = True
             with suppress(OSError):  # nobody reads it
                 sys.stdout.write(self._line + "\n")
                 sys.stdout.flush()
 
-    async def _kill_stuck(self) -> None:
+    async def _watch(self) -> None:
+        """Follow changes of the bundle's folder."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.watch):
+                    await self._look.wait()
+            forced = self._look.is_set()
+            self._look.clear()
+            now = self._signature()
+            if (now == self._seen and not forced) or now[0] is None:  # a folder being replaced has none for a moment
+                continue
+            self._seen = now
+            try:
+                await self._consider()
+            except Exception:  # noqa: BLE001 - without its watcher the server would follow no change any more
+                log_event("error", "watch_failed", traceback=traceback.format_exc().rstrip())
+
+    async def _consider(self) -> None:
+        """Accept the folder's bundle and have the workers take it over; one that cannot be used changes nothing."""
+        self._numbers += 1
+        copy, before = self._copies / str(self._numbers), self._manifest
+        try:
+            manifest = await try_bundle(self.config, copy)
+            require_same_interface(manifest, before)
+        except (L2HError, OSError) as error:
+            log_event("error", "bundle_refused", error=str(error), serving=before.version)
+            for worker in self._workers:
+                worker.tell(refused=1)
+        else:
+            if manifest.version == before.version:
+                log_event("info", "bundle_unchanged", version=before.version)
+            else:
+                self._bundle, self._manifest = self._numbers, manifest
+                for worker in self._workers:
+                    self._tell_bundle(worker)
+                while any(worker.process is not None and worker.has != self._bundle for worker in self._workers):
+                    await asyncio.sleep(0.05)  # for as long as they may need the copy before
+        finally:
+            for old in self._copies.iterdir():
+                if old.name != str(self._bundle):
+                    shutil.rmtree(old, ignore_errors=True)
+
+    def _tell_bundle(self, worker: _Worker) -> None:
+        """Have a worker take over what is accepted, unless it has it, or is still at work on another."""
+        if worker.has == worker.told != self._bundle:
+            worker.told, worker.since = self._bundle, time.monotonic()
+            worker.tell(bundle=str(self._copies / str(self._bundle)))
+
+    def _tell_down(self) -> None:
+        down = sum(not worker.has for worker in self._workers)
+        for worker in self._workers:
+            worker.tell(down=down)
+
+    async def _check(self) -> None:
         """Kill the workers that are stuck: the connections they hold would wait for ever."""
-        last = time.monotonic()
+        last, dropped = time.monotonic(), 0
         while True:
             await asyncio.sleep(0.5)
             now = time.monotonic()
@@ -175,13 +269,20 @@ class Supervisor:
             last = now
             for worker in self._workers:
                 if stopped:
-                    worker.heard = now
-                if not worker.ready or worker.process is None or now - worker.heard < _SILENCE:
+                    worker.heard = worker.since = now
+                if worker.process is None or self._stopping.is_set():
                     continue
-                if not self._stopping.is_set():
-                    log_event("error", "worker_stuck", worker=worker.process.pid, silent=round(now - worker.heard, 1))
+                silent = now - worker.heard if worker.has else 0.0
+                loading = now - worker.since if worker.has != worker.told else 0.0
+                if silent > _SILENCE or loading > _SILENCE + self.config.load_timeout:
+                    seconds = {"silent": round(silent, 1), "loading": round(loading, 1)}
+                    log_event("error", "worker_stuck", worker=worker.process.pid, **seconds)
                     worker.send(signal.SIGKILL)
-                    worker.heard = now
+                    worker.heard = worker.since = now
+            counting = next((worker for worker in self._workers if worker.has), None)
+            if counting is not None and self._log.dropped > dropped:
+                counting.tell(dropped=self._log.dropped - dropped)
+                dropped = self._log.dropped
 
     def _stop(self, number: int) -> None:
         if not self._stopping.is_set():
@@ -192,9 +293,13 @@ class Supervisor:
             self._deadline.reschedule(asyncio.get_running_loop().time())
 
     def _reload(self) -> None:
+        self._look.set()
         for worker in self._workers:
-            if worker.ready:  # another one would die of it, and reads the newest anyway
-                worker.send(signal.SIGHUP)
+            worker.tell(keys=True)
+
+    def _signature(self) -> tuple[Signature, ...]:
+        """Of the manifest, and of the model's file, for a copy that was not finished when we looked."""
+        return tuple(signature(Path(self.config.bundle) / name) for name in ("manifest.json", "server.onnx"))
 
 
 def _describe_keys(config: ServingConfig) -> str:
@@ -245,6 +350,21 @@ def _bind(host: str, port: int, count: int) -> list[socket.socket]:
             raise ServingError(f"port {port} of {host} is in use: stop what uses it, or give another --port") from error
         raise ServingError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
     return sockets
+
+
+def _replace_socket(worker: _Worker) -> None:
+    """Give a worker another socket at the same address, which others may share, and close the one it has."""
+    old = worker.socket
+    new = socket.socket(old.family, old.type, old.proto)
+    try:
+        new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        new.bind(old.getsockname())
+    except OSError:
+        new.close()
+        raise
+    worker.socket = new
+    old.close()
 
 
 def _check_tls(cert: str | None, key: str | None) -> None:

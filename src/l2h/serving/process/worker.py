@@ -1,13 +1,14 @@
 """One worker: a process with a model, the accounts, and a socket of its own at the common port.
 
-It is started by :mod:`l2h.serving.process.supervisor`, which holds the other end of its standard input. When that end
-closes, the supervisor has ended, and the worker stops as if told to.
+It is started by :mod:`l2h.serving.process.supervisor`, which tells it what to do by JSON lines on its standard input.
+When that closes, the supervisor has ended, and the worker stops as if told to.
 """
 
 import asyncio
 import contextlib
 import ctypes
 import itertools
+import json
 import os
 import resource
 import select
@@ -29,12 +30,13 @@ from l2h.connections import bounded
 from l2h.errors import L2HError
 from l2h.serving.errors import KeyStoreError
 from l2h.serving.http.app import App
+from l2h.serving.model.model import ServedModel
 from l2h.serving.process.config import ServingConfig
-from l2h.serving.process.logs import log_as_json, log_event
+from l2h.serving.process.logs import LogWriter, log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER
 from l2h.serving.process.service import Service
 
-#: What is written to the supervisor once requests can come.
+#: What is written to the supervisor once requests can come, and whenever another bundle was taken over.
 READY = b"ready\n"
 #: Written to it every second from then on: the event loop still turns.
 _BEAT = b"."
@@ -43,7 +45,7 @@ _BEAT = b"."
 _NOTICE = 0.3
 #: Seconds for TLS to begin. Such a peer is no connection yet, and counts as none.
 _HANDSHAKE = 5.0
-#: Seconds between two flushes of logs and metrics.
+#: Seconds between two flushes of the metrics.
 _FLUSH = 0.05
 #: Descriptors beside those of connections.
 _DESCRIPTORS = 128
@@ -68,18 +70,24 @@ def main(arguments: list[str]) -> int:
     The arguments are the settings as JSON, then the inherited descriptors: the socket, the pipe to the supervisor, and
     those of the accounts.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the supervisor decides
+        signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH)
+    log = log_as_json(json.loads(arguments[0])["log_level"])
     listener, status, *inherited = map(int, arguments[1:])
     try:
         config = ServingConfig.from_json(arguments[0])
-        log_as_json(config.log_level)
         config = replace(config, max_connections=_allow_connections(config.max_connections))
         with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(_serve(config, socket.socket(fileno=listener), status, inherited))
+            runner.run(_serve(config, log, socket.socket(fileno=listener), status, inherited))
     except (L2HError, OSError) as error:
         log_event("error", "worker_failed", error=str(error))
         return 1
+    except Exception:  # noqa: BLE001 - Python would write it to stderr, where a full pipe would hold it
+        log_event("error", "worker_failed", traceback=traceback.format_exc().rstrip())
+        return 1
+    finally:
+        log.close()
     return 0
 
 
@@ -112,9 +120,11 @@ def _allow_connections(wanted: int) -> int:
     return wanted
 
 
-async def _serve(config: ServingConfig, listener: socket.socket, status: int, inherited: list[int]) -> None:
+async def _serve(
+    config: ServingConfig, log: LogWriter, listener: socket.socket, status: int, inherited: list[int]
+) -> None:
     loop = asyncio.get_running_loop()
-    service = Service(config, inherited)
+    service = Service(config, log, inherited)
     uvicorn_config = uvicorn.Config(
         App(service),
         http=bounded(config.max_connections, config.idle_timeout),
@@ -132,10 +142,9 @@ async def _serve(config: ServingConfig, listener: socket.socket, status: int, in
         backlog=2048,
     )
     server = _Server(uvicorn_config)
-    stop, reload = asyncio.Event(), asyncio.Event()
+    stop, orders = asyncio.Event(), _Orders(service, status)
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
-    threading.Thread(target=_wait_for_supervisor, args=(loop, stop), name="supervisor", daemon=True).start()
+    threading.Thread(target=_listen, args=(loop, orders, stop), name="supervisor", daemon=True).start()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:
@@ -145,7 +154,7 @@ async def _serve(config: ServingConfig, listener: socket.socket, status: int, in
         os.write(status, READY)
         os.set_blocking(status, False)
         background = [
-            asyncio.create_task(_watch(service, reload)),
+            asyncio.create_task(_watch_keys(service, orders.look)),
             asyncio.create_task(_report(service, server, status)),
         ]
         await stop.wait()
@@ -183,38 +192,63 @@ async def _close_listener(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-async def _watch(service: Service, reload: asyncio.Event) -> None:
-    """Follow changes of the keys and the bundle."""
-    while True:
+class _Orders:
+    """Does what the supervisor says; all methods run on the event loop."""
+
+    def __init__(self, service: Service, status: int) -> None:
+        self.look = asyncio.Event()  # the keys are to be read at once
+        self._service, self._status, self._loop = service, status, asyncio.get_running_loop()
+
+    def follow(self, order: dict[str, Any]) -> None:
+        """Do what one line says."""
+        metrics = self._service.metrics
+        metrics.reloads.labels("refused").inc(order.get("refused", 0))
+        metrics.log_dropped.inc(order.get("dropped", 0))
+        self._service.workers_down = order.get("down", self._service.workers_down)
+        if "keys" in order:
+            self.look.set()
+        if "bundle" in order:  # not in the loop's threads, whose end is waited for
+            threading.Thread(target=self._load, args=(order["bundle"],), name="load", daemon=True).start()
+
+    def _load(self, bundle: str) -> None:
+        """Load what the supervisor accepted; a worker that does not manage is killed and started with it."""
+        try:
+            model = self._service.load(bundle)
+        except (L2HError, OSError) as error:
+            log_event("error", "bundle_refused", error=str(error), serving=self._service.current.model.version)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._take, model)
+
+    def _take(self, model: ServedModel) -> None:
+        self._service.current.replace(model)
+        with contextlib.suppress(OSError):
+            os.write(self._status, READY)
+
+
+async def _watch_keys(service: Service, look: asyncio.Event) -> None:
+    """Follow changes of the keys."""
+    keys, file = service.accounts.keys, service.config.keys
+    while keys is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(service.config.watch):
-                await reload.wait()
-        forced = reload.is_set()
-        reload.clear()
+                await look.wait()
+        look.clear()
         try:
-            await _refresh_keys(service)
-            await service.current.reload(force=forced)
+            count = await asyncio.to_thread(keys.refresh)
+        except KeyStoreError as error:
+            log_event("error", "keys_refused", file=file, error=str(error))
         except Exception:  # noqa: BLE001 - without its watcher the server would follow no change any more
             log_event("error", "watch_failed", traceback=traceback.format_exc().rstrip())
-
-
-async def _refresh_keys(service: Service) -> None:
-    if service.accounts.keys is None:
-        return
-    try:
-        count = await asyncio.to_thread(service.accounts.keys.refresh)
-    except KeyStoreError as error:
-        log_event("error", "keys_refused", file=service.config.keys, error=str(error))
-    else:
-        if count is not None:
-            log_event("info", "keys_reloaded", file=service.config.keys, keys=count)
+        else:
+            if count is not None:
+                log_event("info", "keys_reloaded", file=file, keys=count)
 
 
 async def _report(service: Service, server: uvicorn.Server, status: int) -> None:
-    """Bring logs and metrics up to date, and show the supervisor that this process is not stuck."""
+    """Bring the metrics up to date, and show the supervisor that this process is not stuck."""
     for count in itertools.count(1):
         await asyncio.sleep(_FLUSH)
-        service.requests.flush()
         service.metrics.flush()
         if count % 10 == 0:
             service.update_gauges()
@@ -224,15 +258,16 @@ async def _report(service: Service, server: uvicorn.Server, status: int) -> None
                 os.write(status, _BEAT)
 
 
-def _wait_for_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    """Wait for the end of the supervisor, and clean up in its place."""
-    with contextlib.suppress(OSError):
-        while os.read(0, 1024):
-            pass
-    shutil.rmtree(os.environ.get(FOLDER, ""), ignore_errors=True)
-    with contextlib.suppress(RuntimeError):
+def _listen(loop: asyncio.AbstractEventLoop, orders: _Orders, stop: asyncio.Event) -> None:
+    """Hand on what the supervisor says. When it has ended, clean up in its place, and stop."""
+    with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(OSError), open(0, "rb", closefd=False) as lines:
+            for line in lines:
+                loop.call_soon_threadsafe(orders.follow, json.loads(line))
+        shutil.rmtree(os.environ.get(FOLDER, ""), ignore_errors=True)
         loop.call_soon_threadsafe(stop.set)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # A thread that still loads a model would abort the process where the interpreter ends in order.
+    os._exit(main(sys.argv[1:]))

@@ -1,9 +1,11 @@
 """The publisher's HTTP application and its server. Imported only when needed: starlette and uvicorn are optional."""
 
+import asyncio
 import hmac
 import json
 import logging
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, BinaryIO
@@ -18,13 +20,21 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from l2h.connections import bounded
 from l2h.training.exchange.identity import DIGEST_HEADER, IDENTITY_HEADER, LATEST_HEADER, PREFIX
 from l2h.training.exchange.snapshot import KINDS
 from l2h.training.exchange.store import SnapshotStore
 
 log = logging.getLogger("l2h.training.exchange")
 
-_CHUNK = 256 * 1024
+#: A receiver that takes less than this within the idle timeout is cut off, and resumes its download.
+_CHUNK = 64 * 1024
+#: Connections in all and of one address, each with a descriptor or two; few beside the 1024 that a process may have.
+_CONNECTIONS, _PER_ADDRESS = 64, 32
+#: Seconds without a request, for the headers of one, and without a byte taken of an answer.
+_IDLE = 30.0
+#: Seconds between two connections that are accepted, and after one that could not be.
+_PACE, _AFTER_ERROR = 0.01, 1.0
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})?")
 _NUMBER = re.compile(r"\d{1,15}")
 
@@ -79,23 +89,57 @@ def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> 
 
 
 def build_server(app: Starlette) -> uvicorn.Server:
-    """Return a server for the application, with nothing in it that the publisher does not need."""
+    """Return a server for the application, with nothing in it that the publisher does not need.
+
+    Strangers cost the training little: connections are few, accepted one at a time and not faster than a hundred per
+    second, and those without the token give way to others.
+    """
     logger = logging.getLogger("uvicorn")
     if not logger.handlers:  # keeps warnings of cut connections off the console, unless the program set up logging
         logger.addHandler(logging.NullHandler())
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=bounded(_CONNECTIONS, _IDLE, _PER_ADDRESS),
         loop="asyncio",
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=30,
+        proxy_headers=False,
+        timeout_keep_alive=round(_IDLE),
         timeout_graceful_shutdown=1,
     )
-    return uvicorn.Server(config)
+    return _PacedServer(config)
+
+
+class _PacedServer(uvicorn.Server):
+    """Accepts connections itself: asyncio would take all that wait at once, and with them every descriptor."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._accepting = [asyncio.create_task(self._accept(listener)) for listener in sockets or []]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        while True:
+            try:
+                peer, _ = await loop.sock_accept(listener)
+                await loop.connect_accepted_socket(self._connection, peer)
+            except OSError as error:  # such as no descriptor left
+                log.warning("a connection was not accepted: %s", error)
+                await asyncio.sleep(_AFTER_ERROR)
+            await asyncio.sleep(_PACE)
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state={})  # type: ignore[no-any-return]
 
 
 class _Guard:
@@ -112,9 +156,11 @@ class _Guard:
         authorization = dict(scope["headers"]).get(b"authorization", b"")
         # In a time that does not depend on how much of the token is right.
         if not hmac.compare_digest(sha256(authorization).digest(), self._expected):
-            refusal = PlainTextResponse("unauthorized\n", 401, {"www-authenticate": "Bearer"})
+            # Closed, so that guessing is as slow as connections are accepted.
+            refusal = PlainTextResponse("unauthorized\n", 401, {"www-authenticate": "Bearer", "connection": "close"})
             await refusal(scope, receive, send)
             return
+        scope["state"]["known"] = True  # to the connection, which stays when those of strangers give way
         if scope["method"] != "GET":
             await Response(status_code=405, headers={"allow": "GET"})(scope, receive, send)
             return

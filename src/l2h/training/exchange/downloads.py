@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import time
 import weakref
 from collections.abc import Mapping
@@ -72,6 +73,11 @@ class DownloadFolder:
         manifest = {"schema": SCHEMA, "run": run, "snapshot": json.loads(snapshot.to_json())}
         write_atomically(self._part_manifest, json.dumps(manifest).encode())
         self.unfinished = (run, snapshot)
+
+    def free_after(self, snapshot: Snapshot) -> int:
+        """Return how many bytes the disk would have free once the unfinished download was whole."""
+        have = self.part.stat().st_size if self.part.exists() else 0
+        return shutil.disk_usage(self._folder).free - (snapshot.size - have)
 
     def discard(self) -> None:
         """Give up the unfinished download. Its bytes are removed first: they never pass for those of another."""

@@ -28,6 +28,8 @@ _STATES = {
     "refused": "refused",
     "identity": "wrong_peer",
 }
+#: Bytes of the disk that a download leaves to the training and to others.
+_LEFT_FREE = 64 << 20
 #: A person has to put these right: they are logged once and tried again slowly.
 _FOR_A_PERSON = ("refused", "wrong_peer")
 
@@ -61,7 +63,8 @@ class SnapshotFetcher:
     their own; a run that comes back continues above the newest version seen of it.
 
     ``identity`` is what must be the same on the other side; ``data``, the fingerprint of the training samples, is
-    compared for answers only, and answers require it. The waits are in seconds: ``interval`` between two requests for
+    compared for answers only, and answers require it. A snapshot of more than ``max_bytes``, or for which the disk has
+    no room, is not fetched. The waits are in seconds: ``interval`` between two requests for
     something newer, ``timeout`` within an answer, and ``backoff`` after a failure, first and longest, with jitter.
     """
 
@@ -188,6 +191,7 @@ class SnapshotFetcher:
             downloads.begin(self._run, offered)
             snapshot = offered
         try:
+            self._check_size(snapshot)
             connection.download(snapshot, downloads.part)
         except FetchFailure as failure:
             if failure.discard:
@@ -203,10 +207,17 @@ class SnapshotFetcher:
             raise FetchFailure("protocol", f"{snapshot.kind} were offered where {self._kind} were asked for")
         if snapshot.version <= seen:
             raise FetchFailure("older", f"version {snapshot.version} was offered, version {seen} of its run is here")
-        if snapshot.size > self._max_bytes:
-            raise FetchFailure("too_large", f"a snapshot of {snapshot.size} bytes is over max_bytes={self._max_bytes}")
         with self._lock:
             self._published_step = snapshot.step
+
+    def _check_size(self, snapshot: Snapshot) -> None:
+        """Raise :class:`FetchFailure` where a snapshot is larger than expected, or than the disk has room for."""
+        if snapshot.size > self._max_bytes:
+            message = f"a snapshot of {snapshot.size} bytes is over the {self._max_bytes} that are expected"
+            raise FetchFailure("too_large", message, discard=True)
+        if self._downloads.free_after(snapshot) < _LEFT_FREE:
+            message = f"a snapshot of {snapshot.size} bytes would leave less than {_LEFT_FREE} bytes of the disk free"
+            raise FetchFailure("disk", message, discard=True)
 
     def _accept(self) -> None:
         moved, syncs = self._status.bytes_moved, self._status.syncs + 1

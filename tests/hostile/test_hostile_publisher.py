@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, whole
+from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, publish, whole
 from fault_proxy import Fault, FaultProxy
 from waiting import until
+
+from l2h.training.exchange import PublisherServer, SnapshotStore
 
 STATED = json.dumps({**IDENTITY, "protocol": 1, "run": "rogue", "kinds": ["weights"]}).encode()
 DIGEST = sha256(STATED).hexdigest()
@@ -67,8 +70,18 @@ ROGUES = {
     "a length too short": ({"latest": manifest(), "5": with_head(200, content_length="4000")}, "cut"),
     "a length that is none": ({"latest": manifest(), "5": with_head(200, content_length="-4")}, "cut"),
     "too many bytes": ({"latest": manifest(size=4000), "5": BYTES}, "damaged"),
+    "bytes of another publisher": ({"latest": manifest(), "5": with_head(200, l2h_identity="0" * 64)}, "restarted"),
     "compressed": ({"latest": manifest(), "5": with_head(200, content_encoding="gzip")}, "protocol"),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory):
+    """An honest publisher with one snapshot."""
+    store = SnapshotStore(tmp_path_factory.mktemp("standing"))
+    publish(store, 0, size=1000)
+    with PublisherServer(store, IDENTITY, TOKEN) as running:
+        yield running
 
 
 @pytest.fixture
@@ -112,6 +125,34 @@ def test_nothing_of_a_liar_is_used_and_the_thread_lives_on(rogue, standing, tmp_
     proxy.close()
     assert fetcher.latest().version == 1
     assert whole(fetcher.latest())
+
+
+def test_what_the_disk_has_no_room_for_is_not_fetched(rogue, tmp_path):
+    """Nor what is within ``max_bytes``; the bytes are not even asked for."""
+    free = shutil.disk_usage(tmp_path).free
+    rogue.answers = {"identity": IDENTITY_ANSWER, "latest": manifest(size=free - (32 << 20))}
+    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy", max_bytes=2 * free) as fetcher:
+        until(lambda: fetcher.status().failures.get("disk", 0) >= 2)
+        assert "of the disk free" in fetcher.status().error
+        assert fetcher.status().failures.keys() == {"disk"}
+        assert not (tmp_path / "copy" / "weights.part").exists()
+        rogue.answers = {**rogue.answers, "latest": manifest(), "5": BYTES}
+        assert arrives(fetcher, 5).read() == DATA
+
+
+def test_a_download_begun_under_wider_bounds_is_given_up(rogue, tmp_path):
+    rogue.answers = {
+        "identity": IDENTITY_ANSWER,
+        "latest": manifest(),
+        "5": with_head(200, DATA[:4000], content_length="5000"),
+    }
+    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy") as fetcher:
+        until(lambda: fetcher.status().failures.get("cut"))
+    assert (tmp_path / "copy" / "weights.part").stat().st_size == 4000
+    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy", max_bytes=4500) as fetcher:
+        until(lambda: fetcher.status().failures.get("too_large"))
+        assert not (tmp_path / "copy" / "weights.part").exists()
+        assert fetcher.status().failures.keys() == {"too_large"}
 
 
 def test_an_older_version_is_refused_whoever_offers_it(rogue, tmp_path):

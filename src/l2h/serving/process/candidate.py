@@ -1,0 +1,90 @@
+"""A bundle that may be served next: copied, loaded and run by a process of its own, which can be killed.
+
+Workers load the copy of an accepted bundle and nothing else: what lies in the bundle's folder may change at any time.
+"""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from l2h.bundle import Manifest
+from l2h.bundle.manifest import read_side
+from l2h.errors import L2HError
+from l2h.serving.errors import ServingError
+from l2h.serving.model.model import load_model
+from l2h.serving.process.config import ServingConfig
+
+
+def copy_bundle(source: Path, target: Path) -> Manifest:
+    """Copy the server's half of a bundle, as far as its hashes are right, into a new folder."""
+    manifest, files = read_side(source, "server")
+    try:
+        target.mkdir()
+        for name, data in files.items():
+            (target / name).write_bytes(data)
+    except OSError as error:
+        why = f"cannot copy the bundle to {target}: {error.strerror or error}; TMPDIR names another place"
+        raise ServingError(why) from error
+    manifest.write(target)
+    return manifest
+
+
+async def try_bundle(config: ServingConfig, target: Path) -> Manifest:
+    """Copy the bundle of the settings, load it and run it; return its manifest.
+
+    Raises:
+        L2HError: that failed, or took longer than ``load_timeout``; the message says why.
+    """
+    arguments = (config.bundle, target, config.model_threads, config.max_batch, 1 + round(config.load_timeout))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "l2h.serving.process.candidate", *map(str, arguments)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(config.load_timeout):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        raise ServingError(
+            f"the new bundle could not be loaded and run within --load-timeout {config.load_timeout:g} s"
+        ) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        ended = f"the process that loaded the new bundle ended with status {process.returncode}"
+        raise ServingError(said.decode(errors="replace").replace(str(target), config.bundle) or ended)
+    return Manifest.read(target)
+
+
+def require_same_interface(manifest: Manifest, before: Manifest) -> None:
+    """Raise a ServingError where devices that know one bundle could not use the other's answers."""
+    if manifest.name != before.name:
+        raise ServingError(f"the new bundle is named {manifest.name!r}, this server serves {before.name!r}")
+    if (manifest.input, manifest.classes) != (before.input, before.classes):
+        raise ServingError(
+            "the new bundle has other classes or inputs, and devices in the field have those of the old: "
+            "start a server for it"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Copy and try a bundle; the error, if any, is all that is printed."""
+    source, target = map(Path, arguments[:2])
+    threads, most, seconds = map(int, arguments[2:])
+    signal.alarm(seconds)  # if nobody is left to kill this process
+    try:
+        copy_bundle(source, target)
+        load_model(target, threads, most)
+    except (L2HError, MemoryError) as error:
+        sys.stdout.write(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
