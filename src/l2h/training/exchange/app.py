@@ -28,7 +28,7 @@ from l2h.training.exchange.store import SnapshotStore
 log = logging.getLogger("l2h.training.exchange")
 
 #: A receiver that takes less than this within the idle timeout is cut off, and resumes its download.
-_CHUNK = 64 * 1024
+_CHUNK = 256 * 1024
 #: Connections in all and of one address, each with a descriptor or two; few beside the 1024 that a process may have.
 _CONNECTIONS, _PER_ADDRESS = 64, 32
 #: Seconds without a request, for the headers of one, and without a byte taken of an answer.
