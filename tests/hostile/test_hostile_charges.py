@@ -93,6 +93,8 @@ class ChargeHistory(RuleBasedStateMachine):
         """Nothing is lost: the workers refuse until all of them have closed the ledger."""
         for other in {slot, *opened}:
             self.life(other)
+        for life in self.open.values():
+            assert life.call("probe") is None  # opens the ledger again, where a fault had closed it
         Path(f"{self.path}-wal").unlink()
         for life in self.open.values():
             assert "error" in life.call("probe")
