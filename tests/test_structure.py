@@ -23,6 +23,7 @@ VALUES = {
     "errors": set(),
     "costs": {"errors"},
     "files": {"errors"},
+    "long_lists": set(),
     "settings": {"errors"},
     "answers": {"costs", "errors"},
     "clock": set(),
@@ -57,7 +58,7 @@ EXTERNAL = {
     **{name: set() for name in VALUES},
     "classifiers": {"onnxruntime", "torch"},  # torch only when handed a model of its kind
     "protocol": {"orjson"},
-    "connections": {"uvicorn"},
+    "connections": {"httptools", "uvicorn"},
     "bundle": {"msgspec", "onnxruntime"},
     "edge": {"h11", "httpx", "pybreaker"},
     "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},

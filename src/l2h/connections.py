@@ -1,94 +1,186 @@
 """Connections within bounds: uvicorn's, limited in number, in the size of headers, and in the wait for a slow peer."""
 
 import asyncio
+import ipaddress
 import json
+import logging
+import os
+import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: Bytes of a request line and its headers; and of what may follow a chunked body.
 _HEAD = 32 * 1024
+#: Bytes of further requests that are kept while one is answered; beyond them the peer has to wait.
+_AHEAD = 64 * 1024
+#: The end of headers, and of a chunked body.
+_END = b"\r\n\r\n"
+#: Seconds in which a refused peer may go on sending, so that it gets to read why; and how many such peers there may be.
+_LINGER, _LINGERING = 1.0, 64
+#: Seconds for TLS to begin.
+_HANDSHAKE = 5.0
+#: Seconds between two lines in the log about connections that were refused.
+_QUIET = 1.0
+
+
+class _Place(Protocol):
+    """What holds a place for a connection."""
+
+    def give_way(self) -> bool:
+        """Close the connection, unless a request is under way; return whether it was closed."""
+
+
+class Places:
+    """The places for connections of one server: so many in all, and with a bound per address so many of each.
+
+    With such a bound strangers give way: a newcomer beyond either number takes the place of the oldest connection, of
+    its address where that is crowded, that has no request under way and has shown no valid key.
+    """
+
+    def __init__(self, most: int, per_address: int | None) -> None:
+        self._most, self._per_address = most, per_address
+        self._taken: dict[_Place, str] = {}
+        self._addresses: Counter[str] = Counter()
+        self._strangers: dict[_Place, None] = {}  # oldest first
+        self._closed: Counter[str] = Counter()
+        self.lingering = 0
+
+    def enter(self, place: _Place, peer: tuple[str, int] | None) -> bool:
+        """Take a place, if need be that of a stranger; return False where there is none."""
+        address = _network(peer[0]) if peer else ""
+        crowded = self._per_address is not None and self._addresses[address] >= self._per_address
+        if (crowded or len(self._taken) >= self._most) and not self._displace(address if crowded else None):
+            self.note("refused")
+            return False
+        self._taken[place] = address
+        self._addresses[address] += 1
+        self._strangers[place] = None
+        return True
+
+    def leave(self, place: _Place) -> None:
+        """Give the place back, if it is taken."""
+        address = self._taken.pop(place, None)
+        if address is not None:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+            self._strangers.pop(place, None)
+
+    def know(self, place: _Place) -> None:
+        """Note that the peer is no stranger."""
+        self._strangers.pop(place, None)
+
+    def note(self, what: str) -> None:
+        """Count a connection that was closed for want of places or for bad manners; a line in the log sums them up."""
+        if not self._closed:
+            asyncio.get_running_loop().call_later(_QUIET, self._log)
+        self._closed[what] += 1
+
+    def _log(self) -> None:
+        closed, self._closed = dict(self._closed), Counter()
+        logging.getLogger("l2h.connections").warning("connections_closed", extra={"fields": closed})
+
+    def _displace(self, address: str | None) -> bool:
+        if self._per_address is None:
+            return False
+        for place in self._strangers:
+            if address in (None, self._taken[place]) and place.give_way():
+                self.leave(place)
+                self.note("displaced")
+                return True
+        return False
+
+
+def _network(address: str) -> str:
+    """The address that a peer is counted by: of IPv6 the half that its network was given."""
+    if ":" not in address:
+        return address
+    whole = ipaddress.IPv6Address(address.partition("%")[0])
+    return str(whole.ipv4_mapped or ipaddress.IPv6Network((int(whole) >> 64 << 64, 64)))
+
+
+class _Flow(FlowControl):
+    """Flow control that reads no more while enough is kept for later."""
+
+    full = False
+
+    def resume_reading(self) -> None:
+        if not self.full:
+            super().resume_reading()
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
-    Beside what uvicorn does: a connection beyond the number is refused with 503. One is closed whose headers do not
+    Beside what uvicorn does: a connection beyond the places is refused with 503. One is closed whose headers do not
     come in time or are too large, that goes on sending a body long after the answer, or that takes no answers. What
-    follows a chunked body (trailers) is skipped.
+    follows a chunked body (trailers) is skipped, and a wish to upgrade to another protocol is ignored. Requests that
+    come without waiting for answers (pipelining) are read one after the other: each when the one before was answered.
 
-    With a bound per address, strangers give way: a newcomer beyond either number takes the place of the oldest
-    connection, of its address where that is crowded, which has no request under way and none answered for which the
-    application set ``scope["state"]["known"]``. Only where there is none is it refused.
+    An application sets ``scope["state"]["known"]`` for a peer that has shown a valid key.
     """
 
-    max_connections = 1024
     idle_timeout = 60.0
-    max_per_address: int | None = None
-    #: Shared by the connections of one server: how many each address has, and those of strangers, oldest first.
-    addresses: ClassVar[Counter[str]] = Counter()
-    strangers: ClassVar[dict["BoundedProtocol", None]] = {}
+    successor_of: _Place | None = None  # held this connection's place so far
+    places: ClassVar[Places] = Places(1024, None)  # shared by the connections of one server
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head: int | None = None
-        self._size = self._trailers = 0
-        self._chunk_empty = False
-        self._unanswered = 0
+        self.flow = self._flow = _Flow(transport)
+        self._kept = b""  # came, and was not read yet
+        self._head = 0  # bytes of a head so far
+        self._left = 0  # bytes of a body that are still to come, where it said how many
+        self._in_body = self._chunked = self._upgrading = self._refused = False
+        self._chunk_empty, self._trailers = False, 0
+        self._fault: str | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._discard_until = self.loop.time() + self.idle_timeout
-        self.address = self.client[0] if self.client else ""
-        self.addresses[self.address] += 1
-        crowded = self.max_per_address is not None and self.addresses[self.address] > self.max_per_address
-        if (crowded or len(self.connections) > self.max_connections) and not self._displace(crowded):
-            self._refuse(503, "too many connections: try again later", b"retry-after: 1\r\n")
-            return
-        self.strangers[self] = None
-        self._start_timer("idle", self.idle_timeout, self.transport.close)
+        if self.successor_of is not None:
+            self.places.leave(self.successor_of)
+        if not self.places.enter(self, self.client):
+            self._refuse_place()
+        else:
+            self._start_timer("idle", self.idle_timeout, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(None)  # with an error uvicorn would leave its timer, and all that hangs on it, running
-        for timer in self._timers.values():
-            timer.cancel()
-        self.addresses[self.address] -= 1
-        if not self.addresses[self.address]:
-            del self.addresses[self.address]
-        self.strangers.pop(self, None)
+        self.places.lingering -= "linger" in self._timers
+        self._stop_timers()
+        self.places.leave(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
         self._stop_timer("idle")
-        super().data_received(data)
-        self._trailers = self._trailers + len(data) if self._chunk_empty else 0
-        if self._trailers > _HEAD:
-            self.transport.abort()
-        elif self._head is not None:
-            self._head += len(data)
-            if self._head > _HEAD:
-                self._refuse_head()
-            else:
-                self._start_timer("head", self.idle_timeout, self.transport.close)
-        elif not self._unanswered:
-            # Blank lines, or a body answered before its end, read on so that the peer gets to read the answer.
+        self._kept += data
+        self._read()
+        if self._refused or self.transport.is_closing() or self._answering:
+            return
+        if self._in_body or not (self._head or self._kept):
+            # A body answered before its end is read on, so that the peer gets to read the answer.
             left = self._discard_until - self.loop.time()
             self._start_timer("idle", max(0.0, left), self.transport.close)
+        else:
+            self._start_timer("head", self.idle_timeout, self.transport.close)
 
-    def on_message_begin(self) -> None:
-        self._head = self._size = 0
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head is not None:  # else it is a trailer
-            self._count(len(name) + len(value) + 4)
-            super().on_header(name, value)
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._upgrading = True
+            return
+        self._stop_timer("head")
+        self._head = self._left = self._trailers = 0
+        self._in_body, self._chunked = True, False
+        self._check_headers()
+        super().on_headers_complete()
+        self.headers = []  # for trailers, which nobody reads
 
     def on_chunk_header(self) -> None:
         self._chunk_empty = True  # until bytes come; the last chunk has none
@@ -100,18 +192,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._chunk_empty = False
         super().on_body(body)
 
-    def on_headers_complete(self) -> None:
-        self._head = None
-        self._stop_timer("head")
-        super().on_headers_complete()
-        self._unanswered += 1
+    def on_message_complete(self) -> None:
+        if not self._upgrading:
+            self._in_body = False
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self._unanswered -= 1
         self._discard_until = self.loop.time() + self.idle_timeout
-        if self in self.strangers and self.cycle.scope["state"].get("known"):
-            del self.strangers[self]
+        if self.cycle.scope["state"].get("known"):
+            self.places.know(self)
         super().on_response_complete()
+        if self._kept:
+            self._read()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -122,23 +214,80 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer("write")
 
     def send_400_response(self, msg: str) -> None:
-        if self._size > _HEAD:
-            self._refuse_head()
+        if self.cycle is not None and self.cycle.response_started and self._in_body:
+            self.transport.close()  # the rest of a body that was answered
         else:
-            self._refuse(400, msg)
+            self._refuse(400, self._fault or msg)
 
     def give_way(self) -> bool:
         """Close the connection, unless a request is under way; return whether it was closed."""
-        if self._unanswered or self.transport.is_closing():
+        if self._answering or self.transport.is_closing():
             return False
-        self.transport.abort()
+        self._refuse_place()
         return True
 
-    def _displace(self, crowded: bool) -> bool:
-        """Close the oldest connection of a stranger, of this address where that is crowded, if there is one."""
-        if self.max_per_address is None:
-            return False
-        return any(other.give_way() for other in self.strangers if not crowded or other.address == self.address)
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _read(self) -> None:
+        """Give the parser what was kept, up to the end of a request that must be answered before the next is read."""
+        data, at = self._kept, 0
+        view = memoryview(data)
+        while at < len(data) and not self._refused and not self.transport.is_closing():
+            if not self._in_body and self._answering:
+                break
+            end = min(len(data), at + self._left) if self._left else _cut(data, at)
+            if end == at:
+                break
+            piece, at = view[at:end], end
+            if not self._in_body:
+                self._head += len(piece)
+                if self._head > _HEAD:
+                    self._refuse(431, f"the headers are larger than {_HEAD} bytes")
+                    break
+            elif not self._chunked:
+                self._left -= len(piece)
+            self._feed(piece)
+            self._trailers = self._trailers + len(piece) if self._chunk_empty else 0
+            if self._trailers > _HEAD:
+                self.transport.abort()
+        self._kept = b"" if self._refused else data[at:]
+        was_full, self._flow.full = self._flow.full, len(self._kept) > _AHEAD
+        if self._flow.full:
+            self.flow.pause_reading()
+        elif was_full:
+            self.flow.resume_reading()
+
+    def _feed(self, piece: memoryview) -> None:
+        super().data_received(piece)  # type: ignore[arg-type]
+        if self._upgrading:  # the parser would take what follows for the other protocol: once more without the wish
+            self._upgrading = False
+            version = self.parser.get_http_version().encode()
+            lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+            lines += [b"%b: %b" % pair for pair in self.headers if pair[0] != b"upgrade"]
+            self.parser = httptools.HttpRequestParser(self)
+            super().data_received(b"\r\n".join(lines) + _END)
+
+    def _check_headers(self) -> None:
+        """Learn how the body ends; what is raised makes the parser refuse the request with 400."""
+        hosts = 0
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                self._left = int(value)
+            elif name == b"transfer-encoding":
+                if self._chunked or value.strip().lower() != b"chunked":
+                    self._fault = "Transfer-Encoding: only `chunked` is read"
+                self._chunked = True
+        version = self.parser.get_http_version()
+        if hosts > 1 or (hosts == 0 and version == "1.1"):
+            self._fault = f"a request has one Host header; this one has {hosts}"
+        elif self._chunked and version == "1.0":
+            self._fault = "HTTP/1.0 has no Transfer-Encoding"
+        if self._fault is not None:
+            raise ValueError(self._fault)
 
     def _start_timer(self, name: str, seconds: float, act: Callable[[], object]) -> None:
         """Start a timer, unless it runs."""
@@ -149,16 +298,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if name in self._timers:
             self._timers.pop(name).cancel()
 
-    def _count(self, size: int) -> None:
-        """Count the bytes of a head that came in one piece; the parser turns what is raised here into a 400."""
-        self._size += size
-        if self._size > _HEAD:
-            raise ValueError("too many headers")
+    def _stop_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
-    def _refuse_head(self) -> None:
-        self._refuse(431, f"the headers are larger than {_HEAD} bytes")
+    def _refuse_place(self) -> None:
+        self._refuse(503, "too many connections: try again later", b"retry-after: 1\r\n")
 
     def _refuse(self, status: int, sentence: str, further: bytes = b"") -> None:
+        """Answer with an error and close, but read on for a moment: a peer that still sends could not read it else."""
+        self._refused = True
+        self._stop_timers()
+        if self._answering:  # whoever reads its body need not wait
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = json.dumps({"error": sentence}).encode()
         self.transport.write(
             b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
@@ -166,10 +320,62 @@ class BoundedProtocol(HttpToolsProtocol):
             + b"content-type: application/json\r\nconnection: close\r\n"
             b"content-length: %d\r\n\r\n" % len(body) + body
         )
-        self.transport.close()
+        self.places.leave(self)
+        if self.places.lingering >= _LINGERING:
+            self.transport.close()
+            return
+        self.places.lingering += 1
+        self._start_timer("linger", _LINGER, self.transport.close)
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+
+def _cut(data: bytes, at: int) -> int:
+    """Where the next end of headers or of a chunked body may be; without one, the end of what can be no part of it."""
+    end = data.find(_END, at)
+    if end >= 0:
+        return end + len(_END)
+    for size in (3, 2, 1):
+        if data.endswith(_END[:size], at):
+            return len(data) - size
+    return len(data)
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A peer that has yet to begin TLS. It holds a place like every connection, as a stranger, for a few seconds.
+
+    ``make`` makes the protocol of the connection that it then becomes.
+    """
+
+    def __init__(self, make: Callable[[], Any], context: ssl.SSLContext) -> None:
+        self._inner, self._context = make(), context
+        self._places: Places = self._inner.places
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._places.enter(self, transport.get_extra_info("peername")):
+            self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+            self._socket.setblocking(False)
+            self._task = asyncio.get_running_loop().create_task(self._begin())
+        transport.abort()  # nothing was read yet: the copy of the socket begins afresh
+
+    def give_way(self) -> bool:
+        """Close the connection; return that it was closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        return True
+
+    async def _begin(self) -> None:
+        self._inner.successor_of = self
+        loop, given = asyncio.get_running_loop(), (lambda: self._inner, self._socket)
+        try:
+            await loop.connect_accepted_socket(*given, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE)
+        except OSError:
+            self._places.leave(self)
+            self._places.note("without_tls")
 
 
 def bounded(max_connections: int, idle_timeout: float, max_per_address: int | None = None) -> Any:
     """Return a protocol class with these bounds, for one server."""
-    bounds = {"max_connections": max_connections, "idle_timeout": idle_timeout, "max_per_address": max_per_address}
-    return type("Bounded", (BoundedProtocol,), {**bounds, "addresses": Counter(), "strangers": {}})
+    places = Places(max_connections, max_per_address)
+    return type("Bounded", (BoundedProtocol,), {"idle_timeout": idle_timeout, "places": places})

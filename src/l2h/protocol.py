@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from l2h.errors import L2HError, shown
 from l2h.files import parse_json
+from l2h.long_lists import SHORT, LongList, take_out
 
 _fast_loads: Callable[[memoryview], Any] | None
 try:  # ten times as fast on numbers; a server has it, a device need not
@@ -51,6 +52,7 @@ class MessageLimits:
     elements: int = 16_000_000  # per tensor
     axes: int = 8  # per tensor
     json_bytes: int = 64 * 2**20  # length of the JSON part
+    seconds: float = 10.0  # to read the numbers of a tensor written as JSON
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def encode_response(response: Response, binary: Mapping[str, bool] | None = None
 
 
 def decode_request(
-    body: bytes | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
+    body: bytes | bytearray | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
 ) -> Request:
     """Read a request; raise a WireError where it is none, or beyond the limits.
 
@@ -137,7 +139,7 @@ def decode_request(
 
 
 def decode_response(
-    body: bytes | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
+    body: bytes | bytearray | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
 ) -> Response:
     """Read an answer; takes and raises the same as :func:`decode_request`."""
     head, outputs = _decode(body, header_length, "outputs", limits or MessageLimits())
@@ -197,7 +199,7 @@ def _encode(
 
 
 def _decode(
-    body: bytes | memoryview, length: int | None, key: str, limits: MessageLimits
+    body: bytes | bytearray | memoryview, length: int | None, key: str, limits: MessageLimits
 ) -> tuple[dict[str, Any], list[Tensor]]:
     view = memoryview(body)
     if length is None:
@@ -207,7 +209,9 @@ def _decode(
     if length > limits.json_bytes:
         raise WireError(f"{length} bytes of JSON; at most {limits.json_bytes} are read")
     try:
-        head = _loads(view[:length])
+        head = _loads(view[:length]) if length <= SHORT else _load_long(body, length, key)
+    except WireError:
+        raise
     except (ValueError, RecursionError) as error:
         raise WireError(f"the body is no JSON: {error}") from error
     if not isinstance(head, dict):
@@ -215,8 +219,8 @@ def _decode(
     entries = _list(head, key)
     if len(entries) > limits.tensors:
         raise WireError(f"{len(entries)} tensors; at most {limits.tensors} are read")
-    flags = False
-    if any(isinstance(entry, dict) and "data" in entry for entry in entries):
+    flags = length > SHORT
+    if not flags and any(isinstance(entry, dict) and "data" in entry for entry in entries):
         text = bytes(view[:length])
         flags = _may_be_listed(b"true", text) or _may_be_listed(b"false", text)
     tensors: list[Tensor] = []
@@ -247,7 +251,7 @@ def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, flags:
         raise WireError(f"tensor {shown(name)}: {count} elements; at most {limits.elements} are read")
     size = _parameters(entry).get("binary_data_size")
     if size is None:
-        return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape), flags)), at
+        return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape), flags, limits.seconds)), at
     if "data" in entry:
         raise WireError(f"tensor {shown(name)} has 'data' and 'binary_data_size': one of them")
     if not _is_size(size) or size != count * kind.itemsize:
@@ -265,7 +269,9 @@ def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, flags:
     return Tensor(name, raw.reshape(shape)), at + size
 
 
-def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...], flags: bool) -> Array:
+def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...], flags: bool, seconds: float) -> Array:
+    if isinstance(data, LongList):
+        return _from_long_list(name, data, kind, shape, seconds)
     if not isinstance(data, list):
         raise WireError(f"tensor {shown(name)}: 'data' must be a list, or 'binary_data_size' say where it lies")
     flat = _flat(data, kind, flags) if len(data) == math.prod(shape) else None
@@ -287,6 +293,17 @@ def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...]
     if kind.kind == "f" and not np.isfinite(out).all():
         raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}")
     return out
+
+
+def _from_long_list(name: str, data: LongList, kind: np.dtype[Any], shape: tuple[int, ...], seconds: float) -> Array:
+    def parse(text: bytes) -> Array:
+        values = _loads(memoryview(b"[%b]" % text))
+        return _from_json(name, values, kind, (len(values),), b"true" in text or b"false" in text, seconds)
+
+    try:
+        return data.read(shape, kind, parse, seconds)
+    except ValueError as error:
+        raise error if isinstance(error, WireError) else WireError(f"tensor {shown(name)}: {error}") from error
 
 
 def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
@@ -363,6 +380,21 @@ def _flag(value: Any, name: str) -> bool:
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**40
+
+
+def _load_long(body: bytes | bytearray | memoryview, length: int, key: str) -> Any:
+    """Read the JSON of a message, except for the long lists of its tensors, which are left to be read in slices."""
+    try:
+        text, lists = take_out(bytes(body) if isinstance(body, memoryview) else body, length)
+    except ValueError as error:
+        raise WireError(f"{length} bytes of JSON, {error}") from error
+    head = _loads(memoryview(text))
+    for entry in _list(head, key) if isinstance(head, dict) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("data"), str):
+            entry["data"] = lists.pop(entry["data"], entry["data"])
+    if lists:
+        raise WireError(f"a list of more than {SHORT} bytes that is no tensor's data")
+    return head
 
 
 def _loads(text: memoryview) -> Any:

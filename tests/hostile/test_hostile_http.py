@@ -103,18 +103,6 @@ def test_headers_too_large_and_bytes_that_are_no_http(strict):
     assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]
 
 
-def test_too_many_connections_are_refused(strict, x):
-    peers = [socket.create_connection(("127.0.0.1", strict.port)) for _ in range(20)]
-    time.sleep(0.1)
-    reply = talk(strict)
-    assert status(reply) == 503
-    assert b"retry-after: 1" in reply
-    for peer in peers:
-        peer.close()
-    time.sleep(0.1)
-    assert Client(strict).ask(x).status == 200
-
-
 def test_requests_in_a_row_without_waiting_are_answered_in_order(strict, x):
     body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=False)
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + f"Content-Length: {len(body)}\r\n"
@@ -275,7 +263,7 @@ def test_json_that_is_no_array_takes_no_memory(bundle, tmp_path, data):
 
 def test_packed_bodies_take_room_before_they_are_unpacked(bundle, tmp_path):
     """However many come at a time; and while one is unpacked others are answered."""
-    packed = gzip.compress(bytes(32 * 2**20))
+    packed = gzip.compress(np.random.default_rng(0).integers(0, 4, 32 * 2**20, np.uint8).tobytes(), 1)
     with Server(bundle, tmp_path, max_body=64 * 2**20, max_memory=48 * 2**20) as server:
         Client(server).post(b"{}", {})
         before = server.memory()

@@ -49,6 +49,9 @@ class ServeOptions:
     max_body: Annotated[float, _limits(help="MiB of a body. (0: what --max-batch inputs need as JSON)")] = 0.0
     max_memory: Annotated[float, _limits(help="MiB of bodies that one worker holds at a time.")] = 256.0
     max_connections: Annotated[int, _limits(help="Of one worker.")] = 1024
+    max_per_address: Annotated[
+        int, _limits(help="Connections of one worker with one address. (0: any number, for a server behind a proxy)")
+    ] = 512
     body_timeout: Annotated[float, _limits(help="Seconds within which a body must have come.")] = 10.0
     idle_timeout: Annotated[float, _limits(help="Seconds after which an idle connection is closed.")] = 60.0
     drain: Annotated[float, _logs(help="Seconds to finish what is in flight at SIGTERM.")] = 30.0

@@ -30,11 +30,9 @@ EXTENDED = {
     "connection_made": ["transport"],
     "connection_lost": ["exc"],
     "data_received": ["data"],
-    "on_message_begin": [],
-    "on_url": ["url"],
-    "on_header": ["name", "value"],
     "on_headers_complete": [],
     "on_body": ["body"],
+    "on_message_complete": [],
     "on_response_complete": [],
     "pause_writing": [],
     "resume_writing": [],
@@ -43,7 +41,7 @@ EXTENDED = {
 #: Methods that httptools calls on its own account; uvicorn has none of that name.
 CALLED_BY_PARSER = {"on_chunk_header", "on_chunk_complete"}
 #: Attributes of uvicorn's protocol that ours reads.
-READ = {"client", "connections", "cycle", "loop", "transport"}
+READ = {"client", "cycle", "loop", "transport", "url"}
 #: What ours has beside that.
 ADDED = {"give_way"}
 
@@ -68,6 +66,9 @@ class Transport(asyncio.Transport):
         self.closed = True
 
     abort = close
+
+    def can_write_eof(self):
+        return False
 
     def pause_reading(self):
         pass
@@ -135,6 +136,7 @@ def test_the_lists_above_name_everything_that_the_connection_uses():
 def test_the_attributes_that_we_read_are_there():
     async def run():
         made = connect(empty_app)
+        made.data_received(HEAD + b"\r\n")
         missing = [name for name in READ if not hasattr(made, name)]
         assert not missing, f"HttpToolsProtocol has no {missing}. {PIN}"
         assert made in made.connections, f"a connection is no longer counted from connection_made on. {PIN}"

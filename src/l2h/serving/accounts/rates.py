@@ -50,26 +50,23 @@ class RateTable:
         self._file = descriptor
         self._memory = mmap.mmap(descriptor, _SIZE)
 
-    def take(self, key: str, rate: Rate, inputs: int, now: float | None = None) -> float:
-        """Let inputs through and return 0.0, or take nothing and return the seconds after which they would pass."""
+    def take(self, key: str, rate: Rate, inputs: int, paid: int = 0, now: float | None = None) -> float:
+        """Let inputs through and return 0.0, or take nothing and return the seconds after which they would pass.
+
+        Of them, ``paid`` were let through before.
+        """
         now = time.monotonic() if now is None else now
         name, first = _locate(key)
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, first)
         try:
             place, empty_at = self._find(name, first, now)
-            wait = _wait(max(empty_at, now) - now, rate, inputs)
+            wait = _wait(max(empty_at, now) - now - paid / rate.per_second, rate, inputs)
             if wait > 0.0:
                 return wait
-            _RECORD.pack_into(self._memory, place, name, max(empty_at, now) + inputs / rate.per_second)
+            _RECORD.pack_into(self._memory, place, name, max(empty_at, now) + (inputs - paid) / rate.per_second)
             return 0.0
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, first)
-
-    def peek(self, key: str, rate: Rate, now: float | None = None) -> float:
-        """Return the seconds until one input would be let through; take nothing, and wait for no lock."""
-        now = time.monotonic() if now is None else now
-        _, empty_at = self._find(*_locate(key), now)
-        return max(0.0, _wait(max(empty_at, now) - now, rate, 1))
 
     def _find(self, name: bytes, first: int, now: float) -> tuple[int, float]:
         """Where a key's record is, or would be, and its time.

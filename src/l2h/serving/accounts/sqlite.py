@@ -125,11 +125,8 @@ class SqliteAccounts:
         if self.keys is not None:
             self.keys.refresh()
 
-    async def take_rate(self, key: Key, inputs: int) -> float:
-        return 0.0 if key.rate is None else self._rates.take(key.id, key.rate, inputs)
-
-    def rate_wait(self, key: Key) -> float:
-        return 0.0 if key.rate is None else self._rates.peek(key.id, key.rate)
+    async def take_rate(self, key: Key, inputs: int, paid: int = 0) -> float:
+        return 0.0 if key.rate is None else self._rates.take(key.id, key.rate, inputs, paid)
 
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
         known = self._read(lambda db: _fingerprint(db, key.id, idempotency_key) is not None)

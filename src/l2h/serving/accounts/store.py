@@ -76,23 +76,21 @@ class KeyStore(Protocol):
 class AccountStore(Protocol):
     """Rates, quotas and the ledger as one worker uses them.
 
-    The worker calls :meth:`take_rate`, :meth:`rate_wait`, :meth:`was_charged` and :meth:`foresee` on its event loop,
-    which they must not block, and :meth:`charge`, :meth:`probe` and :meth:`maintain` in a thread of their own, where
-    they may wait a second or so. A store that cannot be read or written raises a ``StoreDownError``.
+    The worker calls :meth:`take_rate`, :meth:`was_charged` and :meth:`foresee` on its event loop, which they must not
+    block, and :meth:`charge`, :meth:`probe` and :meth:`maintain` in a thread of their own, where they may wait a second
+    or so. A store that cannot be read or written raises a ``StoreDownError``.
     """
 
     @property
     def keys(self) -> KeyStore | None:
         """The keys, loaded; None where everybody may ask."""
 
-    async def take_rate(self, key: Key, inputs: int) -> float:
+    async def take_rate(self, key: Key, inputs: int, paid: int = 0) -> float:
         """Let inputs through if the key's rate allows them now: all or none, exactly, over all workers.
 
+        Of a request's inputs, ``paid`` were let through before, when their number was not known yet.
         Returns 0.0 where they were let through, else the seconds after which they would be.
         """
-
-    def rate_wait(self, key: Key) -> float:
-        """Return an estimate of the seconds until one input would be let through. Nothing is taken; from memory."""
 
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
         """Return whether a request was charged before; True where that is unknown, since :meth:`charge` decides."""

@@ -2,13 +2,18 @@
 
 import asyncio
 import hashlib
+from typing import Any
+
+import numpy.typing as npt
 
 from l2h import protocol
-from l2h.serving.accounts.key import Key
+from l2h.serving.accounts.key import ANONYMOUS, Key
 from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
-from l2h.serving.http.exchange import BodyReader, Exchange, Receive, authenticate, clean_id
+from l2h.serving.http.body import BodyReader
+from l2h.serving.http.exchange import Exchange, Receive, authenticate, clean_id
 from l2h.serving.model.batching import PendingRequest
+from l2h.serving.model.model import ServedModel
 from l2h.serving.process.service import Service
 
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
@@ -54,10 +59,14 @@ async def _compute(
     headers = exchange.headers
     key = authenticate(service.accounts.keys, headers.get(b"authorization"))
     exchange.noted["key"] = key.id
+    if key is not ANONYMOUS:
+        exchange.state["known"] = True
     idempotency_key = clean_id(headers.get(b"idempotency-key"))
     if idempotency_key is None and b"idempotency-key" in headers:
         raise malformed("Idempotency-Key: 1 to 128 printable ASCII characters")
-    _admit(service, key)
+    _admit(service)
+    if key.rate is not None:  # whatever the body is, the request counts as one input
+        _require_rate(key, await service.accounts.take_rate(key, 1))
     left = 0.0 if key.quota is None else service.charging.used_up(key)
     if left and not (idempotency_key and await service.accounts.was_charged(key, idempotency_key)):
         raise RefusalError(429, f"the quota of {key.quota} is used up", "quota", left)
@@ -69,18 +78,12 @@ async def _compute(
         model = service.current.model
         if path not in service.current.infer_paths:
             raise RefusalError(404, f"this version of {model.name!r} was replaced by {model.version!r}", "no_model")
-        try:
-            request = protocol.decode_request(body, protocol.header_length(headers.get(_LENGTH)), model.limits)
-        except protocol.WireError as error:
-            raise malformed(str(error)) from error
-        x = model.accept(request)
+        given = body, headers.get(_LENGTH), model, idempotency_key is not None
+        request, x, fingerprint = await reader.work(len(body), _read_inputs, *given)
         exchange.noted["n"] = len(x)
-        if key.rate is not None:
-            _require_rate(key, await service.accounts.take_rate(key, len(x)))
+        if key.rate is not None and len(x) > 1:
+            _require_rate(key, await service.accounts.take_rate(key, len(x), paid=1))
         units = len(x) * service.config.price
-        fingerprint = None  # tells the inputs of one request from those of another, however they were sent
-        if idempotency_key is not None:
-            fingerprint = hashlib.blake2b(x.tobytes(), digest_size=16, person=b"l2h").digest()
         charge = Charge(
             key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
         )
@@ -102,7 +105,21 @@ async def _compute(
     return pending, request
 
 
-def _admit(service: Service, key: Key) -> None:
+def _read_inputs(
+    body: bytes | bytearray, length: bytes | None, model: ServedModel, repeatable: bool
+) -> tuple[protocol.Request, npt.NDArray[Any], bytes | None]:
+    """The request of a body, its inputs, and what tells them from others, however they were sent."""
+    try:
+        request = protocol.decode_request(body, protocol.header_length(length), model.limits)
+    except protocol.WireError as error:
+        raise malformed(str(error)) from error
+    x = model.accept(request)
+    if not repeatable:
+        return request, x, None
+    return request, x, hashlib.blake2b(x.reshape(-1).data, digest_size=16, person=b"l2h").digest()
+
+
+def _admit(service: Service) -> None:
     """Refuse at once, before the body is read, what would be refused later."""
     charging = service.charging
     if charging.trouble is not None:
@@ -111,8 +128,6 @@ def _admit(service: Service, key: Key) -> None:
     if wait > service.config.max_wait:
         sentence = f"the server is busy: the wait would be about {wait:.1f} s, more than {service.config.max_wait:g} s"
         raise RefusalError(503, sentence, "busy", wait)
-    if key.rate is not None:
-        _require_rate(key, service.accounts.rate_wait(key))
 
 
 def _require_rate(key: Key, wait: float) -> None:

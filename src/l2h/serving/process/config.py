@@ -33,6 +33,7 @@ class ServingConfig:
     max_wait: float = _between(0.001, 600.0, 0.5)
     max_body: int = _between(0, 2**40, 0)
     max_connections: int = _between(1, 10**6, 1024)
+    max_per_address: int = _between(0, 10**6, 512)
     max_memory: int = _between(2**20, 2**50, 256 * 2**20)
     body_timeout: float = _between(0.1, 3600.0, 10.0)
     idle_timeout: float = _between(0.1, 86400.0, 60.0)

@@ -22,11 +22,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import uvicorn
 
-from l2h.connections import bounded
+from l2h.connections import TlsHandshake, bounded
 from l2h.errors import L2HError
 from l2h.serving.errors import KeyStoreError
 from l2h.serving.http.app import App
@@ -43,8 +44,6 @@ _BEAT = b"."
 #: Seconds, at the end, in which connections are still taken and all are told to close after their next answer; and
 #: then for the requests of those that were taken last.
 _NOTICE = 0.3
-#: Seconds for TLS to begin. Such a peer is no connection yet, and counts as none.
-_HANDSHAKE = 5.0
 #: Seconds between two flushes of the metrics.
 _FLUSH = 0.05
 #: Descriptors beside those of connections.
@@ -92,7 +91,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's event loop where there is one, with a short wait for peers that never begin TLS."""
+    """uvloop's event loop where there is one, which counts a peer as a connection before TLS begins."""
     try:
         from uvloop import Loop
     except ImportError:  # not for every platform
@@ -100,8 +99,9 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
     class Bounded(Loop):
         async def create_server(self, *given: Any, **options: Any) -> Any:
-            if options.get("ssl") is not None:
-                options["ssl_handshake_timeout"] = _HANDSHAKE
+            context = options.pop("ssl", None)
+            if context is not None:
+                given = partial(TlsHandshake, given[0], context), *given[1:]
             return await super().create_server(*given, **options)
 
     return Bounded
@@ -127,7 +127,7 @@ async def _serve(
     service = Service(config, log, inherited)
     uvicorn_config = uvicorn.Config(
         App(service),
-        http=bounded(config.max_connections, config.idle_timeout),
+        http=bounded(config.max_connections, config.idle_timeout, config.max_per_address or config.max_connections),
         ws="none",
         lifespan="off",
         log_config=None,

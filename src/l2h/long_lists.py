@@ -1,0 +1,109 @@
+"""Long lists of numbers within JSON, read in slices.
+
+A parser of JSON holds the interpreter's lock for a whole text and makes an object of every number. Read in slices, a
+list takes little more memory than its array, other threads have their turn, and the time can be limited.
+"""
+
+import math
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+#: Bytes of JSON that a parser may read at once: longer texts, and longer lists, are read as here.
+SHORT = 64 * 1024
+#: Bytes of a slice, and how far beyond its end the next comma may be.
+_SLICE, _APART = 64 * 1024, 4096
+_OPENING = re.compile(rb'"data"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)')
+_SPACE = b" \t\r\n"
+#: What numbers, ``true`` and ``false`` are written with.
+_VALUE = b"0123456789+-.eEtrufals"
+_BLANK = bytes.maketrans(b"[]", b"  ")
+
+
+class LongList:
+    """The part of a text that is a list of numbers, or of lists of them."""
+
+    def __init__(self, text: bytes | bytearray, start: int, end: int) -> None:
+        self._text, self._start, self._end = text, start, end
+
+    def read(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], parse: Callable[[bytes], Array], seconds: float
+    ) -> Array:
+        """Return the array of a list that is flat, or nested as the shape says; a ValueError where it is neither.
+
+        ``parse`` reads the numbers of a slice, with commas between them.
+        """
+        text, at, deadline = self._text, self._start, time.monotonic() + seconds
+        nested = text[at + 1 : at + 1 + _APART].lstrip(_SPACE).startswith(b"[")
+        brackets = _brackets(shape if nested else (math.prod(shape),), self._end - at)
+        out = np.empty(math.prod(shape), dtype)
+        filled = seen = 0
+        while at < self._end:
+            cut = text.find(b",", at + _SLICE, self._end) + 1 or self._end
+            if cut - at > _SLICE + _APART:
+                raise ValueError(f"more than {_APART} bytes from one of its values to the next")
+            piece = bytes(text[at:cut])
+            found = piece.translate(None, _VALUE + _SPACE)
+            if not brackets.startswith(found, seen) or (nested and not _well_placed(piece)):
+                raise ValueError(f"its data is not nested as its shape {list(shape)} says")
+            values = parse(piece.translate(_BLANK).removesuffix(b","))
+            out[filled : filled + len(values)] = values
+            filled, seen, at = filled + len(values), seen + len(found), cut
+            if time.monotonic() > deadline:
+                raise ValueError(f"its data was not read within {seconds:g} s")
+        if seen != len(brackets) or filled != len(out):
+            raise ValueError(f"{filled} values for a shape of {list(shape)}")
+        return out.reshape(shape)
+
+
+def take_out(text: bytes | bytearray, length: int) -> tuple[bytes, dict[str, LongList]]:
+    """Replace the long lists of a JSON text, which are values of "data", by words that no sender can know.
+
+    Returns the rest of the text and the lists by those words; a ValueError where the rest is long itself.
+    """
+    rest: list[bytes] = []
+    lists: dict[str, LongList] = {}
+    size = begin = at = 0
+    while (at := text.find(b'"data"', at, length)) >= 0 and size + at - begin <= SHORT:
+        opening = _OPENING.match(text, at, length)
+        at += 1
+        if opening is None:
+            continue
+        start = opening.end()
+        stop = text.find(b'"', start, length) % (length + 1)  # the end of the text where there is none
+        brace = text.find(b"}", start, stop)
+        end = text.rfind(b"]", start, stop if brace < 0 else brace) + 1
+        if end - start > SHORT:
+            word = secrets.token_hex(16)
+            lists[word] = LongList(text, start, end)
+            rest += bytes(text[begin:start]), b'"%b"' % word.encode()
+            size += start - begin
+            begin = at = end
+    if size + length - begin > SHORT:
+        raise ValueError(f"more than {SHORT} bytes beside the numbers of its tensors")
+    rest.append(bytes(text[begin:length]))
+    return b"".join(rest), lists
+
+
+def _brackets(shape: tuple[int, ...], most: int) -> bytes:
+    """The brackets and commas of nested lists; a ValueError where they are more than ``most`` bytes."""
+    out = b""
+    for size in reversed(shape):
+        if size * (len(out) + 1) > most:
+            raise ValueError(f"too little data for its shape {list(shape)}")
+        out = b"[" + ((out + b",") * size)[:-1] + b"]"
+    return out
+
+
+def _well_placed(piece: bytes) -> bool:
+    """Whether no value stands before an opening bracket or after a closing one."""
+    piece = piece.translate(None, _SPACE)
+    before, after = piece.split(b"[")[:-1], piece.split(b"]")[1:]
+    return all(part[-1:] in b"," for part in before) and all(part[:1] in b"," for part in after)
