@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-#: Bytes of JSON that a parser may read at once: longer texts, and longer lists, are read as here.
+#: Bytes of a list that a parser may read at once, and of all that a long message has beside such lists.
 SHORT = 64 * 1024
+#: Bytes of a message that a parser may read at once, and lists and objects in it, which take longer than numbers.
+LONG, _MANY = 256 * 1024, 8192
 #: Bytes of a slice, and how far beyond its end the next comma may be.
 _SLICE, _APART = 64 * 1024, 4096
 _OPENING = re.compile(rb'"data"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)')
@@ -61,6 +63,13 @@ class LongList:
         if seen != len(brackets) or filled != len(out):
             raise ValueError(f"{filled} values for a shape of {list(shape)}")
         return out.reshape(shape)
+
+
+def is_long(text: memoryview) -> bool:
+    """Return whether a JSON text may take a parser more than a few milliseconds."""
+    if len(text) <= SHORT:
+        return False
+    return len(text) > LONG or sum(map(bytes(text).count, (b"[", b"{"))) > _MANY
 
 
 def take_out(text: bytes | bytearray, length: int) -> tuple[bytes, dict[str, LongList]]:

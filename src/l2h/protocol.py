@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from l2h.errors import L2HError, shown
 from l2h.files import parse_json
-from l2h.long_lists import SHORT, LongList, take_out
+from l2h.long_lists import SHORT, LongList, is_long, take_out
 
 _fast_loads: Callable[[memoryview], Any] | None
 try:  # ten times as fast on numbers; a server has it, a device need not
@@ -209,7 +209,8 @@ def _decode(
     if length > limits.json_bytes:
         raise WireError(f"{length} bytes of JSON; at most {limits.json_bytes} are read")
     try:
-        head = _loads(view[:length]) if length <= SHORT else _load_long(body, length, key)
+        long = is_long(view[:length])
+        head = _load_long(body, length, key) if long else _loads(view[:length])
     except WireError:
         raise
     except (ValueError, RecursionError) as error:
@@ -219,7 +220,7 @@ def _decode(
     entries = _list(head, key)
     if len(entries) > limits.tensors:
         raise WireError(f"{len(entries)} tensors; at most {limits.tensors} are read")
-    flags = length > SHORT
+    flags = long
     if not flags and any(isinstance(entry, dict) and "data" in entry for entry in entries):
         text = bytes(view[:length])
         flags = _may_be_listed(b"true", text) or _may_be_listed(b"false", text)

@@ -123,9 +123,9 @@ def small(tmp_path_factory):
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_long_list_that_is_not_what_it_says_is_refused(small, wrong):
     """Long lists are read by another way than short ones, which must not be more lenient."""
-    padding = " " * 2000  # between rows, so that the text is long
-    rows = ROWS.replace("], [", f"],{padding}[", 40)
-    text = WRONG[wrong].replace("], [", f"],{padding}[", 40)
+    padding = " " * 3500  # between rows, so that the text is long
+    rows = ROWS.replace("], [", f"],{padding}[", 80)
+    text = WRONG[wrong].replace("], [", f"],{padding}[", 80)
     assert Client(small).post((ENTRY % ([64, 1, 16, 16], rows)).encode()).status == 200
     start = time.monotonic()
     assert Client(small).post((ENTRY % ([64, 1, 16, 16], text)).encode()).status == 400

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from l2h.long_lists import SHORT
+from l2h.long_lists import LONG
 from l2h.serving.errors import GoneError, RefusalError
 from l2h.serving.http.exchange import Receive
 from l2h.serving.process.service import Service
@@ -84,7 +84,7 @@ class BodyReader:
 
     async def work(self, size: int, function: Callable[..., T], *given: Any) -> T:
         """Call a function about a body of so many bytes: here where it is short, else in the thread for long ones."""
-        if size <= SHORT:
+        if size <= LONG:
             return function(*given)
         seconds = self._service.config.body_timeout
         try:
