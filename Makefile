@@ -28,13 +28,13 @@ demo: $(READY)  ## train and judge a small system on handwritten digits, in abou
 	$(BIN)/l2h demo --out runs/demo --force
 
 test: $(READY) $(MLSERVER)  ## the suite without its longest tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-long: $(READY) $(MLSERVER)  ## the longest: a storm of faults, half a minute of overload, long kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 test-fast: $(READY)  ## the suite without its long tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 SECONDS := 600
 fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, for SECONDS=600 each
