@@ -27,6 +27,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "metrics": ("Report",),
     "models": (),
     "report": (),
+    "routing": ("Router",),
     "settings": ("Settings", "StageSettings"),
     "system": ("HelpSystem", "load"),
     "training": (),
@@ -45,6 +46,7 @@ __all__ = [
     "Limiter",
     "RateLimit",
     "Report",
+    "Router",
     "Settings",
     "StageSettings",
     "StochasticClient",
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from l2h.edge import AsyncEdgeClient, EdgeClient
     from l2h.limits import Limiter, RateLimit
     from l2h.metrics import Report
+    from l2h.routing import Router
     from l2h.settings import Settings, StageSettings
     from l2h.system import HelpSystem, load
 

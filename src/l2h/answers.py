@@ -74,12 +74,10 @@ class Answers:
         wanted: BoolArray | None = None,
     ) -> Answers:
         """Join the two sides' labels by the decision; ``wanted`` is the rejector's own, where a limit changed it."""
-        wanted = remote if wanted is None else wanted
-        kept = np.where(wanted, OVER_LIMIT, NOT_WORTH_ASKING)
         return cls(
             label=np.where(remote, server_label, client_label).astype(np.int64),
             source=np.where(remote, "remote", "local"),
-            reason=np.where(remote, np.where(wanted, WORTH_ASKING, WITHIN_LIMIT), kept),
+            reason=reasons(remote, wanted),
             cost=np.where(remote, costs.c_sc, costs.c_cc),
         )
 
@@ -102,3 +100,10 @@ class Answers:
 
     def __iter__(self) -> Iterator[Answer]:
         return (self[i] for i in range(len(self)))
+
+
+def reasons(remote: BoolArray, wanted: BoolArray | None = None) -> npt.NDArray[np.str_]:
+    """Return the reason code of every decision; ``wanted`` is the rejector's own, where a limit changed it."""
+    wanted = remote if wanted is None else wanted
+    kept = np.where(wanted, OVER_LIMIT, NOT_WORTH_ASKING)
+    return np.where(remote, np.where(wanted, WORTH_ASKING, WITHIN_LIMIT), kept)

@@ -1,8 +1,15 @@
 """Measurements as pure functions of arrays, with no state and no torch."""
 
 from l2h.metrics.calibration import Reliability, apply_platt, expected_calibration_error, fit_platt, reliability_curve
-from l2h.metrics.frontier import Frontier, frontier, frontier_gain, label_free_score
-from l2h.metrics.report import Report, evaluate
+from l2h.metrics.frontier import (
+    Frontier,
+    RoutingMeasures,
+    frontier,
+    frontier_gain,
+    label_free_score,
+    routing_measures,
+)
+from l2h.metrics.report import OutcomeReport, Report, evaluate, evaluate_outcomes
 from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks
 from l2h.metrics.spread import Interval, Spread, bootstrap_means, interval, spread, spread_of_reports
 
@@ -10,15 +17,18 @@ __all__ = [
     "Contrastive",
     "Frontier",
     "Interval",
+    "OutcomeReport",
     "Reliability",
     "Report",
     "Risks",
+    "RoutingMeasures",
     "Side",
     "Spread",
     "apply_platt",
     "bootstrap_means",
     "contrastive",
     "evaluate",
+    "evaluate_outcomes",
     "expected_calibration_error",
     "fit_platt",
     "frontier",
@@ -29,6 +39,7 @@ __all__ = [
     "reliability_curve",
     "risk",
     "risks",
+    "routing_measures",
     "spread",
     "spread_of_reports",
 ]

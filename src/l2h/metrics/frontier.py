@@ -1,6 +1,6 @@
 """The frontier: joint accuracy against reject rate as the threshold of a score sweeps over all samples."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,36 @@ def frontier_gain(area: float, client_correct: npt.ArrayLike, server_correct: np
     return (area - random) / (best - random)
 
 
+@dataclass(frozen=True)
+class RoutingMeasures:
+    """The measures of the routing community (RouteLLM), from the frontier of client ("weak") and server ("strong").
+
+    The performance gap recovered (PGR) at a share of calls to the server is
+    ``(accuracy of the system - of the client) / (accuracy of the server - of the client)``.
+    """
+
+    apgr: float  # the mean PGR over all shares from 0 to 1: the area under its curve; 0.5 for a random order
+    cpt_50: float  # call-performance threshold: the smallest share at which half of the gap is recovered
+    cpt_80: float  # the same for 80% of the gap
+
+    def as_dict(self) -> dict[str, float]:
+        """Return plain values for JSON, as in ``metrics.json``."""
+        return asdict(self)
+
+
+def routing_measures(curve: Frontier) -> RoutingMeasures | None:
+    """Return APGR, CPT(50%) and CPT(80%) of a frontier; ``None`` where the server is not better than the client.
+
+    Example:
+        >>> routing_measures(frontier([0.9, 0.1], [False, True], [True, True]))
+        RoutingMeasures(apgr=0.75, cpt_50=0.25, cpt_80=0.4)
+    """
+    low, gap = float(curve.accuracy[0]), float(curve.accuracy[-1] - curve.accuracy[0])
+    if gap <= 1e-12:
+        return None
+    return RoutingMeasures((curve.area - low) / gap, *(_first_rate(curve, low + x * gap) for x in (0.5, 0.8)))
+
+
 def label_free_score(server_probability: npt.ArrayLike, client_label: npt.ArrayLike) -> FloatArray:
     """Return ``max p_e - p_e[client's label]``, (n,): a ranking that uses the server's softmax but not the truth."""
     p = np.asarray(server_probability, dtype=np.float64)
@@ -77,3 +107,12 @@ def label_free_score(server_probability: npt.ArrayLike, client_label: npt.ArrayL
     if p.ndim != 2 or label.shape != (len(p),):
         raise DataError(f"need (n, K) probabilities and (n,) labels; got {p.shape} and {label.shape}")
     return np.asarray(p.max(axis=1) - p[np.arange(len(p)), label])
+
+
+def _first_rate(curve: Frontier, accuracy: float) -> float:
+    """Return the smallest rate at which the curve, straight between its points, reaches an accuracy that it has."""
+    after = int(np.argmax(curve.accuracy >= accuracy - 1e-12))
+    if after == 0:
+        return float(curve.rate[0])
+    (x0, x1), (y0, y1) = curve.rate[after - 1 : after + 1], curve.accuracy[after - 1 : after + 1]
+    return float(x0 + (x1 - x0) * min(1.0, (accuracy - y0) / (y1 - y0)))

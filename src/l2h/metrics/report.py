@@ -8,15 +8,22 @@ import numpy.typing as npt
 
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
-from l2h.metrics.frontier import Frontier, frontier, frontier_gain, label_free_score
+from l2h.metrics.frontier import (
+    Frontier,
+    RoutingMeasures,
+    frontier,
+    frontier_gain,
+    label_free_score,
+    routing_measures,
+)
 from l2h.metrics.risk import Contrastive, Risks, contrastive, reject_rate_per_class, risks
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
-    """The result of ``HelpSystem.evaluate``. :meth:`as_dict` is most of what ``metrics.json`` holds.
+class OutcomeReport:
+    """The measurements of decisions where only the outcomes are known. :meth:`as_dict` is what ``metrics.json`` holds.
 
     Attributes:
         dataset: name of the data set.
@@ -26,17 +33,15 @@ class Report:
         reject_rate: share of samples for which the server is asked.
         risk: of the system and its baselines.
         contrastive: both accuracies on each side of the decision.
-        frontiers: curves by name: ``system``, ``confidence``, ``label_free``, ``oracle``, ``random``.
+        frontiers: curves by name: ``system``, ``oracle``, ``random``; with labels also ``confidence``, ``label_free``.
         gains: frontier gain by the same names; ``None`` where there is nothing to gain.
-        per_class: (K,), reject rate of each class; NaN for a class that does not occur.
-        class_names: K names.
+        routing: APGR and CPT of the system's frontier; ``None`` where the server is not better than the client.
         heads: reliability of the priced heads, ``client`` and ``server``; empty for a rejector without them.
         ece: expected calibration errors of the heads.
         remote: bool (n,), the decisions, true where the server is asked.
         confidence_remote: bool (n,), the decisions of the confidence rule; ``None`` without a held-out threshold.
-        client_label: int (n,), the client's answers.
-        server_label: int (n,), the server's answers.
-        y: int (n,), the true classes.
+        client_correct: bool (n,), where the client is right.
+        server_correct: bool (n,), where the server is right.
         score: (n,), the ranking behind the system's frontier; larger means more to gain from asking.
     """
 
@@ -49,22 +54,23 @@ class Report:
     contrastive: Contrastive
     frontiers: dict[str, Frontier]
     gains: dict[str, float | None]
-    per_class: FloatArray
-    class_names: tuple[str, ...]
+    routing: RoutingMeasures | None
     heads: dict[str, Reliability]
     ece: dict[str, float]
     remote: BoolArray
     confidence_remote: BoolArray | None
-    client_label: npt.NDArray[np.int64]
-    server_label: npt.NDArray[np.int64]
-    y: npt.NDArray[np.int64]
+    client_correct: BoolArray
+    server_correct: BoolArray
     score: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.remote)
 
     def __repr__(self) -> str:
         risk = self.risk
         confidence = "n/a" if risk.confidence is None else f"{risk.confidence:.4f}"
         return (
-            f"Report({self.dataset}, {len(self.y)} samples, {self.costs}: risk {risk.system:.4f}, sent "
+            f"{type(self).__name__}({self.dataset}, {len(self)} samples, {self.costs}: risk {risk.system:.4f}, sent "
             f"{100 * self.reject_rate:.1f}%; never ask {risk.all_local:.4f}, always {risk.all_remote:.4f}, "
             f"random {risk.random:.4f}, confidence {confidence}, oracle {risk.oracle:.4f})"
         )
@@ -75,7 +81,7 @@ class Report:
             "schema": SCHEMA,
             "dataset": self.dataset,
             "seed": self.seed,
-            "samples": len(self.y),
+            "samples": len(self),
             "costs": self.costs.as_dict(),
             "accuracy": dict(self.accuracy),
             "reject_rate": self.reject_rate,
@@ -83,18 +89,41 @@ class Report:
             "frontier": {
                 "area": self.frontiers["system"].area,
                 "gain": self.gains["system"],
-                "confidence_gain": self.gains["confidence"],
-                "label_free_gain": self.gains["label_free"],
+                "confidence_gain": self.gains.get("confidence"),
+                "label_free_gain": self.gains.get("label_free"),
             },
+            "routing": None if self.routing is None else self.routing.as_dict(),
             "contrastive": self.contrastive.as_dict(),
-            "reject_rate_per_class": {
-                name: None if np.isnan(rate) else float(rate)
-                for name, rate in zip(self.class_names, self.per_class, strict=True)
-            },
             "heads": {
                 name: {"ece": self.ece[name], "reliability": curve.as_dict()} for name, curve in self.heads.items()
             },
         }
+
+
+@dataclass(frozen=True, repr=False)
+class Report(OutcomeReport):
+    """The result of ``HelpSystem.evaluate``: an :class:`OutcomeReport` of classifiers, whose labels are known too.
+
+    Attributes:
+        per_class: (K,), reject rate of each class; NaN for a class that does not occur.
+        class_names: K names.
+        client_label: int (n,), the client's answers.
+        server_label: int (n,), the server's answers.
+        y: int (n,), the true classes.
+    """
+
+    per_class: FloatArray
+    class_names: tuple[str, ...]
+    client_label: npt.NDArray[np.int64]
+    server_label: npt.NDArray[np.int64]
+    y: npt.NDArray[np.int64]
+
+    def as_dict(self) -> dict[str, Any]:
+        per_class = {
+            name: None if np.isnan(rate) else float(rate)
+            for name, rate in zip(self.class_names, self.per_class, strict=True)
+        }
+        return super().as_dict() | {"reject_rate_per_class": per_class}
 
 
 def evaluate(
@@ -120,39 +149,91 @@ def evaluate(
         head_probability: probabilities of the priced heads, ``{"client": q_m, "server": q_e}``, or empty.
     """
     server_label = server_probability.argmax(axis=1)
-    client_correct, server_correct = client_label == y, server_label == y
-    table = contrastive(client_correct, server_correct, remote)
-    scores = {
-        "system": score,
-        "confidence": -client_confidence,
-        "label_free": label_free_score(server_probability, client_label),
-        "oracle": server_correct.astype(float) - client_correct.astype(float),
-        "random": np.zeros(len(y)),
-    }
-    frontiers = {name: frontier(s, client_correct, server_correct) for name, s in scores.items()}
-    truth = {"client": client_correct, "server": server_correct}
+    measured = _measure(
+        client_correct=client_label == y,
+        server_correct=server_label == y,
+        scores={
+            "system": score,
+            "confidence": -client_confidence,
+            "label_free": label_free_score(server_probability, client_label),
+        },
+        remote=remote,
+        costs=costs,
+        confidence_remote=confidence_remote,
+        head_probability=head_probability,
+    )
     return Report(
         dataset=dataset,
         seed=seed,
+        per_class=reject_rate_per_class(remote, y, len(class_names)),
+        class_names=class_names,
+        client_label=client_label,
+        server_label=server_label,
+        y=y,
+        **measured,
+    )
+
+
+def evaluate_outcomes(
+    *,
+    client_correct: BoolArray,
+    server_correct: BoolArray,
+    remote: BoolArray,
+    score: FloatArray,
+    costs: Costs,
+    head_probability: dict[str, FloatArray],
+    dataset: str = "unnamed",
+    seed: int | None = None,
+) -> OutcomeReport:
+    """Return the report on decisions of which only the outcomes are known; the arguments are those of its fields."""
+    measured = _measure(
+        client_correct=client_correct,
+        server_correct=server_correct,
+        scores={"system": score},
+        remote=remote,
         costs=costs,
-        accuracy={
+        confidence_remote=None,
+        head_probability=head_probability,
+    )
+    return OutcomeReport(dataset=dataset, seed=seed, **measured)
+
+
+def _measure(
+    *,
+    client_correct: BoolArray,
+    server_correct: BoolArray,
+    scores: dict[str, FloatArray],
+    remote: BoolArray,
+    costs: Costs,
+    confidence_remote: BoolArray | None,
+    head_probability: dict[str, FloatArray],
+) -> dict[str, Any]:
+    """Return the fields of a report that follow from the outcomes; ``scores`` rank the samples for a frontier each."""
+    table = contrastive(client_correct, server_correct, remote)
+    scores = scores | {
+        "oracle": server_correct.astype(float) - client_correct.astype(float),
+        "random": np.zeros(len(remote)),
+    }
+    frontiers = {name: frontier(s, client_correct, server_correct) for name, s in scores.items()}
+    truth = {"client": client_correct, "server": server_correct}
+    return {
+        "costs": costs,
+        "accuracy": {
             "client": float(client_correct.mean()),
             "server": float(server_correct.mean()),
             "system": table.joint,
         },
-        reject_rate=float(np.mean(remote)),
-        risk=risks(client_correct, server_correct, remote, costs, confidence_remote),
-        contrastive=table,
-        frontiers=frontiers,
-        gains={name: frontier_gain(f.area, client_correct, server_correct) for name, f in frontiers.items()},
-        per_class=reject_rate_per_class(remote, y, len(class_names)),
-        class_names=class_names,
-        heads={name: reliability_curve(p, truth[name]) for name, p in head_probability.items()},
-        ece={name: expected_calibration_error(p, truth[name]) for name, p in head_probability.items()},
-        remote=remote,
-        confidence_remote=confidence_remote,
-        client_label=client_label,
-        server_label=server_label,
-        y=y,
-        score=score,
-    )
+        "reject_rate": float(np.mean(remote)),
+        "risk": risks(client_correct, server_correct, remote, costs, confidence_remote),
+        "contrastive": table,
+        "frontiers": frontiers,
+        "gains": {name: frontier_gain(f.area, client_correct, server_correct) for name, f in frontiers.items()},
+        "routing": routing_measures(frontiers["system"]),
+        "heads": {name: reliability_curve(p, truth[name]) for name, p in head_probability.items()},
+        "ece": {name: expected_calibration_error(p, truth[name]) for name, p in head_probability.items()},
+        "remote": remote,
+        "confidence_remote": confidence_remote,
+        "client_correct": client_correct,
+        "server_correct": server_correct,
+        "score": scores["system"],
+    }

@@ -18,7 +18,7 @@ _NAMES = {
     "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses", "plot_risk_curves", "plot_tradeoff"),
     "paper.tables": ("experiment_tables",),
     "run.gallery": ("plot_samples",),
-    "run.page": ("write_page", "write_run_page"),
+    "run.page": ("write_page", "write_router_page", "write_run_page"),
     "run.plots": (
         *("plot_contrastive", "plot_frontier", "plot_history", "plot_per_class"),
         *("plot_reliability", "plot_risk", "plot_sync"),

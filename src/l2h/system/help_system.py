@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from l2h.answers import Answers
 from l2h.bundle import Manifest
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
+from l2h.data.outcomes import check_outcomes, read_outcomes
 from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import ClientError, L2HWarning, NotFittedError
 from l2h.export import export_system
@@ -23,6 +24,7 @@ from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
+from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
 from l2h.training import Context, Job, Progress, Trained, pick_device
@@ -154,6 +156,41 @@ class HelpSystem:
         if self.client.fingerprint() != before:
             raise ClientError("the client's weights changed during training: something else is training it")
         return self.adopt(job, trained, context.history)
+
+    @classmethod
+    def fit_outcomes(
+        cls,
+        X: Any,
+        client_right: npt.ArrayLike | None = None,
+        server_right: npt.ArrayLike | None = None,
+        *,
+        text_column: str = "prompt",
+        seed: int = 0,
+        dataset: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Router:
+        """Train a router for two answerers that are not classifiers, such as two language models.
+
+        Args:
+            X: n texts or embeddings (n, d); or alone a table with the columns ``client_right`` and ``server_right``: a
+                ``.parquet`` or ``.csv`` file, or a data frame.
+            client_right: (n,), 0 or 1: whether the client was right about each input.
+            server_right: (n,), whether the server was right.
+            text_column: the table's column of inputs.
+            seed: of the cross-validation.
+            dataset: a name for reports.
+            progress: told how many of how many fits are done.
+
+        Raises:
+            DataError: inputs or outcomes that cannot be used; the message names the row or the column.
+        """
+        known = (
+            read_outcomes(X, text_column)
+            if client_right is None and server_right is None
+            else check_outcomes(X, client_right, server_right, "unnamed")
+        )
+        name = dataset or known.name
+        return fit_router(known.X, known.client_right, known.server_right, seed=seed, dataset=name, progress=progress)
 
     def prepare(
         self,

@@ -9,7 +9,7 @@ from PIL import Image
 
 from l2h.experiments.runs import PLOTS
 from l2h.files import write_atomically
-from l2h.metrics import Report
+from l2h.metrics import OutcomeReport, Report
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.run.gallery import Images, Sample, choose
@@ -23,7 +23,7 @@ _THUMBNAIL = 160  # pixels, the longer side of an image in the gallery
 
 
 def write_page(
-    report: Report,
+    report: OutcomeReport,
     folder: str | Path,
     *,
     title: str,
@@ -53,7 +53,7 @@ def write_page(
     if plots is not None:
         for name, content in pictures.items():
             write_atomically(folder / plots / f"{name}.png", content)
-    sides = {} if images is None else choose(report, images, per_side=12, seed=seed)
+    sides = {} if images is None or not isinstance(report, Report) else choose(report, images, per_side=12, seed=seed)
     return write_html(
         folder / "report.html",
         "report.html.j2",
@@ -63,7 +63,7 @@ def write_page(
         verdict=verdict(report),
         risks=risk_table(report),
         contrastive=contrastive_table(report),
-        classes=class_table(report),
+        classes=class_table(report) if isinstance(report, Report) else None,
         plots={name: data_uri(content) for name, content in pictures.items()},
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
         settings=list(flat(settings or {})),
@@ -92,6 +92,18 @@ def write_run_page(evaluations: "Evaluations", folder: Path) -> Path:
     if history and len(set(syncs)) > 1:
         write_atomically(folder / PLOTS / "sync.png", png(plot_sync(history, syncs)))
     return page
+
+
+def write_router_page(report: OutcomeReport, folder: Path, training: Mapping[str, Any]) -> Path:
+    """Write the plots and the page of a router's report into a folder and return the path of the page."""
+    return write_page(
+        report,
+        folder,
+        title=f"Routing on {report.dataset}",
+        settings=training,
+        next_steps=['`l2h ask RUN "a prompt"` says who should answer it', "`l2h evaluate RUN --outcomes OTHER.csv` measures it on other outcomes"],
+        plots=PLOTS,
+    )
 
 
 def _card(sample: Sample) -> dict[str, Any]:

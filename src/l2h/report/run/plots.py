@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from l2h.metrics import Report
+from l2h.metrics import OutcomeReport, Report
 from l2h.report.common.axes import Floats, floats, grid_lines, percent_axis, remark, titled, value_at_right
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, plain
@@ -38,11 +38,13 @@ _LOOKS = (
 )
 
 
-def plot_frontier(report: Report) -> Figure:
+def plot_frontier(report: OutcomeReport) -> Figure:
     """Draw joint accuracy against reject rate for every ranking, with the gains and the operating point."""
     figure, (ax,) = blank(6.6, 5.4)
     entries: dict[str, tuple[Any, str]] = {}
     for key, name, look in _CURVES:
+        if key not in report.frontiers:
+            continue
         curve = report.frontiers[key]
         (line,) = ax.plot(curve.rate, curve.accuracy, **look)
         entries[key] = line, f"{name}, gain {number(report.gains[key], '.3f')}"
@@ -58,12 +60,12 @@ def plot_frontier(report: Report) -> Figure:
     grid_lines(ax)
     percent_axis(ax.xaxis, ax.yaxis)
     titled(ax, "Accuracy gained by asking", "reject rate (share of inputs sent)", "joint accuracy")
-    handles, labels = zip(*(entries[key] for key in _LEGEND), strict=True)
+    handles, labels = zip(*(entries[key] for key in _LEGEND if key in entries), strict=True)
     legend_below(figure, handles, labels)
     return figure
 
 
-def plot_contrastive(report: Report) -> Figure:
+def plot_contrastive(report: OutcomeReport) -> Figure:
     """Draw the accuracies of client and server on the inputs kept, on those sent, and on all."""
     figure, (ax,) = blank(6.6, 4.2)
     shown = sides(report)
@@ -85,7 +87,7 @@ def plot_contrastive(report: Report) -> Figure:
     return figure
 
 
-def plot_risk(report: Report) -> Figure:
+def plot_risk(report: OutcomeReport) -> Figure:
     """Draw the risk of the system and of every rule that it must beat; lower is better."""
     risks = {key: risk for key, risk in report.risk.as_dict().items() if risk is not None}
     figure, (ax,) = blank(6.6, 0.44 * len(risks) + 1.2)
@@ -132,7 +134,7 @@ def plot_per_class(report: Report) -> Figure:
     return figure
 
 
-def plot_reliability(report: Report) -> Figure | None:
+def plot_reliability(report: OutcomeReport) -> Figure | None:
     """Draw stated against observed probability of being right; ``None`` for a rejector without heads."""
     if not report.heads:
         return None
@@ -204,15 +206,16 @@ def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
     return figure
 
 
-def draw(report: Report, history: Rows = (), images: Images | None = None, seed: int = 0) -> dict[str, Figure]:
+def draw(report: OutcomeReport, history: Rows = (), images: Images | None = None, seed: int = 0) -> dict[str, Figure]:
     """Return all plots by name, without those that have nothing to show."""
+    with_labels = isinstance(report, Report)
     figures = {
         "frontier": plot_frontier(report),
         "contrastive": plot_contrastive(report),
         "risk": plot_risk(report),
-        "per_class": plot_per_class(report),
+        "per_class": plot_per_class(report) if with_labels else None,
         "reliability": plot_reliability(report),
-        "samples": plot_samples(report, images, seed=seed),
+        "samples": plot_samples(report, images, seed=seed) if with_labels else None,
         "history": plot_history(history),
     }
     return {name: figure for name, figure in figures.items() if figure is not None}

@@ -8,7 +8,7 @@ import numpy as np
 
 from l2h.costs import BoolArray, generalized_loss
 from l2h.decision import oracle
-from l2h.metrics import Report, Side
+from l2h.metrics import OutcomeReport, Report, Side
 from l2h.report.common.table import Column, TextTable, headings, texts
 from l2h.report.common.text import SAME, counted, number, percent, plus_minus, relation, signed
 
@@ -47,7 +47,7 @@ class Verdict:
         return self.text
 
 
-def verdict(report: Report) -> Verdict:
+def verdict(report: OutcomeReport) -> Verdict:
     """Compare the system with the better of never and always asking, and with a confidence threshold.
 
     The noise is that of the test set alone: the standard error of the paired difference of the losses, in the
@@ -57,16 +57,16 @@ def verdict(report: Report) -> Verdict:
     never = risk.all_local <= risk.all_remote
     rule = "never ask" if never else "always ask"
     difference = risk.system - best
-    interval = _interval(report, np.full(len(report.y), not never))
+    interval = _interval(report, np.full(len(report), not never))
     pays = difference < -SAME
     clear = interval is not None and abs(difference) > max(interval, SAME)
-    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report.y):,} samples"
+    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
     against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}{noise})"
     text = _gain(against, clear, report) if pays else _loss(against, never, report)
     return Verdict(pays=pays, clear=clear, text=text, rule=rule, difference=difference, interval=interval)
 
 
-def headline(report: Report) -> str:
+def headline(report: OutcomeReport) -> str:
     """Return the result in three sentences: risk against its baselines, share sent, and the accuracies."""
     risk, accuracy = report.risk, report.accuracy
     rule, best = verdict(report).rule, risk.best_trivial
@@ -80,7 +80,7 @@ def headline(report: Report) -> str:
     )
 
 
-def risk_table(report: Report) -> TextTable:
+def risk_table(report: OutcomeReport) -> TextTable:
     """Return the risk of the system and its baselines, the best one marked (the oracle excluded), and the verdict."""
     risks, asked, system = report.risk.as_dict(), report.confidence_remote, report.risk.system
     rates = {
@@ -105,13 +105,13 @@ def risk_table(report: Report) -> TextTable:
     return TextTable(title, columns, rows, result.text, style=f"bold {colour}")
 
 
-def sides(report: Report) -> dict[str, Side]:
+def sides(report: OutcomeReport) -> dict[str, Side]:
     """Return the accuracies of both classifiers on the inputs kept, on those sent, and on all, by name."""
     everything = Side(1.0, report.accuracy["client"], report.accuracy["server"])
     return {KEPT: report.contrastive.local, SENT: report.contrastive.remote, ALL: everything}
 
 
-def contrastive_table(report: Report) -> TextTable:
+def contrastive_table(report: OutcomeReport) -> TextTable:
     """Return both accuracies on the inputs kept, on those sent, and on all; ``n/a`` for an empty side."""
     rows = []
     for name, side in sides(report).items():
@@ -154,12 +154,12 @@ def _prices(merged: Mapping[str, Any]) -> str:
     return f" at c_1={costs['c_1']['mean']:g}, c_e={costs['c_e']['mean']:g}"
 
 
-def _outcomes(report: Report) -> tuple[BoolArray, BoolArray]:
+def _outcomes(report: OutcomeReport) -> tuple[BoolArray, BoolArray]:
     """Where the client and where the server is right, each bool (n,)."""
-    return report.client_label == report.y, report.server_label == report.y
+    return report.client_correct, report.server_correct
 
 
-def _gain(against: str, clear: bool, report: Report) -> str:
+def _gain(against: str, clear: bool, report: OutcomeReport) -> str:
     opening = "asking pays" if clear else "asking may pay"
     confidence = report.risk.confidence
     if confidence is None:
@@ -169,7 +169,7 @@ def _gain(against: str, clear: bool, report: Report) -> str:
     return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
 
 
-def _loss(against: str, never: bool, report: Report) -> str:
+def _loss(against: str, never: bool, report: OutcomeReport) -> str:
     confidence, best = report.risk.confidence, report.risk.best_trivial
     closing = "does not pay at these prices"
     if confidence is not None and confidence < best - SAME:
@@ -179,8 +179,8 @@ def _loss(against: str, never: bool, report: Report) -> str:
     return f"{'asking' if never else 'answering locally'} {closing}: {against}"
 
 
-def _interval(report: Report, remote: BoolArray) -> float | None:
-    if len(report.y) < 2:
+def _interval(report: OutcomeReport, remote: BoolArray) -> float | None:
+    if len(report) < 2:
         return None
     right = _outcomes(report)
     ours, theirs = (generalized_loss(*right, sent, report.costs) for sent in (report.remote, remote))

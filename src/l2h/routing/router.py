@@ -1,0 +1,237 @@
+"""``Router``: two calibrated probabilities for an input, "the client is right" and "the server is right"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.answers import BY, reasons
+from l2h.costs import Costs, FloatArray
+from l2h.data.outcomes import check_outcomes, check_prompts, read_outcomes
+from l2h.decision import Judgement, Policy, Proposal, Terms
+from l2h.errors import DataError
+from l2h.limits import Limiter, RateLimit
+from l2h.metrics import OutcomeReport, evaluate_outcomes
+from l2h.routing.features import NGrams, weigh
+
+#: Texts at a time: their n-grams must fit into memory.
+_CHUNK = 2000
+
+
+@dataclass(frozen=True)
+class Route:
+    """Who should answer one input, and why."""
+
+    source: str  # "local" or "remote"
+    reason: str  # a short code
+    saving: float  # what asking the server is expected to save
+    cost: float  # what asking costs, c_e of the costs in use where remote
+
+    @property
+    def by(self) -> str:
+        """Name of the answerer: ``"client"`` (the weak one) or ``"server"`` (the strong one)."""
+        return BY[self.source]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Who should answer each of n inputs, as arrays of one length."""
+
+    source: npt.NDArray[np.str_]
+    reason: npt.NDArray[np.str_]
+    saving: FloatArray
+    cost: FloatArray
+
+    @property
+    def by(self) -> npt.NDArray[np.str_]:
+        """Names of the answerers, (n,): ``"client"`` or ``"server"``."""
+        return np.where(self.source == "remote", BY["remote"], BY["local"])
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, i: int) -> Route:
+        return Route(str(self.source[i]), str(self.reason[i]), float(self.saving[i]), float(self.cost[i]))
+
+    def __iter__(self) -> Iterator[Route]:
+        return (self[i] for i in range(len(self)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Router:
+    """A fitted router: linear heads on n-grams of a text, or on the user's embeddings. Running it needs numpy alone.
+
+    ``l2h.HelpSystem.fit_outcomes`` trains one; :meth:`load` reads one.
+
+    Attributes:
+        ngrams: how a text becomes numbers; ``None`` for a router on embeddings.
+        centre: (D,), what is subtracted from an embedding; empty for texts.
+        scale: (D,), what the features are multiplied by: the inverse document frequency of an n-gram, or one over the
+            spread of an embedding's column.
+        weights: (2, D), of the heads "the client is right" and "the server is right".
+        bias: (2,), of the heads.
+        platt: (2, 2), scale and shift that calibrate each head's logit, from cross-validation.
+        held_out: (m, 2), logits of training rows, each by heads that were not trained on it. Limits are met on them.
+        dataset: name of the data set.
+        seed: of the training.
+        choice: how the training chose: the strength of the regularisation and its cross-validated loss, per head.
+
+    Example:
+        >>> import l2h
+        >>> prompts = [f"{word} {i}" for i in range(40) for word in ("easy", "hard")]
+        >>> right = [(i % 2 == 0) != (i % 9 == 0) for i in range(80)]
+        >>> router = l2h.routing.fit_router(prompts, right, [i % 10 != 9 for i in range(80)])
+        >>> router.predict(["easy question", "hard question"], costs=l2h.Costs(c_e=0.2)).by.tolist()
+        ['client', 'server']
+    """
+
+    ngrams: NGrams | None
+    centre: npt.NDArray[np.float32]
+    scale: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32]
+    bias: FloatArray
+    platt: FloatArray
+    held_out: npt.NDArray[np.float32]
+    dataset: str = "unnamed"
+    seed: int = 0
+    choice: tuple[dict[str, float], ...] = ()
+    _limiters: dict[RateLimit, Limiter] = field(default_factory=dict, init=False)
+
+    @property
+    def columns(self) -> int:
+        """D, the number of features."""
+        return self.weights.shape[1]
+
+    def __repr__(self) -> str:
+        what = f"embeddings of {self.columns}" if self.ngrams is None else "texts"
+        return f"Router({self.dataset}, {what}, {self.columns:,} features)"
+
+    def judge(self, X: Any) -> Judgement:
+        """Return how likely client and server are right about each input: texts, or embeddings (n, d)."""
+        return Judgement.from_heads(self._logits(self._checked(X)), self.platt)
+
+    def predict(
+        self,
+        X: Any,
+        costs: Costs | None = None,
+        *,
+        limit: RateLimit | str | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+    ) -> Routes:
+        """Say for every input who should answer: the client ("local", weak) or the server ("remote", strong).
+
+        Args:
+            X: texts, one text, or embeddings (n, d).
+            costs: the prices; c_e = 0.1 and c_1 = 1 where None. Under a limit and without prices asking is free, and
+                the limit is used up.
+            limit: a bound on asking, as an object or as text: ``"20%"``, ``"100/1h"``. A number in a time is kept by a
+                limiter from call to call.
+            rule: how a share is met: ``threshold``, ``guaranteed`` or ``stochastic``.
+            seed: of what a rule draws.
+        """
+        judgement = self.judge(X)
+        policy = self._policy(limit, rule, self._limiters)
+        terms = policy.terms(costs)
+        if policy.limiter is not None:  # one per limit: its cap is over all calls
+            self._limiters[policy.limiter.limit] = policy.limiter
+        proposal, remote = self._decide(judgement, policy, terms, seed)
+        return Routes(
+            source=np.where(remote, "remote", "local"),
+            reason=reasons(remote, proposal.wanted),
+            saving=proposal.saving,
+            cost=np.where(remote, terms.costs.c_sc, terms.costs.c_cc),
+        )
+
+    def evaluate(
+        self,
+        X: Any,
+        client_right: npt.ArrayLike | None = None,
+        server_right: npt.ArrayLike | None = None,
+        costs: Costs | None = None,
+        *,
+        limit: RateLimit | str | None = None,
+        rule: str | None = None,
+        seed: int = 0,
+        text_column: str = "prompt",
+        dataset: str | None = None,
+    ) -> OutcomeReport:
+        """Measure the decisions beside never, always and random asking, with the frontier, APGR and CPT.
+
+        ``X`` alone may be a table: a file or a data frame as :func:`l2h.data.outcomes.read_outcomes` takes it.
+        """
+        if client_right is None and server_right is None:
+            known = read_outcomes(X, text_column)
+        else:
+            known = check_outcomes(X, client_right, server_right, dataset or self.dataset)
+        judgement = self.judge(known.X)
+        policy = self._policy(limit, rule, {})  # a limiter of its own: measuring spends nothing of predict's
+        terms = policy.terms(costs)
+        return evaluate_outcomes(
+            client_correct=known.client_right,
+            server_correct=known.server_right,
+            remote=self._decide(judgement, policy, terms, seed)[1],
+            score=judgement.gain,
+            costs=terms.costs,
+            head_probability=judgement.stated,
+            dataset=dataset or known.name,
+            seed=self.seed,
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``config.json`` and the arrays into a folder; :meth:`load` reads them back. Nothing is pickled."""
+        from l2h.routing.saving import save_router
+
+        return save_router(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Router:
+        """Read a router that was saved, or trained by ``l2h train --outcomes``.
+
+        Raises:
+            RunError: the folder holds no router, or its files are damaged.
+        """
+        from l2h.routing.saving import load_router
+
+        return load_router(Path(folder))
+
+    def _checked(self, X: Any) -> Any:
+        X = check_prompts(X)
+        is_text = isinstance(X, list) and bool(X)
+        if self.ngrams is not None and not is_text:
+            raise DataError("this router was trained on texts; got numbers: give the prompts")
+        if self.ngrams is None and is_text:
+            raise DataError(f"this router was trained on embeddings (n, {self.columns}); row 0 is a text: embed it")
+        if self.ngrams is None and X.shape[1] != self.columns:
+            raise DataError(f"embeddings have length {X.shape[1]}; this router was trained on length {self.columns}")
+        return X
+
+    def _logits(self, X: Any) -> FloatArray:
+        if self.ngrams is None:
+            return np.asarray(((X - self.centre) * self.scale) @ self.weights.T + self.bias, dtype=np.float64)
+        out = np.empty((len(X), 2))
+        for start in range(0, len(X), _CHUNK):
+            texts = X[start : start + _CHUNK]
+            rows = weigh(self.ngrams.count(texts), self.ngrams, self.scale, len(texts))
+            for j in (0, 1):
+                part = self.weights[j, rows.column] * rows.value
+                out[start : start + _CHUNK, j] = np.bincount(rows.row, weights=part, minlength=len(texts))
+        return out + self.bias
+
+    def _policy(self, limit: RateLimit | str | None, rule: str | None, limiters: dict[RateLimit, Limiter]) -> Policy:
+        limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
+        held_out = Judgement.from_heads(self.held_out, self.platt) if limit is not None else None
+        kept = None if limit is None else limiters.get(limit, limit)
+        return Policy(lambda costs, _: (0, costs or Costs(c_e=0.1)), True, lambda _: held_out, kept, rule)
+
+    @staticmethod
+    def _decide(
+        judgement: Judgement, policy: Policy, terms: Terms, seed: int
+    ) -> tuple[Proposal, npt.NDArray[np.bool_]]:
+        proposal = policy.propose(judgement, terms, seed)
+        return proposal, policy.permit(proposal, len(judgement))

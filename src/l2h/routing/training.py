@@ -1,0 +1,159 @@
+"""Training a router from outcomes: two logistic heads, their strength and calibration found by cross-validation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import BoolArray, FloatArray
+from l2h.data.outcomes import CLIENT_COLUMN, SERVER_COLUMN, Outcomes, check_outcomes
+from l2h.data.reading import need
+from l2h.errors import DataError, SettingsError
+from l2h.metrics import fit_platt
+from l2h.routing.features import NGrams, inverse_document_frequency, weigh
+from l2h.routing.router import Router
+
+#: Inverse strengths of the L2 penalty that cross-validation chooses from.
+STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8)
+#: An n-gram that fewer training texts have is left out.
+_RAREST = 2
+#: So many cross-validated rows are kept to meet limits on.
+_HELD_OUT = 20_000
+
+_log = logging.getLogger("l2h.routing")
+#: Called after each step with how many are done and how many there are.
+Told = Callable[[int, int], None]
+
+
+def fit_router(
+    X: Any,
+    client_right: npt.ArrayLike,
+    server_right: npt.ArrayLike,
+    *,
+    ngrams: NGrams | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    folds: int = 5,
+    seed: int = 0,
+    dataset: str = "unnamed",
+    progress: Told | None = None,
+) -> Router:
+    """Train a router from inputs and who was right about them; nothing else is known.
+
+    Args:
+        X: n texts, or embeddings (n, d).
+        client_right: (n,), 0 or 1, or booleans: whether the client was right.
+        server_right: (n,), whether the server was right.
+        ngrams: which n-grams of a text are used; the default where None.
+        strengths: inverse strengths of the penalty. Each head takes the one with the lowest cross-validated log-loss.
+        folds: of the cross-validation.
+        seed: of the folds.
+        dataset: a name for reports.
+        progress: told how many of how many fits are done.
+
+    Raises:
+        DataError: inputs or outcomes that cannot be used, or outcomes with nothing to learn from.
+    """
+    known = check_outcomes(X, client_right, server_right, dataset)
+    _require_both(known, folds)
+    if not strengths or min(strengths) <= 0:
+        raise SettingsError(f"strengths={list(strengths)!r} must be numbers above 0")
+    design, parts = _design(known.X, ngrams)
+    fold = _folds(known, folds, seed)
+    steps, done = 2 * (len(strengths) * folds + 1), 0
+
+    def fit(rows: npt.NDArray[np.int64], right: BoolArray, strength: float) -> tuple[FloatArray, float]:
+        nonlocal done
+        fitted = _fit_head(design[rows], right[rows], strength)
+        done += 1
+        if progress is not None:
+            progress(done, steps)
+        return fitted
+
+    heads, held_out, platt, choice = [], [], [], []
+    for right in (known.client_right, known.server_right):
+        losses, logits = [], []
+        for strength in strengths:
+            logit = np.empty(len(known))
+            for k in range(folds):
+                weights, bias = fit(np.flatnonzero(fold != k), right, strength)
+                logit[fold == k] = design[np.flatnonzero(fold == k)] @ weights + bias
+            logits.append(logit)
+            losses.append(float(np.logaddexp(0.0, np.where(right, -logit, logit)).mean()))
+        best = int(np.argmin(losses))
+        heads.append(fit(np.arange(len(known)), right, strengths[best]))
+        held_out.append(logits[best])
+        platt.append(fit_platt(logits[best], right))
+        choice.append({"strength": float(strengths[best]), "log_loss": losses[best]})
+    _log.info("cross-validation over %d folds chose the strengths %s", folds, [head["strength"] for head in choice])
+    kept = np.random.default_rng(seed).permutation(len(known))[:_HELD_OUT]
+    columns = parts.pop("columns")
+    return Router(
+        weights=_spread_out([weights for weights, _ in heads], columns, len(parts["scale"])),
+        bias=np.array([bias for _, bias in heads]),
+        platt=np.array(platt),
+        held_out=np.stack(held_out, axis=1)[kept].astype(np.float32),
+        dataset=dataset,
+        seed=seed,
+        choice=tuple(choice),
+        **parts,
+    )
+
+
+def _design(X: Any, ngrams: NGrams | None) -> tuple[Any, dict[str, Any]]:
+    """Return the matrix to train on, the columns that it has of all, and the router's fields that follow from it."""
+    if not isinstance(X, list):
+        if ngrams is not None:
+            raise SettingsError("ngrams= is for texts; X is numbers")
+        centre, spread = X.mean(axis=0), X.std(axis=0)
+        # Divided by sqrt(d) as well, so that a row has about the length of a text's and one grid of strengths fits both.
+        scale = np.where(spread > 0, 1 / np.maximum(spread, 1e-12), 0.0) / np.sqrt(X.shape[1])
+        fields = {"ngrams": None, "centre": centre.astype(np.float32), "scale": scale.astype(np.float32)}
+        return (X - fields["centre"]) * fields["scale"], fields | {"columns": np.arange(X.shape[1])}
+    sparse = need("scipy.sparse", "scipy", "training a router")
+    ngrams = ngrams or NGrams()
+    counts = ngrams.count(X)
+    scale = inverse_document_frequency(counts, ngrams.columns, len(X), min(_RAREST, len(X))).astype(np.float32)
+    rows = weigh(counts, ngrams, scale, len(X))
+    matrix = sparse.csr_matrix((rows.value, (rows.row, rows.column)), shape=(len(X), ngrams.columns))
+    matrix.eliminate_zeros()
+    columns = np.unique(matrix.indices)  # most columns are never met: heads are trained on the others alone
+    none = np.zeros(0, dtype=np.float32)
+    return matrix[:, columns], {"ngrams": ngrams, "centre": none, "scale": scale, "columns": columns}
+
+
+def _fit_head(design: Any, right: BoolArray, strength: float) -> tuple[FloatArray, float]:
+    linear = need("sklearn.linear_model", "scikit-learn", "training a router")
+    model = linear.LogisticRegression(C=strength, solver="liblinear", tol=1e-3, random_state=0).fit(design, right)
+    return model.coef_[0], float(model.intercept_[0])
+
+
+def _spread_out(weights: list[FloatArray], columns: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.float32]:
+    out = np.zeros((2, width), dtype=np.float32)
+    out[:, columns] = weights
+    return out
+
+
+def _folds(known: Outcomes, folds: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return the fold of each row; every fold has its share of each pair of outcomes."""
+    pair = 2 * known.client_right.astype(np.int64) + known.server_right
+    order = np.lexsort((np.random.default_rng(seed).random(len(pair)), pair))
+    out = np.empty(len(pair), dtype=np.int64)
+    out[order] = np.arange(len(pair)) % folds
+    return out
+
+
+def _require_both(known: Outcomes, folds: int) -> None:
+    if folds < 2:
+        raise SettingsError(f"folds={folds}: cross-validation needs 2 or more")
+    for name, right in ((CLIENT_COLUMN, known.client_right), (SERVER_COLUMN, known.server_right)):
+        for value, count in ((1, int(right.sum())), (0, int((~right).sum()))):
+            if count == 0:
+                raise DataError(f"{name} is {1 - value} in all {len(right)} rows: there is nothing to learn about it")
+            if count < folds:
+                raise DataError(
+                    f"{name} is {value} in only {count} of {len(right)} rows: at least {folds} are needed (folds)"
+                )
