@@ -31,7 +31,7 @@ class AskOptions:
         Argument(
             metavar="INPUT",
             help="One input or many: a .npy, an .npz, an image, or what l2h train takes as --data (its test part). "
-            "Without it the server is only checked.",
+            "Without it the server is only checked. For the run of a router: a prompt, or a .npy of embeddings.",
         ),
     ] = None
     server: Annotated[str | None, Option("--server", "-s", help="http://HOST:PORT or https://HOST.")] = None
@@ -64,13 +64,21 @@ def ask(options: AskOptions) -> None:
     Example: [bold]l2h ask bundle photos.npy --c-e 0.02 --limit 20% --json[/]
 
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
+
+    Example: [bold]l2h ask runs/router "How many primes are below 100?" --c-e 0.05[/] says weak or strong, and why.
     """
     from l2h.bundle import DeviceBundle
     from l2h.data.load import read_inputs
     from l2h.edge import EdgeClient
     from l2h.edge.options import read_key
     from l2h.limits import RateLimit
+    from l2h.routing.saving import holds_router
 
+    if holds_router(options.bundle):
+        from l2h.cli import routing
+
+        prices = (options.c_e, options.c_1)
+        return routing.ask(options.bundle, options.inputs, prices, options.limit, options.as_json)
     inputs, server = options.inputs, options.server
     if inputs is None and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import MethodFiles, Prices, TestPart, Texts, takes_groups
+from l2h.cli.options import MethodFiles, Prices, TestPart, TextColumn, Texts, takes_groups
 from l2h.cli.output import grid_table, log, make_console, print_evaluations, print_json
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import SeedSpread
+    from l2h.limits import RateLimit
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class EvaluateOptions:
     run: Annotated[list[Path], Argument(help="One run folder, or several of different seeds.")]
     data: Annotated[str | None, Option("--data", "-d", help="Other data than the run's; its test part is used.")] = None
     test: TestPart = None
+    outcomes: Annotated[
+        str | None, Option("--outcomes", help="Of a router: another table than the run's test part.")
+    ] = None
+    text_column: TextColumn = None
     c_1: Annotated[Prices, Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None
     c_e: Annotated[Prices, Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None
     limit: Annotated[
@@ -58,11 +63,14 @@ def evaluate(options: EvaluateOptions) -> None:
     Example: [bold]l2h evaluate runs/demo --limit 10% --limit 20% --rule stochastic[/] asks for at most so many.
 
     Example: [bold]l2h evaluate runs/seed-0 runs/seed-1 runs/seed-2[/] gives mean and standard error over the seeds.
+
+    Example: [bold]l2h evaluate runs/router --outcomes other.parquet[/] measures a router on other outcomes.
     """
     from l2h.experiments.evaluating import Conditions, evaluate_run, evaluate_seeds
     from l2h.experiments.runs import require_empty
     from l2h.limits import RateLimit
     from l2h.report import write_run_page
+    from l2h.routing.saving import holds_router
 
     runs, out = options.run, options.out
     if out is not None:
@@ -72,6 +80,10 @@ def evaluate(options: EvaluateOptions) -> None:
     bounds = [RateLimit.parse(text) for text in options.limit or []]
     if options.rule is not None and not bounds:
         raise typer.BadParameter("--rule goes with --limit", param_hint="--rule")
+    if any(map(holds_router, runs)):
+        return _evaluate_router(options, bounds)
+    if options.outcomes is not None:
+        raise typer.BadParameter(f"{runs[0]} holds no router: --data names other data", param_hint="--outcomes")
     conditions = Conditions(
         options.data, options.test, options.c_1, options.c_e, bounds, options.rule, options.server_run
     )
@@ -82,6 +94,16 @@ def evaluate(options: EvaluateOptions) -> None:
     if out is not None:
         log.info("The page with every number and picture: %s", write_run_page(evaluations, out))
     print_evaluations(evaluations.results, options.as_json)
+
+
+def _evaluate_router(options: EvaluateOptions, bounds: list[RateLimit]) -> None:
+    from l2h.cli import routing
+    from l2h.experiments.routing import RouterConditions
+
+    if len(options.run) > 1 or options.data is not None:
+        raise typer.BadParameter("a router is evaluated alone, with --outcomes FILE", param_hint="RUN")
+    conditions = RouterConditions(options.outcomes, options.text_column, options.c_1, options.c_e, bounds, options.rule)
+    routing.evaluate(options.run[0], conditions, options.out, options.as_json)
 
 
 def _print_spreads(spreads: list[SeedSpread], as_json: bool) -> None:

@@ -56,6 +56,10 @@ MethodFiles = Annotated[
     Texts,
     Option("--method-file", callback=_load_methods, help="Python file that registers methods; repeat."),
 ]
+TextColumn = Annotated[
+    str | None,
+    Option("--text-column", rich_help_panel="Outcomes only", help="The table's column of inputs. (default: prompt)"),
+]
 ServerRun = Annotated[Path | None, Option(help="The run of a server trained by itself (--role server).")]
 BundleFolder = Annotated[Path, Argument(help="The bundle's folder, as l2h export writes it.")]
 KeyFile = Annotated[Path | None, Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")]

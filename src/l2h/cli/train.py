@@ -28,14 +28,14 @@ class ModelOptions:
     """The data, and who answers; the names are those of :class:`l2h.experiments.plan.Plan`."""
 
     data: Annotated[
-        str,
+        str | None,
         Option(
             "--data",
             "-d",
             help="digits, an .npz, an image folder, Hugging Face Parquet (FILE, or DIR/NAME for NAME-train.parquet), "
             "CIFAR python batches, or SVHN .mat.",
         ),
-    ]
+    ] = None
     test: shared.TestPart = None
     limit: shared.Limit = None
     client: Annotated[
@@ -63,6 +63,22 @@ class ModelOptions:
     ] = None
     method_files: shared.MethodFiles = None
     calibration: Annotated[float, Option(help="Share of the training samples kept for calibration.")] = 0.1
+
+
+@dataclass(frozen=True)
+class OutcomeOptions:
+    """Answerers of which only the outcomes are known, instead of data, client and server."""
+
+    outcomes: Annotated[
+        str | None,
+        Option(
+            "--outcomes",
+            rich_help_panel="Outcomes only",
+            help="Instead of --data: a .parquet or .csv table with the columns client_right and server_right, for "
+            "answerers that are not classifiers, such as two language models. Trains a router.",
+        ),
+    ] = None
+    text_column: shared.TextColumn = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,9 @@ class HostOptions:
 
 
 @takes_groups
-def train(models: ModelOptions, run: RunOptions, training: TrainingOptions, hosts: HostOptions) -> None:
+def train(
+    models: ModelOptions, only: OutcomeOptions, run: RunOptions, training: TrainingOptions, hosts: HostOptions
+) -> None:
     """Train a server and a rejector around a client, and evaluate them on the test set.
 
     Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --out runs/digits[/]
@@ -149,17 +167,24 @@ def train(models: ModelOptions, run: RunOptions, training: TrainingOptions, host
 
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
     runs/cifar10[/]
+
+    Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
+    models.
     """
     from l2h.experiments.evaluating import evaluate_plan
     from l2h.experiments.plan import load_data, with_augment
     from l2h.experiments.runs import RunTarget
     from l2h.report import write_run_page
 
+    target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
+    if only.outcomes is not None:
+        return _train_router(models, only, run, training, target)
+    if models.data is None:
+        raise typer.BadParameter("give --data, or --outcomes where only outcomes are known", param_hint="--data")
     plan = _plan(models, training)
     _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
     plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
-    target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
     system = _train(plan, dataset, target, hosts, run.out / "tensorboard" if run.tensorboard else None)
     if system is None:
         return
@@ -168,6 +193,29 @@ def train(models: ModelOptions, run: RunOptions, training: TrainingOptions, host
     print_evaluations(evaluations.results, run.as_json)
     if not run.as_json:
         log.info("The page with every number and picture: %s", page)
+
+
+def _train_router(
+    models: ModelOptions, only: OutcomeOptions, run: RunOptions, training: TrainingOptions, target: RunTarget
+) -> None:
+    from l2h.cli import routing
+    from l2h.data.outcomes import TEXT_COLUMN
+    from l2h.experiments.routing import RouterPlan
+
+    if models.data is not None:
+        raise typer.BadParameter("--outcomes and --data do not go together", param_hint="--outcomes")
+    if run.resume:
+        raise typer.BadParameter("a router is trained in one go: --force starts anew", param_hint="--resume")
+    plan = RouterPlan(
+        outcomes=str(only.outcomes),
+        text_column=only.text_column or TEXT_COLUMN,
+        test=models.test,
+        limit=models.limit,
+        c_1=tuple(training.c_1 or (1.0,)),
+        c_e=tuple(training.c_e or (0.1,)),
+        seed=training.seed,
+    )
+    routing.train(plan, target, run.as_json)
 
 
 def _plan(models: ModelOptions, training: TrainingOptions) -> Plan:

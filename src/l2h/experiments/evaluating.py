@@ -15,7 +15,7 @@ from l2h.experiments import runs
 from l2h.experiments.finished import open_run
 from l2h.experiments.plan import Plan
 from l2h.limits import RateLimit
-from l2h.metrics import Report, spread_of_reports
+from l2h.metrics import OutcomeReport, spread_of_reports
 from l2h.system import HelpSystem
 
 
@@ -23,7 +23,7 @@ from l2h.system import HelpSystem
 class Evaluation:
     """A report, the rejector that it describes, and the bound on asking that held, if any."""
 
-    report: Report
+    report: OutcomeReport
     spec: RejectorSpec
     limit: RateLimit | None = None
     rule: str | None = None

@@ -78,7 +78,7 @@ class NGrams:
 
 
 def weigh(counts: SparseRows, ngrams: NGrams, idf: npt.NDArray[np.float32], rows: int) -> SparseRows:
-    """Return ``(1 + log(count)) * idf``, the columns of words and of characters each scaled to length 1 in every row."""
+    """Return ``(1 + log(count)) * idf``; in every row the words, and the characters, are scaled to length 1."""
     value = (1.0 + np.log(counts.value)) * idf[counts.column]
     part = 2 * counts.row + (counts.column >> ngrams.bits)
     length = np.sqrt(np.bincount(part, weights=value * value, minlength=2 * rows))
@@ -132,7 +132,7 @@ def _character_ngrams(
 
 
 def _powers(count: int) -> Hashes:
-    return np.cumprod(np.full(count, _BASE))
+    return np.cumprod(np.full(count, _BASE), dtype=np.uint64)
 
 
 def _finished(hashes: Hashes) -> Hashes:

@@ -105,7 +105,7 @@ class Router:
     @property
     def columns(self) -> int:
         """D, the number of features."""
-        return self.weights.shape[1]
+        return int(self.weights.shape[1])
 
     def __repr__(self) -> str:
         what = f"embeddings of {self.columns}" if self.ngrams is None else "texts"

@@ -19,6 +19,7 @@ from l2h.routing.router import Router
 
 #: Inverse strengths of the L2 penalty that cross-validation chooses from.
 STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8)
+EMBEDDING_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 #: An n-gram that fewer training texts have is left out.
 _RAREST = 2
 #: So many cross-validated rows are kept to meet limits on.
@@ -35,7 +36,7 @@ def fit_router(
     server_right: npt.ArrayLike,
     *,
     ngrams: NGrams | None = None,
-    strengths: Sequence[float] = STRENGTHS,
+    strengths: Sequence[float] | None = None,
     folds: int = 5,
     seed: int = 0,
     dataset: str = "unnamed",
@@ -48,7 +49,8 @@ def fit_router(
         client_right: (n,), 0 or 1, or booleans: whether the client was right.
         server_right: (n,), whether the server was right.
         ngrams: which n-grams of a text are used; the default where None.
-        strengths: inverse strengths of the penalty. Each head takes the one with the lowest cross-validated log-loss.
+        strengths: inverse strengths of the penalty, ``STRENGTHS`` or ``EMBEDDING_STRENGTHS`` where None. Each head
+            takes the one with the lowest cross-validated log-loss.
         folds: of the cross-validation.
         seed: of the folds.
         dataset: a name for reports.
@@ -59,6 +61,8 @@ def fit_router(
     """
     known = check_outcomes(X, client_right, server_right, dataset)
     _require_both(known, folds)
+    if strengths is None:
+        strengths = STRENGTHS if isinstance(known.X, list) else EMBEDDING_STRENGTHS
     if not strengths or min(strengths) <= 0:
         raise SettingsError(f"strengths={list(strengths)!r} must be numbers above 0")
     design, parts = _design(known.X, ngrams)
@@ -109,7 +113,7 @@ def _design(X: Any, ngrams: NGrams | None) -> tuple[Any, dict[str, Any]]:
         if ngrams is not None:
             raise SettingsError("ngrams= is for texts; X is numbers")
         centre, spread = X.mean(axis=0), X.std(axis=0)
-        # Divided by sqrt(d) as well, so that a row has about the length of a text's and one grid of strengths fits both.
+        # Divided by sqrt(d) as well: a row then has about the length 1, whatever d is.
         scale = np.where(spread > 0, 1 / np.maximum(spread, 1e-12), 0.0) / np.sqrt(X.shape[1])
         fields = {"ngrams": None, "centre": centre.astype(np.float32), "scale": scale.astype(np.float32)}
         return (X - fields["centre"]) * fields["scale"], fields | {"columns": np.arange(X.shape[1])}

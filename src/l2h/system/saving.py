@@ -58,10 +58,10 @@ def load(
         RunError: the folder holds no finished run, is damaged, or lacks a part that must be given.
     """
     folder = Path(folder)
-    config = read_config(folder)
-    if "router" in config:
+    run = read_config(folder)
+    if "router" in run:
         raise RunError(f"{folder} holds a router: l2h.Router.load(folder) reads it")
-    config = config.get("system")
+    config = run.get("system")
     if config is None and (folder / SERVER).exists():
         raise RunError(f"{folder} is the server's half of a training: l2h evaluate CLIENT_RUN --server-run {folder}")
     if config is None:

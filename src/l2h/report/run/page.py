@@ -101,7 +101,10 @@ def write_router_page(report: OutcomeReport, folder: Path, training: Mapping[str
         folder,
         title=f"Routing on {report.dataset}",
         settings=training,
-        next_steps=['`l2h ask RUN "a prompt"` says who should answer it', "`l2h evaluate RUN --outcomes OTHER.csv` measures it on other outcomes"],
+        next_steps=[
+            '`l2h ask RUN "a prompt"` says who should answer it',
+            "`l2h evaluate RUN --outcomes OTHER.csv` measures it on other outcomes",
+        ],
         plots=PLOTS,
     )
 

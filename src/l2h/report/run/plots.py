@@ -208,14 +208,13 @@ def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
 
 def draw(report: OutcomeReport, history: Rows = (), images: Images | None = None, seed: int = 0) -> dict[str, Figure]:
     """Return all plots by name, without those that have nothing to show."""
-    with_labels = isinstance(report, Report)
     figures = {
         "frontier": plot_frontier(report),
         "contrastive": plot_contrastive(report),
         "risk": plot_risk(report),
-        "per_class": plot_per_class(report) if with_labels else None,
+        "per_class": plot_per_class(report) if isinstance(report, Report) else None,
         "reliability": plot_reliability(report),
-        "samples": plot_samples(report, images, seed=seed) if with_labels else None,
+        "samples": plot_samples(report, images, seed=seed) if isinstance(report, Report) else None,
         "history": plot_history(history),
     }
     return {name: figure for name, figure in figures.items() if figure is not None}
