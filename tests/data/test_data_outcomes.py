@@ -1,0 +1,86 @@
+"""Tables of outcomes: every way to bring one gives the same, and what cannot be read is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from prompts import made_up, write_csv
+
+from l2h.data.outcomes import read_outcomes
+from l2h.errors import DataError
+
+
+class Frame:
+    """What pandas and polars have in common: ``columns``, and columns by name with ``to_list``."""
+
+    class Column(list[Any]):
+        def to_list(self) -> list[Any]:
+            return list(self)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values, self.columns = values, list(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.Column(self.values[name])
+
+
+def test_every_kind_of_table_gives_the_same(tmp_path: Path) -> None:
+    texts, client, server = made_up(30)
+    columns = {"id": list(range(30)), "prompt": texts, "client_right": client, "server_right": server}
+    table = pa.table(columns)
+    pq.write_table(table, tmp_path / "t.parquet")
+    write_csv(tmp_path / "t.csv", 30)
+    for source in (tmp_path / "t.parquet", str(tmp_path / "t.csv"), table, columns, Frame(columns)):
+        found = read_outcomes(source)
+        assert texts == found.X
+        np.testing.assert_array_equal(found.client_right, client)
+        np.testing.assert_array_equal(found.server_right, server)
+
+
+def test_another_column_and_embeddings(tmp_path: Path) -> None:
+    assert made_up(5)[0] == read_outcomes(write_csv(tmp_path / "q.csv", 5, text_column="question"), "question").X
+    table = pa.table({"e": [[1.0, 2.0], [3.0, 4.0]], "client_right": [0, 1], "server_right": [1, 1]})
+    np.testing.assert_array_equal(read_outcomes(table, "e").X, [[1, 2], [3, 4]])
+
+
+def test_words_for_right_and_wrong_in_a_csv_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.csv"
+    path.write_text("prompt,client_right,server_right\na,True,false\nb,0,1\nc,1.0,TRUE\n")
+    found = read_outcomes(path)
+    assert found.client_right.tolist() == [True, False, True]
+    assert found.server_right.tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prompt,client_right\na,1\n", "no column 'server_right': its columns are prompt, client_right"),
+        ("question,client_right,server_right\na,1,1\n", "no column 'prompt'.*--text-column"),
+        ("prompt,client_right,server_right\na,1,1\nb,maybe,1\n", "row 1: client_right is 'maybe'"),
+        ("prompt,client_right,server_right\na,1,1\nb,1\n", "row 1: server_right is None"),
+        ("prompt,client_right,server_right\na,1,1\nb,1,2\n", "row 1: server_right is '2'"),
+        ("prompt,client_right,server_right\n,1,1\n", "row 0: prompt is an empty text"),
+        ("prompt,client_right,server_right\n", "no rows"),
+        ("", "its columns are none"),
+    ],
+)
+def test_a_table_that_cannot_be_used_names_the_row_or_the_column(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words) as refused:
+        read_outcomes(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 nonsense")
+    for path, words in ((tmp_path / "t.parquet", "whole"), (tmp_path / "none.csv", "no file"), (tmp_path, "no table")):
+        with pytest.raises(DataError, match=words):
+            read_outcomes(path)
+    with pytest.raises(DataError, match="no table"):
+        read_outcomes(3)
