@@ -1,6 +1,7 @@
 """Measure a router between two language models: APGR over five splits, on other data, and the time of a decision.
 
-    OMP_NUM_THREADS=1 python benchmarks/routing.py DATA/llm-mmlu.parquet --other DATA/llm-gsm8k.parquet --out results/routing
+    OMP_NUM_THREADS=1 python benchmarks/routing.py DATA/llm-mmlu.parquet --other DATA/llm-gsm8k.parquet \\
+        --out results/routing
 
 Each split trains on four fifths of the table and is tested on the fifth that is left; every row is tested once. All
 choices are made by cross-validation within the four fifths. The router for the other table is trained on the first
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import l2h
-from l2h.data.outcomes import Outcomes, read_outcomes
+from l2h.data.outcomes import OutcomeTable, read_outcomes
 from l2h.metrics import OutcomeReport, spread
 
 COSTS = l2h.Costs(c_e=0.1)
@@ -41,11 +42,11 @@ def figures(report: OutcomeReport) -> dict[str, float]:
     return out | {f"risk_{name}": value for name, value in report.risk.as_dict().items() if value is not None}
 
 
-def test(router: l2h.Router, part: Outcomes) -> dict[str, float]:
+def test(router: l2h.Router, part: OutcomeTable) -> dict[str, float]:
     return figures(router.evaluate(part.X, part.client_right, part.server_right, COSTS, dataset=part.name))
 
 
-def train(part: Outcomes) -> l2h.Router:
+def train(part: OutcomeTable) -> l2h.Router:
     return l2h.HelpSystem.fit_outcomes(part.X, part.client_right, part.server_right, dataset=part.name)
 
 

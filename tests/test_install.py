@@ -22,7 +22,7 @@ PACKAGE = Path(l2h.__file__).parent
 PROJECT = Path(__file__).parents[1]
 #: Plain values and functions, which need numpy alone, and all that a device needs.
 VALUES = ["answers", "costs", "decision", "errors", "files", "limits", "metrics", "settings"]
-DEVICE = [*VALUES, "bundle", "classifiers", "edge", "protocol", "serving.bench"]
+DEVICE = [*VALUES, "bundle", "classifiers", "edge", "protocol", "routing", "serving.bench"]
 IMPORT_SECONDS = 0.3
 #: What a device does: it answers, and where it would ask there is nobody to.
 ON_A_DEVICE = """

@@ -92,7 +92,7 @@ def test_it_is_frozen_and_the_same_training_gives_the_same_router(router: l2h.Ro
         router.seed = 3  # type: ignore[misc]
     again = fit_router(*made_up(600), dataset="made up")
     np.testing.assert_array_equal(again.weights, router.weights)
-    np.testing.assert_array_equal(again.platt, router.platt)
+    np.testing.assert_array_equal(again.calibration, router.calibration)
 
 
 def test_embeddings_of_the_user() -> None:
@@ -171,7 +171,7 @@ def replaced_arrays(folder: Path, **changes: Any) -> None:
     [
         ({"weights": np.zeros((2, 5), dtype=np.float32)}, "weights"),
         ({"bias": np.array([np.nan, 0.0])}, "bias"),
-        ({"platt": np.array([["a", "b"], ["c", "d"]])}, "platt"),
+        ({"calibration": np.array([["a", "b"], ["c", "d"]])}, "calibration"),
         ({"bomb": np.zeros(40_000_000)}, "unpacks"),
     ],
 )

@@ -21,7 +21,7 @@ _WORDS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "tru
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class OutcomeTable:
     """Inputs that two answerers were asked about, and who was right."""
 
     name: str
@@ -32,13 +32,13 @@ class Outcomes:
     def __len__(self) -> int:
         return len(self.client_right)
 
-    def part(self, rows: npt.NDArray[np.int64]) -> Outcomes:
+    def part(self, rows: npt.NDArray[np.int64]) -> OutcomeTable:
         """Return some of the rows."""
         X = [self.X[i] for i in rows] if isinstance(self.X, list) else self.X[rows]
-        return Outcomes(self.name, X, self.client_right[rows], self.server_right[rows])
+        return OutcomeTable(self.name, X, self.client_right[rows], self.server_right[rows])
 
 
-def read_outcomes(source: Any, text_column: str = TEXT_COLUMN) -> Outcomes:
+def read_outcomes(source: Any, text_column: str = TEXT_COLUMN) -> OutcomeTable:
     """Read a ``.parquet`` or ``.csv`` file, or take a data frame, with ``client_right`` and ``server_right``.
 
     Args:
@@ -62,7 +62,7 @@ def read_outcomes(source: Any, text_column: str = TEXT_COLUMN) -> Outcomes:
 
 def check_outcomes(
     X: Any, client_right: Any, server_right: Any, name: str = "outcomes", text_column: str = "X"
-) -> Outcomes:
+) -> OutcomeTable:
     """Return inputs and outcomes as arrays; raise a :class:`DataError` that names the row that cannot be used."""
     X = check_prompts(X, text_column)
     client = as_outcomes(CLIENT_COLUMN, client_right)
@@ -70,7 +70,7 @@ def check_outcomes(
     if not len(X) == len(client) == len(server):
         lengths = f"{len(X)} inputs, {len(client)} of {CLIENT_COLUMN} and {len(server)} of {SERVER_COLUMN}"
         raise DataError(f"there are {lengths}: give one of each per input")
-    return Outcomes(name, X, client, server)
+    return OutcomeTable(name, X, client, server)
 
 
 def check_prompts(X: Any, name: str = "X") -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from l2h.costs import Costs, cost_grid
-from l2h.data.outcomes import TEXT_COLUMN, Outcomes, read_outcomes
+from l2h.data.outcomes import TEXT_COLUMN, OutcomeTable, read_outcomes
 from l2h.decision import RejectorSpec
 from l2h.errors import RunError
 from l2h.experiments import runs
@@ -40,7 +40,7 @@ class RouterPlan:
         """The grid of prices."""
         return cost_grid(self.c_1, self.c_e)
 
-    def parts(self) -> tuple[Outcomes, Outcomes]:
+    def parts(self) -> tuple[OutcomeTable, OutcomeTable]:
         """Return the rows to train on and the rows to test on."""
         table = read_outcomes(self.outcomes, self.text_column)
         if self.limit is not None:
@@ -69,7 +69,7 @@ def train_router(
 
 def evaluate_router(
     router: Router,
-    test: Outcomes,
+    test: OutcomeTable,
     prices: Sequence[Costs | None],
     bounds: Sequence[RateLimit | None] = (None,),
     rule: str | None = None,

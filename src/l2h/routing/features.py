@@ -78,8 +78,8 @@ class NGrams:
 
 
 def weigh(counts: SparseRows, ngrams: NGrams, idf: npt.NDArray[np.float32], rows: int) -> SparseRows:
-    """Return ``(1 + log(count)) * idf``; in every row the words, and the characters, are scaled to length 1."""
-    value = (1.0 + np.log(counts.value)) * idf[counts.column]
+    """Return the idf of what a text has, however often; in every row words and characters each have length 1."""
+    value = idf[counts.column].astype(np.float64)
     part = 2 * counts.row + (counts.column >> ngrams.bits)
     length = np.sqrt(np.bincount(part, weights=value * value, minlength=2 * rows))
     return counts._replace(value=value / np.maximum(length, 1e-12)[part])

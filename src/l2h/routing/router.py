@@ -75,11 +75,12 @@ class Router:
             spread of an embedding's column.
         weights: (2, D), of the heads "the client is right" and "the server is right".
         bias: (2,), of the heads.
-        platt: (2, 2), scale and shift that calibrate each head's logit, from cross-validation.
+        calibration: (2, 6), from the terms of both heads' logits (:func:`logit_terms`) to the calibrated logit of each.
+        span: (2, 2), the lowest and the highest cross-validated logit of each head; others are moved into it.
         held_out: (m, 2), logits of training rows, each by heads that were not trained on it. Limits are met on them.
         dataset: name of the data set.
         seed: of the training.
-        choice: how the training chose: the strength of the regularisation and its cross-validated loss, per head.
+        choice: the inverse strength of the penalty that was chosen, and the area under its cross-validated frontier.
 
     Example:
         >>> import l2h
@@ -95,11 +96,12 @@ class Router:
     scale: npt.NDArray[np.float32]
     weights: npt.NDArray[np.float32]
     bias: FloatArray
-    platt: FloatArray
+    calibration: FloatArray
+    span: FloatArray
     held_out: npt.NDArray[np.float32]
     dataset: str = "unnamed"
     seed: int = 0
-    choice: tuple[dict[str, float], ...] = ()
+    choice: dict[str, float] = field(default_factory=dict)
     _limiters: dict[RateLimit, Limiter] = field(default_factory=dict, init=False)
 
     @property
@@ -113,7 +115,7 @@ class Router:
 
     def judge(self, X: Any) -> Judgement:
         """Return how likely client and server are right about each input: texts, or embeddings (n, d)."""
-        return Judgement.from_heads(self._logits(self._checked(X)), self.platt)
+        return self._judged(self._logits(self._checked(X)))
 
     def predict(
         self,
@@ -223,9 +225,12 @@ class Router:
                 out[start : start + _CHUNK, j] = np.bincount(rows.row, weights=part, minlength=len(texts))
         return out + self.bias
 
+    def _judged(self, logits: npt.NDArray[np.floating]) -> Judgement:
+        return Judgement.from_heads(logit_terms(logits, self.span) @ self.calibration.T, None)
+
     def _policy(self, limit: RateLimit | str | None, rule: str | None, limiters: dict[RateLimit, Limiter]) -> Policy:
         limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
-        held_out = Judgement.from_heads(self.held_out, self.platt) if limit is not None else None
+        held_out = self._judged(self.held_out) if limit is not None else None
         kept = None if limit is None else limiters.get(limit, limit)
         return Policy(lambda costs, _: (0, costs or Costs(c_e=0.1)), True, lambda _: held_out, kept, rule)
 
@@ -235,3 +240,13 @@ class Router:
     ) -> tuple[Proposal, npt.NDArray[np.bool_]]:
         proposal = policy.propose(judgement, terms, seed)
         return proposal, policy.permit(proposal, len(judgement))
+
+
+def logit_terms(logits: npt.NDArray[np.floating], span: FloatArray) -> FloatArray:
+    """Return (n, 6): both logits, moved into their span, with their squares, their product and 1.
+
+    The calibration of each head is linear in them. It uses both heads, since what is hard for the client is often hard
+    for the server too.
+    """
+    z = np.clip(logits.astype(np.float64), span[:, 0], span[:, 1])
+    return np.column_stack([z, z * z, z[:, 0] * z[:, 1], np.ones(len(z))])

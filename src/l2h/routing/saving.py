@@ -24,7 +24,7 @@ from l2h.routing.router import Router
 ARRAYS = f"{CHECKPOINTS}/router.npz"
 #: Bytes of all arrays together, unpacked: 2 heads of 2**21 columns fit well.
 _MOST_BYTES = 128 * 2**20
-_NAMES = ("centre", "scale", "weights", "bias", "platt", "held_out")
+_NAMES = ("centre", "scale", "weights", "bias", "calibration", "span", "held_out")
 
 
 def save_router(router: Router, folder: Path) -> Path:
@@ -38,7 +38,7 @@ def save_router(router: Router, folder: Path) -> Path:
         "seed": router.seed,
         "ngrams": None if router.ngrams is None else asdict(router.ngrams),
         "columns": router.columns,
-        "choice": list(router.choice),
+        "choice": dict(router.choice),
         "sha256": hashlib.sha256(buffer.getvalue()).hexdigest(),
     }
     write_json(folder / CONFIG, config | {"router": described})
@@ -66,11 +66,20 @@ def load_router(folder: Path) -> Router:
             **arrays,
             dataset=str(config["dataset"]),
             seed=int(config["seed"]),
-            choice=tuple(dict(head) for head in config["choice"]),
+            choice={str(name): float(value) for name, value in config["choice"].items()},
         )
     except FileNotFoundError:
         raise RunError(f"{folder} holds no finished router: {ARRAYS} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise RunError(f"the router in {folder} is damaged: {error}; train it again or copy it anew") from error
 
 
@@ -97,7 +106,14 @@ def _check(arrays: dict[str, Any], columns: int, *, embeddings: bool) -> None:
     if not 1 <= columns <= 4 << MOST_BITS:
         raise ValueError(f"it has {columns} columns")
     centre = (columns,) if embeddings else (0,)
-    shapes = {"centre": centre, "scale": (columns,), "weights": (2, columns), "bias": (2,), "platt": (2, 2)}
+    shapes = {
+        "centre": centre,
+        "scale": (columns,),
+        "weights": (2, columns),
+        "bias": (2,),
+        "calibration": (2, 6),
+        "span": (2, 2),
+    }
     shapes["held_out"] = (len(arrays["held_out"]), 2)
     for name, shape in shapes.items():
         array = arrays[name]

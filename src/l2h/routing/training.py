@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import BoolArray, FloatArray
-from l2h.data.outcomes import CLIENT_COLUMN, SERVER_COLUMN, Outcomes, check_outcomes
+from l2h.data.outcomes import CLIENT_COLUMN, SERVER_COLUMN, OutcomeTable, check_outcomes
 from l2h.data.reading import need
+from l2h.decision import Judgement
 from l2h.errors import DataError, SettingsError
-from l2h.metrics import fit_platt
+from l2h.metrics import frontier
 from l2h.routing.features import NGrams, inverse_document_frequency, weigh
-from l2h.routing.router import Router
+from l2h.routing.router import Router, logit_terms
 
 #: Inverse strengths of the L2 penalty that cross-validation chooses from.
-STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8)
+STRENGTHS = (0.1, 0.2, 0.4, 0.8)
 EMBEDDING_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 #: An n-gram that fewer training texts have is left out.
 _RAREST = 2
@@ -49,8 +50,8 @@ def fit_router(
         client_right: (n,), 0 or 1, or booleans: whether the client was right.
         server_right: (n,), whether the server was right.
         ngrams: which n-grams of a text are used; the default where None.
-        strengths: inverse strengths of the penalty, ``STRENGTHS`` or ``EMBEDDING_STRENGTHS`` where None. Each head
-            takes the one with the lowest cross-validated log-loss.
+        strengths: inverse strengths of the penalty, ``STRENGTHS`` or ``EMBEDDING_STRENGTHS`` where None. The one
+            with the largest area under the cross-validated frontier is taken.
         folds: of the cross-validation.
         seed: of the folds.
         dataset: a name for reports.
@@ -77,32 +78,33 @@ def fit_router(
             progress(done, steps)
         return fitted
 
-    heads, held_out, platt, choice = [], [], [], []
-    for right in (known.client_right, known.server_right):
-        losses, logits = [], []
-        for strength in strengths:
-            logit = np.empty(len(known))
-            for k in range(folds):
-                weights, bias = fit(np.flatnonzero(fold != k), right, strength)
-                logit[fold == k] = design[np.flatnonzero(fold == k)] @ weights + bias
-            logits.append(logit)
-            losses.append(float(np.logaddexp(0.0, np.where(right, -logit, logit)).mean()))
-        best = int(np.argmin(losses))
-        heads.append(fit(np.arange(len(known)), right, strengths[best]))
-        held_out.append(logits[best])
-        platt.append(fit_platt(logits[best], right))
-        choice.append({"strength": float(strengths[best]), "log_loss": losses[best]})
-    _log.info("cross-validation over %d folds chose the strengths %s", folds, [head["strength"] for head in choice])
+    outcomes = (known.client_right, known.server_right)
+    tried = []
+    for strength in strengths:
+        logits = np.empty((len(known), 2))
+        for k in range(folds):
+            inside, outside = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            for j, right in enumerate(outcomes):
+                weights, bias = fit(inside, right, strength)
+                logits[outside, j] = design[outside] @ weights + bias
+        terms = logit_terms(logits, _span(logits))
+        calibration = _fit_calibration(terms, outcomes)
+        gain = Judgement.from_heads(terms @ calibration.T, None).gain
+        tried.append((frontier(gain, *outcomes).area, strength, logits, calibration))
+    area, strength, logits, calibration = max(tried, key=lambda one: one[0])
+    heads = [fit(np.arange(len(known)), right, strength) for right in outcomes]
+    _log.info("cross-validation over %d folds chose the strength %g of %s", folds, strength, list(strengths))
     kept = np.random.default_rng(seed).permutation(len(known))[:_HELD_OUT]
     columns = parts.pop("columns")
     return Router(
         weights=_spread_out([weights for weights, _ in heads], columns, len(parts["scale"])),
         bias=np.array([bias for _, bias in heads]),
-        platt=np.array(platt),
-        held_out=np.stack(held_out, axis=1)[kept].astype(np.float32),
+        calibration=calibration,
+        span=_span(logits),
+        held_out=logits[kept].astype(np.float32),
         dataset=dataset,
         seed=seed,
-        choice=tuple(choice),
+        choice={"strength": float(strength), "area": area},
         **parts,
     )
 
@@ -131,8 +133,21 @@ def _design(X: Any, ngrams: NGrams | None) -> tuple[Any, dict[str, Any]]:
 
 def _fit_head(design: Any, right: BoolArray, strength: float) -> tuple[FloatArray, float]:
     linear = need("sklearn.linear_model", "scikit-learn", "training a router")
-    model = linear.LogisticRegression(C=strength, solver="liblinear", tol=1e-3, random_state=0).fit(design, right)
+    dual = design.shape[0] < design.shape[1]  # the quicker of the two ways to the same solution
+    model = linear.LogisticRegression(C=strength, solver="liblinear", dual=dual, tol=1e-2, random_state=0)
+    model.fit(design, right)
     return model.coef_[0], float(model.intercept_[0])
+
+
+def _span(logits: FloatArray) -> FloatArray:
+    return np.stack([logits.min(axis=0), logits.max(axis=0)], axis=1)
+
+
+def _fit_calibration(terms: FloatArray, outcomes: Sequence[BoolArray]) -> FloatArray:
+    """Return (2, 6): each head's calibrated logit from the terms of both, fitted to cross-validated logits."""
+    linear = need("sklearn.linear_model", "scikit-learn", "training a router")
+    model = linear.LogisticRegression(C=100.0, fit_intercept=False, max_iter=1000)
+    return np.array([model.fit(terms, right).coef_[0] for right in outcomes])
 
 
 def _spread_out(weights: list[FloatArray], columns: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.float32]:
@@ -141,7 +156,7 @@ def _spread_out(weights: list[FloatArray], columns: npt.NDArray[np.int64], width
     return out
 
 
-def _folds(known: Outcomes, folds: int, seed: int) -> npt.NDArray[np.int64]:
+def _folds(known: OutcomeTable, folds: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the fold of each row; every fold has its share of each pair of outcomes."""
     pair = 2 * known.client_right.astype(np.int64) + known.server_right
     order = np.lexsort((np.random.default_rng(seed).random(len(pair)), pair))
@@ -150,7 +165,7 @@ def _folds(known: Outcomes, folds: int, seed: int) -> npt.NDArray[np.int64]:
     return out
 
 
-def _require_both(known: Outcomes, folds: int) -> None:
+def _require_both(known: OutcomeTable, folds: int) -> None:
     if folds < 2:
         raise SettingsError(f"folds={folds}: cross-validation needs 2 or more")
     for name, right in ((CLIENT_COLUMN, known.client_right), (SERVER_COLUMN, known.server_right)):
