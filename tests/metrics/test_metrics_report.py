@@ -19,7 +19,6 @@ SCHEMA_1 = {
     "risk": {"system", "all_local", "all_remote", "random", "confidence", "oracle"},
     "frontier": {"area", "gain", "confidence_gain", "label_free_gain"},
     "contrastive": {"local", "remote"},
-    "routing": {"apgr", "cpt_50", "cpt_80"},
 }
 PLAIN = {"schema", "dataset", "seed", "samples", "reject_rate", "reject_rate_per_class", "heads"}
 

@@ -123,7 +123,9 @@ class Report(OutcomeReport):
             name: None if np.isnan(rate) else float(rate)
             for name, rate in zip(self.class_names, self.per_class, strict=True)
         }
-        return super().as_dict() | {"reject_rate_per_class": per_class}
+        values = super().as_dict() | {"reject_rate_per_class": per_class}
+        del values["routing"]  # the keys are those of version 0.1
+        return values
 
 
 def evaluate(
