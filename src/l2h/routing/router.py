@@ -239,7 +239,7 @@ class Router:
         judgement: Judgement, policy: Policy, terms: Terms, seed: int
     ) -> tuple[Proposal, npt.NDArray[np.bool_]]:
         proposal = policy.propose(judgement, terms, seed)
-        return proposal, policy.permit(proposal, len(judgement))
+        return proposal, policy.permit(proposal, len(judgement))[0]
 
 
 def logit_terms(logits: npt.NDArray[np.floating], span: FloatArray) -> FloatArray:
