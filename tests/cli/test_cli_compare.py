@@ -248,7 +248,7 @@ def test_a_killed_comparison_goes_on_and_ends_as_an_unbroken_one(
     assert not [name for name in files_of(folder) if name.endswith(".tmp")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeds_side_by_side_give_what_they_give_one_after_the_other(
     compared: tuple[Path, Result], table: Path, tmp_path: Path
 ) -> None:

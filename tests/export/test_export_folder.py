@@ -109,6 +109,7 @@ def test_a_reader_finds_none_or_a_whole_bundle_while_it_is_replaced(bundles: Bun
     DeviceBundle(target, client=scores)
 
 
+@pytest.mark.long
 def test_a_killed_export_leaves_none_or_a_whole_bundle(tmp_path: Path) -> None:
     here = Path(__file__).parent
     path = os.pathsep.join([str(Path(l2h.__file__).parents[1]), str(here.parent / "support")])

@@ -234,7 +234,7 @@ def run_histories(lives: Lives, preload: Preload, folder: Path, count: int) -> N
 
 
 def test_whatever_happens_the_charges_are_those_of_the_model(lives, preload, memory):
-    run_histories(lives, preload, memory / "charges", 100)
+    run_histories(lives, preload, memory / "charges", 60)
 
 
 @pytest.mark.long

@@ -279,16 +279,3 @@ def test_packed_bodies_take_room_before_they_are_unpacked(bundle, tmp_path):
         assert 503 in found
         assert slowest < 0.5
         assert server.memory("VmHWM") - before < 48 + 2 * 32 + 32, "what is held, one whole beside its pieces, and some"
-
-
-def test_peers_that_never_shake_hands_are_left(bundle, tmp_path, certificate):
-    cert, key = certificate
-    with Server(bundle, tmp_path, tls_cert=str(cert), tls_key=str(key)) as server:
-        peers = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(30)]
-        start = time.monotonic()
-        try:
-            assert {peer.recv(1) for peer in peers} == {b""}
-        finally:
-            for peer in peers:
-                peer.close()
-        assert 3 < time.monotonic() - start < 15

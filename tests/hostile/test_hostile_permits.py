@@ -218,7 +218,7 @@ def run_histories(lives: Lives, preload: Preload, folder: Path, count: int) -> N
 
 
 def test_whatever_happens_the_permits_are_those_of_the_model(lives, preload, memory):
-    run_histories(lives, preload, memory / "permits", 100)
+    run_histories(lives, preload, memory / "permits", 60)
 
 
 @pytest.mark.long

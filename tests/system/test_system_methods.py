@@ -137,6 +137,7 @@ def test_a_method_file_that_is_none_is_told_in_one_line(text: str | None, told: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_method_of_a_file_is_trained_evaluated_exported_and_compared(tmp_path: Path) -> None:
     file, run = tmp_path / "mine.py", tmp_path / "run"
     file.write_text(MINE)

@@ -133,7 +133,7 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
     assert_same_run(whole, broken)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_paper_recipe_goes_on_after_kill_and_full_disk(tmp_path: Path) -> None:
     """Killed in Algorithm 1, then a disk that takes no checkpoint, then killed again."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -447,7 +447,7 @@ def test_a_damaged_pass_is_told_in_one_line(length: int, copied: Path, monkeypat
 # Images of one's own in place of the paper's.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("no_pictures")
 def test_a_folder_of_images_stands_for_both_data_sets(tmp_path: Path) -> None:
     for seed, name in enumerate(("cifar10", "svhn")):
@@ -468,7 +468,7 @@ def test_a_folder_of_images_stands_for_both_data_sets(tmp_path: Path) -> None:
     assert not np.array_equal(one.arrays["test_scores"], other.arrays["test_scores"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("no_pictures")
 def test_the_vit_starts_from_a_file_and_needs_cifar100_alone(tmp_path: Path) -> None:
     """Other weights to start from are another training; a file that does not fit is told in one line."""

@@ -11,8 +11,8 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.py"))
-#: Inputs of the short form: about two seconds each on a quiet core.
-RUNS = {"manifest": 1500, "npz": 1000, "onnx": 8000, "snapshot": 1000, "wire": 5000}
+#: Inputs of the short form: one to two seconds each on a quiet core.
+RUNS = {"manifest": 1000, "npz": 500, "onnx": 4000, "snapshot": 500, "wire": 2500}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -30,6 +30,7 @@ def started():
         process.stdout.close()
 
 
+@pytest.mark.long
 def test_a_publisher_killed_while_publishing_repeats_no_version_and_serves_no_half(started, tmp_path):
     chance = random.Random(5)
     published, taken = [], []
@@ -83,6 +84,7 @@ def test_a_fetcher_killed_while_downloading_goes_on_and_uses_nothing_damaged(
     assert proxy.down < (2.6 if damage else 1.6) * size
 
 
+@pytest.mark.long
 def test_a_fetcher_killed_at_any_moment_never_goes_back(started, store, server, tmp_path):
     chance = random.Random(3)
     copy, taken = tmp_path / "copy", []

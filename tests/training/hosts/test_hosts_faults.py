@@ -179,6 +179,7 @@ def test_a_snapshot_that_cannot_be_written_costs_no_step(tmp_path: Path, caplog:
     assert newest.step == 3
 
 
+@pytest.mark.long
 def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[..., Program], tmp_path: Path) -> None:
     """Stopped by a signal in the middle of its training, with connections open; then it goes on."""
     port, short = free_port(), ("--set", "server.epochs=10", "--set", "rejector.epochs=12")
