@@ -127,7 +127,8 @@ class DownloadFolder:
         write_atomically(self._state_file, json.dumps(state).encode())
 
     def _path(self, run: str, snapshot: Snapshot) -> Path:
-        tag = hashlib.sha256(run.encode()).hexdigest()[:8]  # the publisher chooses the run's id: never part of a path
+        # The publisher chooses the run's id: it is never part of a path, and may be no text that has a UTF-8 form.
+        tag = hashlib.sha256(run.encode(errors="surrogatepass")).hexdigest()[:8]
         return self._folder / f"{self._kind}-{tag}-{snapshot.version:08d}.bin"
 
     def _remove_old_files(self) -> None:
