@@ -6,6 +6,8 @@ was put last, it is the only one. Whatever else is put into the folder never joi
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import itertools
 import os
 import signal
@@ -52,8 +54,16 @@ class World:
         return found
 
     def answer(self) -> str:
-        """The version of an answer, which is one that may answer, and whose scores it gives."""
-        reply = ask_afresh(self.server, X, self.key)
+        """The version of an answer, which is one that may answer, and whose scores it gives.
+
+        A connection that a worker held when it was killed is lost with it; another one is answered.
+        """
+
+        def ask():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return ask_afresh(self.server, X, self.key)
+
+        reply = until(ask)
         assert reply.status == 200, reply.body
         found = version(reply)
         assert found in self.allowed, "a bundle that was not accepted answers"
