@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import resource
 import signal
@@ -159,9 +160,11 @@ def test_a_link_that_is_down_all_the_time_costs_neither_a_step(
     assert "system" not in config(client)
 
 
-@pytest.mark.long
-def test_a_snapshot_that_cannot_be_written_costs_no_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_that_cannot_be_written_costs_no_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The system gives no descriptor: that is said, and the next snapshot is published."""
+    monkeypatch.setattr(logging.getLogger("l2h"), "propagate", True)  # a command in this process turns it off
     stage: Any = SimpleNamespace(steps=1, weights=lambda: b"weights")
     identity = {"classes": ["0"], "input_shape": [1]}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
