@@ -5,7 +5,10 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +233,68 @@ def test_power_safe_waits_for_the_disk(tmp_path: Path) -> None:
         with Limiter(RateLimit(3, per="1h"), path=tmp_path / f"{safe}", power_safe=safe) as limiter:
             modes[safe] = limiter._store._db.execute("PRAGMA synchronous").fetchone()[0]  # type: ignore[attr-defined]
     assert modes == {False: 1, True: 2}, "NORMAL and FULL"
+
+
+def _said_in_child(work: Callable[[], object]) -> str:
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            said = str(work())
+        except BaseException as error:  # noqa: BLE001 - nothing may leave the child
+            said = f"{type(error).__name__}: {error}"
+        os.write(theirs, said.encode())
+        os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_threads_of_a_forked_process_open_the_file_once(tmp_path: Path) -> None:
+    for i in range(8):
+        limiter = Limiter(RateLimit(5, per="1h"), path=tmp_path / str(i), pacing=False)
+
+        def ask(limiter: Limiter = limiter) -> list[str]:
+            barrier = threading.Barrier(8)
+
+            def one(_: int) -> list[str]:
+                barrier.wait()
+                return [limiter.allow(1.0, 5.0).reason for _ in range(3)]
+
+            with ThreadPoolExecutor(8) as pool:
+                reasons = [reason for many in pool.map(one, range(8)) for reason in many]
+            return [f"{reason} {n}" for reason, n in sorted(Counter(reasons).items())] + [str(len(sqlite._inherited))]
+
+        with limiter._lock:  # of another thread at the fork
+            assert _said_in_child(ask) == str(["limit_reached 19", "within_limit 5", str(len(sqlite._inherited) + 1)])
+        assert limiter.allow(1.0, 5.0).reason == "limit_reached"
+        limiter.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_file_that_cannot_be_opened_after_a_fork_is_told_and_tried_again(tmp_path: Path) -> None:
+    folder = tmp_path / "permits"
+    limiter = Limiter(RateLimit(5, per="1h"), path=folder / "file", pacing=False)
+
+    def ask() -> str:
+        folder.rename(tmp_path / "elsewhere")
+        said = []
+        for _ in range(2):
+            with pytest.raises(LimitError, match=r"cannot open .* after a fork") as raised:
+                limiter.allow(1.0)
+            said.append(type(raised.value).__name__)
+        (tmp_path / "elsewhere").rename(folder)
+        return f"{said} {limiter.allow(1.0).reason}"
+
+    assert _said_in_child(ask) == "['LimitError', 'LimitError'] within_limit"
+    limiter.close()
+
+
+def test_no_time_is_no_request(tmp_path: Path) -> None:
+    with Limiter(RateLimit(5, per="1h"), path=tmp_path / "permits", pacing=False) as limiter:
+        assert limiter.allow(1.0, 0.0).reason == limiter.allow(1.0, -1.0).reason == "timed_out"
+        assert limiter.status().requests == 0

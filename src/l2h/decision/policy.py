@@ -152,6 +152,9 @@ class Policy:
             if able and given == most:
                 break
             left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                remote[i:] = False
+                return remote, i
             permit = self.limiter.allow(score if able else -np.inf, left)
             if permit.reason == limits.TIMED_OUT:
                 remote[i:] = False

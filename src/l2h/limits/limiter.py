@@ -5,6 +5,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -29,6 +30,8 @@ BELOW_PACE = "below_pace"
 BELOW_MIN_SCORE = "below_min_score"
 LEDGER_UNAVAILABLE = "ledger_unavailable"
 TIMED_OUT = "timed_out"
+#: Those of this process, whose locks a forked child replaces.
+_limiters: weakref.WeakSet["Limiter"] = weakref.WeakSet()
 
 
 class Permit(NamedTuple):
@@ -195,6 +198,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._count: Counter[str] = Counter()
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        _limiters.add(self)
 
     def allow(self, score: float, timeout: float | None = None) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
@@ -209,16 +213,15 @@ class Limiter(AbstractContextManager["Limiter"]):
         """
         if math.isnan(score):
             raise DataError("the score is NaN: the model has diverged")
-        if os.getpid() != self._pid:
-            self._after_fork()
         if timeout is None:
             self._lock.acquire()
         else:
             end = time.monotonic() + timeout
-            if not self._lock.acquire(timeout=max(0.0, timeout)):
+            if timeout <= 0 or not self._lock.acquire(timeout=timeout):
                 return Permit(False, TIMED_OUT, self._store.position)
             timeout = end - time.monotonic()
         try:
+            self._follow_fork()
             permit = self._decide(float(score), timeout)
             self._count[permit.reason] += 1
             return permit
@@ -227,9 +230,8 @@ class Limiter(AbstractContextManager["Limiter"]):
 
     def status(self) -> LimiterStatus:
         """Return the counters, the window that ends now, and drift."""
-        if os.getpid() != self._pid:
-            self._after_fork()
         with self._lock:
+            self._follow_fork()
             now = self._now()
             try:
                 self._store.refresh(now)
@@ -319,12 +321,23 @@ class Limiter(AbstractContextManager["Limiter"]):
             log.warning("no permit is given, because none can be recorded: %s", error)
         self._unwritable = True
 
-    def _after_fork(self) -> None:
-        # A lock that another thread held at the fork would never be released here.
-        self._lock = threading.Lock()
+    def _follow_fork(self) -> None:
+        """Go on with a connection of this process, if it was forked since; the caller holds the lock."""
+        if os.getpid() == self._pid:
+            return
         if not self._store.reopen():
             raise LimitError(
                 "this limiter was made in another process and keeps its permits in memory: give path= so "
                 "that processes share one budget"
             )
         self._pid = os.getpid()
+
+
+def _renew_locks() -> None:
+    # A lock that another thread held at the fork would never be released in the child.
+    for limiter in list(_limiters):
+        limiter._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

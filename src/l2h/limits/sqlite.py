@@ -110,8 +110,13 @@ class SqliteStore(PermitWindow):
         self._move(now if self.by_time else self._requests)
 
     def reopen(self) -> bool:
+        try:
+            db = self._connect()
+        except sqlite3.Error as error:
+            raise LimitError(f"cannot open {self._path} after a fork ({error})") from error
         _inherited.append(self._db)
-        self._db = self._connect()
+        self._db = db
+        self._forget()  # the parent may have been in the middle of a request
         return True
 
     def close(self) -> None:
@@ -120,9 +125,13 @@ class SqliteStore(PermitWindow):
     def _connect(self) -> sqlite3.Connection:
         # Threads take turns under the limiter's lock.
         db = sqlite3.connect(self._path, timeout=_TIMEOUT, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {'FULL' if self._power_safe else 'NORMAL'}")
-        db.execute("PRAGMA busy_timeout = 0")
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA synchronous = {'FULL' if self._power_safe else 'NORMAL'}")
+            db.execute("PRAGMA busy_timeout = 0")
+        except sqlite3.Error:
+            db.close()
+            raise
         return db
 
     def _prepare(self) -> None:
@@ -186,6 +195,9 @@ class SqliteStore(PermitWindow):
         """Undo a transaction that failed, and read the whole window again at the next request."""
         with suppress(sqlite3.Error):
             self._db.execute("ROLLBACK")
+        self._forget()
+
+    def _forget(self) -> None:
         self._at.clear()
         self._head = self._last_id = 0
         if not self.by_time:
