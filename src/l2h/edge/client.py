@@ -15,7 +15,6 @@ from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
 from l2h.decision import Judgement
 from l2h.edge.core import EdgeCore, PredictCall
-from l2h.edge.options import EdgeError
 
 T = TypeVar("T")
 
@@ -90,6 +89,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             BundleError: inputs of another shape or type.
             EdgeError: the client is closed, or was made before a fork.
         """
+        self._require_usable()
         call = PredictCall()
         answers = self._begin(call, X, costs, deadline)
         if answers is not None:
@@ -104,6 +104,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
 
     def judge(self, X: npt.ArrayLike, costs: Costs | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""
+        self._require_usable()
         return self._judge(X, costs)
 
     def check(self, timeout: float = 5.0) -> None:
@@ -117,8 +118,10 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         """
         try:
             self._start_check(timeout).result(timeout + 0.5)
-        except (TimeoutError, CancelledError):
+        except TimeoutError:
             raise self._late_check() from None
+        except CancelledError:
+            raise self._closed_error() from None
 
     def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
@@ -177,9 +180,16 @@ class AsyncEdgeClient(EdgeCore):
             await asyncio.wait_for(asyncio.shield(future), timeout + 0.5)
         except TimeoutError:
             raise self._late_check() from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not future.cancelled() or (task is not None and task.cancelling()):  # the caller was cancelled
+                raise
+            raise self._closed_error() from None
 
     async def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
+        if os.getpid() != self._pid:
+            return
         await asyncio.to_thread(self._close)
         self._threads.shutdown(wait=False)
 
@@ -190,7 +200,9 @@ class AsyncEdgeClient(EdgeCore):
         await self.close()
 
     def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
+        # Judged here alone: what was called before the end is answered after it.
+        self._require_usable()
         try:
             return self._threads.submit(work, *arguments)
         except RuntimeError:  # the threads are gone
-            raise EdgeError("this edge client is closed: make another") from None
+            raise self._closed_error() from None

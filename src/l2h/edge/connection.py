@@ -57,8 +57,9 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange; return whether the connection can have another, and close it where it cannot."""
         done = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
-        # What comes beyond the answer would be taken for the next one.
-        if not done or self.ended or self._data or self._http.trailing_data[0]:
+        # What comes beyond the answer would be taken for the next one; and where reading is paused, none would come.
+        paused = self._bytes < 0 or self._reads < 0
+        if not done or self.ended or paused or self._data or self._http.trailing_data[0]:
             self.abort()
             return False
         self._http.start_next_cycle()

@@ -204,7 +204,6 @@ class EdgeCore:
         return f"{name}, server={options.server!r}, deadline={options.deadline:g})"
 
     def _judge(self, X: npt.ArrayLike, costs: Costs | None) -> Judgement:
-        self._require_usable()
         return self._bundle.judge(X, self._terms_for(costs).which)[1]
 
     def _begin(
@@ -214,7 +213,6 @@ class EdgeCore:
 
         Returns the answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
         """
-        self._require_usable()
         terms = self._terms_for(costs)
         seconds = self._options.deadline if deadline is None else check_seconds("deadline", deadline)
         label, judgement = self._bundle.judge(X, terms.which)
@@ -262,10 +260,16 @@ class EdgeCore:
         if self._dispatcher is None:
             raise EdgeError("there is no server to check: give server=")
         until = time.monotonic() + check_seconds("deadline", seconds)
-        return self._dispatcher.loop.submit(self._dispatcher.transport.check(until))
+        try:
+            return self._dispatcher.loop.submit(self._dispatcher.transport.check(until))
+        except RuntimeError as error:  # closed by another thread meanwhile, or no thread could be started
+            raise self._closed_error() if self._closed else EdgeError(str(error)) from error
 
     def _late_check(self) -> EdgeError:
         return EdgeError(f"{self._options.server} gave no answer in time")
+
+    def _closed_error(self) -> EdgeError:
+        return EdgeError("this edge client is closed: make another")
 
     def _close(self) -> None:
         """End what is under way and close the connections."""
@@ -339,7 +343,7 @@ class EdgeCore:
 
     def _require_usable(self) -> None:
         if self._closed:
-            raise EdgeError("this edge client is closed: make another")
+            raise self._closed_error()
         if os.getpid() != self._pid:
             raise EdgeError(
                 f"this edge client was made in process {self._pid} and its connections stayed there: make one in "

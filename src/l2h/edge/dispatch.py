@@ -1,5 +1,6 @@
 """Which requests are sent when: no more at a time than the server answers in time, and none that would be too late."""
 
+import os
 import threading
 import time
 from concurrent.futures import Future
@@ -87,10 +88,14 @@ class Dispatcher:
         self._pace = Pace(options.connections)
         self._active = 0
         self._waiting: dict[Inquiry, None] = {}
+        self._stopped = False
+        self._pid = os.getpid()
 
     def send(self, inquiry: Inquiry) -> None:
         """Send it now or when there is a place; raise ``RuntimeError`` where the loop has ended."""
         with self._lock:
+            if self._stopped:
+                raise RuntimeError("the dispatcher is stopped")
             if self._active >= int(self._pace.limit):
                 self._waiting[inquiry] = None
                 return
@@ -110,12 +115,15 @@ class Dispatcher:
             self.loop.call(inquiry.scope.abandon)
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End what is under way, and the loop."""
-        self.loop.stop(timeout)
+        """End what waits or is under way, and the loop; do nothing in a forked child."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
+            self._stopped = True
             waiting, self._waiting = list(self._waiting), {}
         for inquiry in waiting:
             inquiry.future.set_result(_CLOSED)
+        self.loop.stop(timeout)
 
     def _next(self, now: float) -> Inquiry:
         oldest = next(iter(self._waiting))
@@ -132,10 +140,17 @@ class Dispatcher:
             inquiry.future.set_result(CROWDED)
             return
         try:
-            self.loop.submit(self._ask(inquiry))
+            task = self.loop.submit(self._ask(inquiry))
         except RuntimeError:
             self._leave(inquiry, None)
             raise
+        task.add_done_callback(lambda _: self._end_unbegun(inquiry))
+
+    def _end_unbegun(self, inquiry: Inquiry) -> None:
+        """End a request that was cancelled before its first step; any other has its reply by now."""
+        if not inquiry.future.done():
+            self._leave(inquiry, None)
+            inquiry.future.set_result(_CLOSED)
 
     async def _ask(self, inquiry: Inquiry) -> None:
         reply = _CLOSED

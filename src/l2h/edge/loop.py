@@ -34,9 +34,7 @@ class LoopThread:
                 if self._stopped:
                     raise RuntimeError("the loop is stopped")
                 if self._loop is None:
-                    self._loop = _Loop()
-                    self._thread = threading.Thread(target=self._run, args=(self._loop,), name="l2h-edge", daemon=True)
-                    self._thread.start()
+                    self._loop, self._thread = self._start()
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         except BaseException:
             work.close()
@@ -61,6 +59,16 @@ class LoopThread:
                 loop.call_soon_threadsafe(loop.stop)
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
+
+    def _start(self) -> tuple[_Loop, threading.Thread]:
+        loop = _Loop()
+        thread = threading.Thread(target=self._run, args=(loop,), name="l2h-edge", daemon=True)
+        try:
+            thread.start()
+        except BaseException:  # there are too many threads: the next caller tries again
+            loop.close()
+            raise
+        return loop, thread
 
     def _run(self, loop: _Loop) -> None:
         asyncio.set_event_loop(loop)
@@ -97,7 +105,12 @@ class _Loop(asyncio.SelectorEventLoop):
             lookup = self._lookups[question] = self.create_future()
             # Whoever asked may have gone: a failure that nobody reads is not to be logged.
             lookup.add_done_callback(lambda done: done.cancelled() or done.exception())
-            threading.Thread(target=self._look_up, args=(question, lookup), name="l2h-dns", daemon=True).start()
+            thread = threading.Thread(target=self._look_up, args=(question, lookup), name="l2h-dns", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # there are too many threads: the next caller tries again
+                del self._lookups[question]
+                raise OSError(f"cannot look {host} up: {error}") from error
         return await asyncio.shield(lookup)
 
     def _look_up(self, question: Question, lookup: asyncio.Future[list[Any]]) -> None:
