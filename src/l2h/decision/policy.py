@@ -20,6 +20,8 @@ RULES = ("threshold", "guaranteed", "stochastic")
 FREE = Costs(c_e=0.0, c_1=1.0)
 #: Every score is at least this, except minus infinity, which stands for what does not pay.
 _LOWEST = float(np.finfo(np.float64).min)
+#: Seconds for which a limiter's status is waited for.
+_SOON = 0.01
 #: How many prices of single calls are remembered.
 _REMEMBERED = 64
 
@@ -165,10 +167,10 @@ class Policy:
         return remote, len(remote)
 
     def status(self) -> dict[str, Any] | None:
-        """Return the limiter's status as plain values; None without a limiter."""
+        """Return the limiter's status as plain values, the last known while it is busy; None without a limiter."""
         if self.limiter is None:
             return None
-        status = self.limiter.status().as_dict()
+        status = self.limiter.status(timeout=_SOON).as_dict()
         if self._scale is not None and status["threshold"] is not None:
             status["threshold"] = float(_interpolated(np.array([status["threshold"]]), *reversed(self._scale))[0])
         return status

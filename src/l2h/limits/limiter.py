@@ -30,8 +30,8 @@ BELOW_PACE = "below_pace"
 BELOW_MIN_SCORE = "below_min_score"
 LEDGER_UNAVAILABLE = "ledger_unavailable"
 TIMED_OUT = "timed_out"
-#: Those of this process, whose locks a forked child replaces.
-_limiters: weakref.WeakSet["Limiter"] = weakref.WeakSet()
+#: What a forked child calls, of every limiter.
+_renewals: set[weakref.WeakMethod[Callable[[], None]]] = set()
 
 
 class Permit(NamedTuple):
@@ -198,7 +198,8 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._count: Counter[str] = Counter()
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        _limiters.add(self)
+        self._known = self._status(math.inf)
+        _renewals.add(weakref.WeakMethod(self._renew_lock, _renewals.discard))
 
     def allow(self, score: float, timeout: float | None = None) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
@@ -228,31 +229,24 @@ class Limiter(AbstractContextManager["Limiter"]):
         finally:
             self._lock.release()
 
-    def status(self) -> LimiterStatus:
-        """Return the counters, the window that ends now, and drift."""
-        with self._lock:
+    def status(self, timeout: float | None = None) -> LimiterStatus:
+        """Return the counters, the window that ends now, and drift.
+
+        Where others do not let go of the limiter within ``timeout`` seconds, the status that was last returned.
+        """
+        if not self._lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return self._known
+        try:
             self._follow_fork()
             now = self._now()
             try:
                 self._store.refresh(now)
             except StoreUnavailableError as error:
                 self._warn_unwritable(error)
-            window, monitor = self._store, self._monitor
-            requests = self._count.total()
-            return LimiterStatus(
-                limit=str(self.limit),
-                requests=requests,
-                permits=self._count[WITHIN_LIMIT],
-                refused={reason: n for reason, n in sorted(self._count.items()) if reason != WITHIN_LIMIT},
-                cap=window.cap,
-                used=window.used,
-                remaining=max(0, window.cap - window.used),
-                threshold=self._pacer.cut()[0] if self._pacer and requests else None,
-                observed=None if monitor is None else monitor.observed,
-                expected=None if monitor is None else monitor.rate,
-                drift=None if monitor is None else monitor.drift,
-                clock_behind=max(0.0, self._store.position - now) if self._store.by_time else 0.0,
-            )
+            self._known = self._status(now)
+            return self._known
+        finally:
+            self._lock.release()
 
     def drift(self) -> Drift | None:
         """Return ``"above"`` or ``"below"`` while the share of requests above the threshold is out of its band."""
@@ -265,6 +259,24 @@ class Limiter(AbstractContextManager["Limiter"]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _status(self, now: float) -> LimiterStatus:
+        window, monitor = self._store, self._monitor
+        requests = self._count.total()
+        return LimiterStatus(
+            limit=str(self.limit),
+            requests=requests,
+            permits=self._count[WITHIN_LIMIT],
+            refused={reason: n for reason, n in sorted(self._count.items()) if reason != WITHIN_LIMIT},
+            cap=window.cap,
+            used=window.used,
+            remaining=max(0, window.cap - window.used),
+            threshold=self._pacer.cut()[0] if self._pacer and requests else None,
+            observed=None if monitor is None else monitor.observed,
+            expected=None if monitor is None else monitor.rate,
+            drift=None if monitor is None else monitor.drift,
+            clock_behind=max(0.0, window.position - now) if window.by_time else 0.0,
+        )
 
     def _decide(self, score: float, timeout: float | None) -> Permit:
         store, pacer = self._store, self._pacer
@@ -321,6 +333,10 @@ class Limiter(AbstractContextManager["Limiter"]):
             log.warning("no permit is given, because none can be recorded: %s", error)
         self._unwritable = True
 
+    def _renew_lock(self) -> None:
+        # A lock that another thread held at the fork would never be released in the child.
+        self._lock = threading.Lock()
+
     def _follow_fork(self) -> None:
         """Go on with a connection of this process, if it was forked since; the caller holds the lock."""
         if os.getpid() == self._pid:
@@ -334,9 +350,10 @@ class Limiter(AbstractContextManager["Limiter"]):
 
 
 def _renew_locks() -> None:
-    # A lock that another thread held at the fork would never be released in the child.
-    for limiter in list(_limiters):
-        limiter._lock = threading.Lock()
+    for known in list(_renewals):
+        renew = known()
+        if renew is not None:
+            renew()
 
 
 if hasattr(os, "register_at_fork"):
