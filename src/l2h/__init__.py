@@ -19,7 +19,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "costs": ("Costs",),
     "data": ("Dataset", "load_dataset"),
     "decision": (),
-    "edge": ("AsyncEdgeClient", "EdgeClient"),
+    "edge": ("AsyncEdgeClient", "EdgeClient", "EdgeError"),
     "errors": (),
     "limits": ("Limiter", "RateLimit"),
     "losses": (),
@@ -42,6 +42,7 @@ __all__ = [
     "Costs",
     "Dataset",
     "EdgeClient",
+    "EdgeError",
     "HelpSystem",
     "Limiter",
     "RateLimit",
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from l2h.classifiers import StochasticClient, as_client
     from l2h.costs import Costs
     from l2h.data import Dataset, load_dataset
-    from l2h.edge import AsyncEdgeClient, EdgeClient
+    from l2h.edge import AsyncEdgeClient, EdgeClient, EdgeError
     from l2h.limits import Limiter, RateLimit
     from l2h.metrics import Report
     from l2h.routing import Router

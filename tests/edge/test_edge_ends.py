@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -12,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from edge_maker import ALL, X_TEST
+from edge_maker import ALL, KEY, X_TEST
 from waiting import free_port
 
-from l2h import AsyncEdgeClient, Limiter, RateLimit
-from l2h.edge import EdgeError
+from l2h import AsyncEdgeClient, EdgeError, Limiter, RateLimit
+from l2h.edge.dispatch import Pace
+from l2h.limits import LimitError
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
@@ -163,3 +165,79 @@ def test_a_thread_that_could_not_be_started_is_tried_again(connect, server, monk
     use(without="")
     assert named.predict(X_TEST[0])[0].reason == "server_unreachable"
     assert "can't start" not in named.stats().error
+
+
+def test_a_key_that_the_server_repeats_is_masked_wherever_it_says_it(connect, server, caplog):
+    caplog.set_level("DEBUG")
+    key = KEY + "'\\"  # whose quoted forms differ
+    for text in (json.dumps({"model_name": key, "outputs": []}), json.dumps({"model_name": "clouds", "id": key})):
+        server.mode = f"text:{text}"
+        edge = connect(server.url, key=key, costs=ALL, deadline=5.0)
+        assert edge.predict(X_TEST[0])[0].reason == "bad_answer"
+        assert KEY not in edge.stats().error
+    assert KEY not in caplog.text
+
+
+def test_a_check_masks_the_key(connect, bundle):
+    body = json.dumps({"name": KEY}).encode()
+    answer = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            for _ in range(2):
+                client, _ = listener.accept()
+                with client:
+                    client.recv(1 << 16)
+                    client.sendall(answer)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(serve)
+            edge = connect(f"http://127.0.0.1:{listener.getsockname()[1]}", key=KEY)
+            with pytest.raises(EdgeError, match=r"\*\*\*") as raised:
+                edge.check()
+    assert KEY not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_one_time_out_does_not_crowd_out_what_comes_later():
+    pace = Pace(most=16)
+    pace.learn(begun=0.0, now=5.0, until=5.0, healthy=False, full=False)
+    assert not pace.admits(left=0.2)
+    pace.learn(begun=1.0, now=5.01, until=6.0, healthy=True, full=False)
+    assert not pace.admits(left=0.2), "it was asked before the time-out"
+    for _ in range(200):
+        pace.learn(begun=6.0, now=6.01, until=6.2, healthy=True, full=False)
+    pace.learn(begun=7.0, now=7.2, until=7.2, healthy=False, full=False)
+    assert not pace.admits(left=0.2)
+    pace.learn(begun=8.0, now=8.01, until=8.2, healthy=True, full=False)
+    assert pace.admits(left=0.15)
+
+
+def test_batches_are_asked_about_again_after_one_answer(connect, server):
+    edge = connect(server.url, deadline=1.0, costs=ALL, max_batch=10, failures=10**6)
+    edge.predict(X_TEST)
+    server.mode = "slow:3"
+    assert edge.predict(X_TEST[0])[0].reason == "deadline"
+    server.mode = "answer"
+    edge.predict(X_TEST[0])
+    assert (edge.predict(X_TEST).source == "remote").all()
+
+
+def test_the_counters_do_not_wait_for_a_limiter(connect, silent):
+    limiter = Limiter(RateLimit(5, per="1h"), pacing=False)
+    edge = connect(silent, costs=ALL, limit=limiter, deadline=0.05)
+    assert limiter.allow(1.0)
+    assert edge.stats().limit["permits"] == 1
+    with limiter._lock, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(edge.stats).result(10).limit["permits"] == 1
+
+
+def test_a_limit_as_text_and_a_deadline_of_numpy(connect):
+    assert connect(limit="20%", costs=ALL).predict(X_TEST[:1]).source.tolist() == ["local"]
+    assert connect(limit="5/1h").stats().limit["cap"] == 5
+    assert connect(deadline=np.float32(0.25))._options.deadline == 0.25
+    for limit in ("soon", 0.2):
+        with pytest.raises(LimitError):
+            connect(limit=limit)
+    with pytest.raises(EdgeError, match="deadline"):
+        connect(deadline=np.bool_(True))

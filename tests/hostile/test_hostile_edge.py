@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 
+import h11
 import numpy as np
 import pytest
 from rough_server import RoughServer
@@ -13,6 +14,7 @@ from waiting import until
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient, protocol
 from l2h.bundle import DeviceBundle, ServerBundle
+from l2h.edge.connection import Connection
 
 ALL = Costs(c_e=0.0, c_1=0.0)
 #: What the edge accepts of one answer, as docs/edge.md says: answers before the final one, and pieces of it.
@@ -138,6 +140,41 @@ def test_an_answer_in_so_many_pieces_and_not_one_more(device, rogue, x):
 def test_an_answer_of_one_byte_after_the_other_is_cut(device, rogue, x):
     assert ask(device, rogue, x, "segments") == ["bad_answer"]
     assert rogue.sent < BODY / 4
+
+
+@pytest.mark.parametrize("pieces", [PIECES, PIECES + 1])
+def test_a_connection_whose_reading_was_stopped_is_not_kept(pieces):
+    """Its answer is complete, but came in one piece too many: nothing more would be read from it."""
+
+    class Wire(asyncio.Transport):
+        paused = aborted = False
+
+        def write(self, data):
+            pass
+
+        def pause_reading(self):
+            self.paused = True
+
+        def abort(self):
+            self.aborted = True
+
+    async def exchange():
+        wire, connection = Wire(), Connection()
+        connection.connection_made(wire)
+        request = h11.Request(method="GET", target="/", headers=[("Host", "x")])
+        asked = asyncio.ensure_future(connection.ask(request, b"", 0))
+        await asyncio.sleep(0)
+        answer = b"HTTP/1.1 200 OK\r\nX-Long: %b\r\nContent-Length: 0\r\n\r\n" % (b"a" * PIECES)
+        for i in range(pieces - 1):
+            connection.data_received(answer[i : i + 1])
+        connection.data_received(answer[pieces - 1 :])
+        assert (await asked).status_code == 200
+        assert await connection.read(0) == b""
+        assert connection.finish() is not wire.paused
+        return wire
+
+    wire = asyncio.run(exchange())
+    assert wire.paused is wire.aborted is (pieces > PIECES)
 
 
 @pytest.mark.parametrize("mode", ["head:5000", "head:100000", "trailers:100000", "switch"])

@@ -47,10 +47,10 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         deadline: seconds for a whole ``predict``.
         costs: the prices; those of the bundle where None. Under a limit and without prices asking is free, and the
             limit is used up.
-        limit: a bound on asking. A share is met by a threshold from the bundle's calibration samples. A share of a
-            window, or a number in a time, is met by a :class:`l2h.Limiter`; give one of your own for permits that
-            outlive the process, with ``min_score``, or it may spend permits on inputs that do not pay. A permit counts
-            from the moment it is given, even if its request brings no answer.
+        limit: a bound on asking, as an object or as text (``"20%"``). A share is met by a threshold from the bundle's
+            calibration samples. A share of a window, or a number in a time, is met by a :class:`l2h.Limiter`; give one
+            of your own for permits that outlive the process, with ``min_score``, or it may spend permits on inputs that
+            do not pay. A permit counts from the moment it is given, even if its request brings no answer.
         key: sent as ``Authorization: Bearer KEY``. Never logged nor shown.
         client: the classifier, where the bundle does not hold it.
         binary: send tensors as bytes; False for servers that only know JSON.
@@ -66,6 +66,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
 
     Raises:
         EdgeSettingsError: an option out of its range, or an invalid address.
+        LimitError: a limit that cannot be read.
         BundleError: the bundle is damaged, or has no calibration samples for the limit.
 
     Example:

@@ -24,7 +24,7 @@ from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
 from l2h.edge.transport import Reply
 from l2h.errors import L2HError, NotFittedError
-from l2h.limits import Limiter, RateLimit
+from l2h.limits import Limiter, LimitError, RateLimit
 
 Array = npt.NDArray[Any]
 log = logging.getLogger("l2h.edge")
@@ -119,7 +119,7 @@ class EdgeCore:
         *,
         deadline: float = 0.2,
         costs: Costs | None = None,
-        limit: RateLimit | Limiter | None = None,
+        limit: RateLimit | Limiter | str | None = None,
         key: str | None = None,
         client: Callable[..., Any] | None = None,
         binary: bool = True,
@@ -149,6 +149,10 @@ class EdgeCore:
             verify_tls=verify_tls,
         )
         every_price = self._bundle.manifest.rejector.specs[0].costs is None
+        if isinstance(limit, str):
+            limit = RateLimit.parse(limit)
+        elif not isinstance(limit, RateLimit | Limiter | None):
+            raise LimitError(f"limit={limit!r} is no limit: give a RateLimit, a Limiter, or text such as '20%'")
         self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False

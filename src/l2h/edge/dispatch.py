@@ -25,7 +25,8 @@ class Pace:
 
     A request that failed because of the server halves the number, once for all that were under way with it. An answer
     raises it by a part of one, if it took less than half of its time, or hardly longer than the quickest do: on a slow
-    link fewer requests would not be quicker.
+    link fewer requests would not be quicker. Answers are expected to take as long as the slowest lately, and as long as
+    the last time-out until an answer to a later request is quicker.
 
     Example:
         >>> pace = Pace(most=4)
@@ -41,10 +42,11 @@ class Pace:
         self._most, self.limit = most, float(most)
         self._halved = 0.0  # when the limit last fell
         self._quick = self._slow = 0.0  # seconds of the quickest answers lately, and of the slowest
+        self._late, self._late_at = 0.0, 0.0  # seconds without an answer, and when they were over
 
     def admits(self, left: float) -> bool:
         """Return whether an answer is to be expected within so many seconds, beside others under way."""
-        return left > self._slow
+        return left > max(self._slow, self._late)
 
     def learn(self, *, begun: float, now: float, until: float, healthy: bool | None, full: bool) -> None:
         """Take in what came of a request: what it says of the server, and whether all places were taken."""
@@ -55,8 +57,10 @@ class Pace:
             self._slow += (seconds - self._slow) / (2 if seconds > self._slow else 32)
             if full and seconds < max(0.5 * (until - begun), 1.5 * self._quick):
                 self.limit = min(self._most, self.limit + 1 / self.limit)
+            if begun >= self._late_at:  # what was asked since the time-out is answered
+                self._late = min(self._late / 2, 4 * seconds)
         elif now >= until:
-            self._slow = max(self._slow, seconds)
+            self._late, self._late_at = max(self._late, seconds), now
         if healthy is False and begun >= self._halved:
             self.limit, self._halved = max(1.0, self.limit / 2), now
 

@@ -10,6 +10,7 @@ import os
 import ssl
 import warnings
 from dataclasses import InitVar, dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,10 @@ class EdgeOptions:
 
 def check_seconds(name: str, value: Any) -> float:
     """Return the option as a float; raise :class:`EdgeSettingsError` unless it is a finite time above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+    seconds = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
         raise EdgeSettingsError(f"{name}={value!r} must be a finite number of seconds above 0")
-    return float(value)
+    return seconds
 
 
 def check_whole(name: str, value: Any, *, least: int) -> None:

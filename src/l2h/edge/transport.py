@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -97,15 +98,26 @@ class Transport:
                 self._pool.drop_idle()
         except FaultError as raised:
             fault = raised
-        except Exception as error:  # the caller has a local answer and gets it, whatever happened here
-            log.warning("asking the server failed in a way that was not foreseen", exc_info=error)
+        except Exception as error:  # noqa: BLE001 - the caller has a local answer and gets it, whatever happened here
+            trace = self._masked("".join(traceback.format_exception(error)))
+            log.warning("asking the server failed in a way that was not foreseen\n%s", trace)
             fault = FaultError(reasons.SERVER_UNREACHABLE, f"{type(error).__name__}: {error}")
-        if not scope.abandoned and self._recorder.failed(f"{fault.reason}: {fault}"):
-            log.info("%s: %s: %s", self._options.server, fault.reason, fault)
+        text = self._masked(f"{fault.reason}: {fault}")
+        if not scope.abandoned and self._recorder.failed(text):
+            log.info("%s: %s", self._options.server, text)
         return Reply(fault.reason, None, self._verdict(fault, attempt))
 
     async def check(self, until: float) -> None:
         """See that the server is ready and its model is the bundle's; an :class:`EdgeError` says what differs."""
+        try:
+            await self._check(until)
+        except EdgeError as error:
+            text = self._masked(str(error))
+            if text == str(error):
+                raise
+            raise EdgeError(text) from None
+
+    async def _check(self, until: float) -> None:
         server = self._options.server
         try:
             async with RequestScope(until).open():
@@ -121,6 +133,14 @@ class Transport:
             raise EdgeError(f"{server} gave no answer in time") from None
         except FaultError as fault:
             raise EdgeError(f"{server}: {fault}") from fault
+
+    def _masked(self, text: str) -> str:
+        """Return a text of the server's without the key, should it repeat that, as it is or quoted."""
+        key = self._options.key
+        if key is not None:
+            for form in (key, repr(key)[1:-1], json.dumps(key)[1:-1]):
+                text = text.replace(form, "***")
+        return text
 
     async def close(self) -> None:
         """Close the connections."""
@@ -217,5 +237,5 @@ class Transport:
             raise EdgeError(f"{options.server}: {error}") from error
         self.classes_compared = messages.class_names(metadata) is not None
         versions = metadata.get("versions")
-        self.versions = [str(version) for version in versions] if isinstance(versions, list) else []
+        self.versions = [self._masked(str(version)) for version in versions] if isinstance(versions, list) else []
         return names
