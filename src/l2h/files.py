@@ -101,7 +101,8 @@ def read_npz(
                 chosen = {name: entries[name] for name in choose(list(entries))}
                 total = sum(entry.file_size for entry in chosen.values())
                 if total > limit:
-                    raise ValueError(f"its arrays take {total} bytes, more than {limit}: write it with numpy.savez")
+                    hint = ": write it with numpy.savez" if most is None else ""
+                    raise ValueError(f"its arrays take {total} bytes, more than {limit}{hint}")
                 return {name: _read_member(archive, entry) for name, entry in chosen.items()}
         except (OSError, ValueError):
             raise

@@ -39,6 +39,10 @@ def test_the_run_folder_has_its_files(run: Path) -> None:
     page = (run / "report.html").read_text()
     assert "APGR" in page
     assert "Reject rate per class" not in page
+    reading = page[page.index("How to read this page") :]
+    assert "oracle" in reading
+    assert "confidence" not in reading
+    assert "label-free bound" not in reading
 
 
 def test_evaluate_gives_the_same_numbers_again(run: Path) -> None:

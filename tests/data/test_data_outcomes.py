@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from prompts import made_up, write_csv
 
-from l2h.data.outcomes import read_outcomes
+from l2h.data.outcomes import check_outcomes, read_outcomes
 from l2h.errors import DataError
 
 
@@ -84,3 +84,23 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
             read_outcomes(path)
     with pytest.raises(DataError, match="no table"):
         read_outcomes(3)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        ([None, "a"], "row 0: X is None"),
+        ([float("nan"), "a"], "row 0: X is nan"),
+        ([1.0, "a"], "row 0: X is 1.0"),
+        (["a", None], "row 1: X is None"),
+        ([[1.0, 2.0], [3.0]], r"row 1: X is \[3.0\]"),
+        ([[1.0], [10**400]], "row 1: X is"),
+        ([[1.0], None], "row 1: X is None"),
+        (None, "X is None"),
+        (3, "X is 3"),
+    ],
+)
+def test_a_prompt_that_is_missing_is_named_by_its_row(prompts: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words) as refused:
+        check_outcomes(prompts, [1, 0], [0, 1])
+    assert "\n" not in str(refused.value)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import io
 import json
+import os
+import pickle
 import zipfile
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from first_calls import first_calls
 from prompts import made_up
 from scripts import HEAVY, python
 
 import l2h
 from l2h.errors import DataError, RunError
+from l2h.limits import LimitError
 from l2h.routing import fit_router
 
 COSTS = l2h.Costs(c_e=0.1)
@@ -87,6 +93,26 @@ def test_a_number_in_a_time_is_kept_from_call_to_call(router: l2h.Router) -> Non
     assert "over_limit" in router.predict(hard, costs=COSTS, limit=limit).reason
 
 
+def test_a_number_in_a_time_holds_when_threads_make_the_first_call(
+    router: l2h.Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hard, fresh = ["algebra: what is the answer?"] * 5, replace(router)
+    sent = first_calls(monkeypatch, lambda: int((fresh.predict(hard, limit="3/1h").source == "remote").sum()))
+    assert sum(sent) == 3
+
+
+def test_it_can_be_copied_and_pickled(router: l2h.Router) -> None:
+    for again in (copy.deepcopy(replace(router)), pickle.loads(pickle.dumps(replace(router)))):
+        assert again.predict("algebra: what is the answer?", COSTS).by.tolist() == ["server"]
+
+
+@pytest.mark.parametrize("limit", [0.2, 3, ["20%"]])
+def test_a_limit_that_is_no_limit_says_how_to_write_one(router: l2h.Router, limit: Any) -> None:
+    for verb in (router.predict, lambda X, limit: router.evaluate(X, [1], [1], limit=limit)):
+        with pytest.raises(LimitError, match=r"is no limit: write a RateLimit, or a text: '20%'"):
+            verb(["a"], limit=limit)
+
+
 def test_it_is_frozen_and_the_same_training_gives_the_same_router(router: l2h.Router) -> None:
     with pytest.raises(FrozenInstanceError):
         router.seed = 3  # type: ignore[misc]
@@ -153,8 +179,6 @@ print(json.dumps([routes.by.tolist(), routes.saving.tolist(), router.predict("al
 
 def replaced_arrays(folder: Path, **changes: Any) -> None:
     """Put other arrays into a saved router, with a hash that fits."""
-    import hashlib
-
     path = folder / "checkpoints" / "router.npz"
     with np.load(path) as file:
         arrays = dict(file) | changes
@@ -172,7 +196,10 @@ def replaced_arrays(folder: Path, **changes: Any) -> None:
         ({"weights": np.zeros((2, 5), dtype=np.float32)}, "weights"),
         ({"bias": np.array([np.nan, 0.0])}, "bias"),
         ({"calibration": np.array([["a", "b"], ["c", "d"]])}, "calibration"),
-        ({"bomb": np.zeros(40_000_000)}, "unpacks"),
+        (
+            {"held_out": np.zeros((20_000_000, 2), dtype=np.float32)},
+            "its arrays take 16[0-9]{7} bytes, more than 134217728;",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(
@@ -199,10 +226,51 @@ def test_damaged_and_missing_files_are_refused(router: l2h.Router, tmp_path: Pat
         l2h.Router.load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     path.write_bytes(whole)
-    for changed in ({"ngrams": {"words": [1, 2], "characters": [2, 5], "bits": 60}}, {"ngrams": "x"}, {"choice": 3}):
-        (tmp_path / "config.json").write_text(json.dumps(config | {"router": config["router"] | changed}))
+    for changed in (
+        {"ngrams": {"words": [1, 2], "characters": [2, 5], "bits": 60}},
+        {"ngrams": "x"},
+        {"choice": 3},
+        {"seed": np.inf},
+        {"ngrams": None, "columns": np.inf},
+    ):
+        text = json.dumps(config | {"router": config["router"] | changed}).replace("Infinity", "1e999")
+        (tmp_path / "config.json").write_text(text)
         with pytest.raises(RunError, match="damaged"):
             l2h.Router.load(tmp_path)
+
+
+def test_an_array_that_declares_more_than_its_file_holds_is_refused(router: l2h.Router, tmp_path: Path) -> None:
+    router.save(tmp_path)
+    path = tmp_path / "checkpoints" / "router.npz"
+    buffer, header = io.BytesIO(), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**14, 2)})
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, header.getvalue() + bytes(64) if name == "held_out.npy" else old.read(name))
+    path.write_bytes(buffer.getvalue())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["router"]["sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunError, match="is declared as"):
+        l2h.Router.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "long"])
+def test_a_device_a_pipe_and_a_file_that_is_too_long_are_not_read(
+    router: l2h.Router, tmp_path: Path, kind: str
+) -> None:
+    router.save(tmp_path)
+    path = tmp_path / "checkpoints" / "router.npz"
+    path.unlink()
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(10 * 2**40)
+    with pytest.raises(RunError, match="at most" if kind == "long" else "no regular file"):
+        l2h.Router.load(tmp_path)
 
 
 # Bad input.
@@ -231,6 +299,11 @@ def test_outcomes_that_cannot_be_used_name_the_row(X: Any, client: Any, server: 
 
 
 def test_a_text_router_refuses_numbers_and_empty_texts(router: l2h.Router) -> None:
-    for wrong, words in ((np.eye(3), "trained on texts"), (["fine", ""], "row 1"), ([], "shape")):
+    for wrong, words in (
+        (np.eye(3), "trained on texts"),
+        (["fine", ""], "row 1"),
+        ([], "shape"),
+        ([None, "a"], "row 0"),
+    ):
         with pytest.raises(DataError, match=words):
             router.predict(wrong)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clouds import X_TEST, Counting, X, Y, make, samples, scores
+from first_calls import first_calls
 
 from l2h import Costs, HelpSystem, RateLimit, Settings, StageSettings
 from l2h.errors import NotFittedError, SettingsError
@@ -242,6 +243,20 @@ def test_a_number_in_a_time_holds_over_calls_prices_and_rejectors_alike(
     assert total > 0
     other = system.predict(X_NEW[:500], limit=RateLimit(7, per="1h"))
     assert (other.source == "remote").sum() <= 7, "another limit has a cap of its own"
+
+
+def test_a_number_in_a_time_holds_when_threads_make_the_first_call(
+    priced: HelpSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(priced, "_limiters", {})
+    X = X_NEW[:20]
+    given = first_calls(monkeypatch, lambda: int((priced.predict(X, limit="3/1h").source == "remote").sum()))
+    assert sum(given) == 3
+
+
+def test_a_limit_that_is_no_limit_says_how_to_write_one(priced: HelpSystem) -> None:
+    with pytest.raises(LimitError, match=r"limit=0\.2 is no limit: write a RateLimit, or a text: '20%'"):
+        priced.predict(X_NEW[:5], limit=0.2)  # type: ignore[arg-type]
 
 
 def test_a_new_calibration_frees_no_budget() -> None:

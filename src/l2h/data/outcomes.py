@@ -79,7 +79,10 @@ def check_prompts(X: Any, name: str = "X") -> Any:
         X = [X]
     values = X.tolist() if isinstance(X, np.ndarray) and X.dtype.kind in "OUT" else X
     if not isinstance(values, np.ndarray):
-        values = list(values)
+        try:
+            values = list(values)
+        except TypeError:
+            raise DataError(f"{name} is {shown(X)}, but texts, or embeddings (n, d), are needed") from None
         if values and isinstance(values[0], str):
             return _checked_texts(values, name)
     return _checked_embeddings(values, name)
@@ -114,8 +117,10 @@ def _checked_texts(values: Sequence[Any], name: str) -> list[str]:
 def _checked_embeddings(values: Any, name: str) -> npt.NDArray[np.float64]:
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        row = next((i for i, value in enumerate(values) if not _is_numeric(value, len(values[0]))), 0)
+    except (TypeError, ValueError, OverflowError):
+        lengths = [_length(value) for value in values]
+        first = next((length for length in lengths if length is not None), 0)
+        row = next((i for i, length in enumerate(lengths) if length != first), 0)
         raise DataError(
             f"row {row}: {name} is {shown(values[row])}, but texts, or lists of numbers of one length, are needed"
         ) from None
@@ -128,11 +133,13 @@ def _checked_embeddings(values: Any, name: str) -> npt.NDArray[np.float64]:
     return array
 
 
-def _is_numeric(value: Any, length: int) -> bool:
+def _length(value: Any) -> int | None:
+    """Return how many numbers a list has; None where it is something else."""
     try:
-        return np.asarray(value, dtype=np.float64).shape == (length,)
-    except (TypeError, ValueError):
-        return False
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return len(array) if array.ndim == 1 else None
 
 
 def _read_file(path: Path, wanted: Sequence[str]) -> dict[str, list[Any]]:

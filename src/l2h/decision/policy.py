@@ -24,6 +24,9 @@ _LOWEST = float(np.finfo(np.float64).min)
 _SOON = 0.01
 #: How many prices of single calls are remembered.
 _REMEMBERED = 64
+#: Held where limiters are shared between the policies of several calls; of the module, so that what keeps them can be
+#: copied and pickled.
+_SHARING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,15 @@ class Policy:
                     self._terms.clear()
                 self._terms[costs, which] = terms
         return terms
+
+    def share_limiter(self, kept: dict[RateLimit, Limiter]) -> None:
+        """Keep the limiter for later calls, or use the one kept for its limit: the cap is over all calls and threads.
+
+        To be called once the terms are known, which make the limiter, and before it is asked for permits.
+        """
+        if self.limiter is not None:
+            with _SHARING:
+                self.limiter = kept.setdefault(self.limiter.limit, self.limiter)
 
     def settle_on(self, costs: Costs | None) -> Terms:
         """Return the terms of prices that stay, and measure savings by them for a limiter that was made for others."""

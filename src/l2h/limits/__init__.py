@@ -2,7 +2,7 @@
 
 from l2h.limits.drift import DriftMonitor
 from l2h.limits.limiter import TIMED_OUT, Limiter, LimiterStatus, Permit
-from l2h.limits.rate import ACCEPTED, LimitError, RateLimit
+from l2h.limits.rate import ACCEPTED, LimitError, RateLimit, as_limit
 from l2h.limits.rules import Threshold, binomial_cdf, guaranteed_threshold, samples_needed, stochastic, threshold_for
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Permit",
     "RateLimit",
     "Threshold",
+    "as_limit",
     "binomial_cdf",
     "guaranteed_threshold",
     "samples_needed",

@@ -139,6 +139,15 @@ class RateLimit:
         return _percent(self.fraction) + window + confidence
 
 
+def as_limit(value: RateLimit | str | None) -> RateLimit | None:
+    """Return a limit that was given as an object or as text; raise :class:`LimitError` where it is neither."""
+    if isinstance(value, str):
+        return RateLimit.parse(value)
+    if value is None or isinstance(value, RateLimit):
+        return value
+    raise LimitError(f"limit={value!r} is no limit: write a RateLimit, or a text: {ACCEPTED}")
+
+
 def checked_share(name: str, value: Any) -> float:
     """Return the value as a float in [0, 1]; raise :class:`LimitError` where it is none."""
     number = _number(name, value)

@@ -15,7 +15,7 @@ from l2h.costs import Costs, FloatArray
 from l2h.data.outcomes import check_outcomes, check_prompts, read_outcomes
 from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.errors import DataError
-from l2h.limits import Limiter, RateLimit
+from l2h.limits import Limiter, RateLimit, as_limit
 from l2h.metrics import OutcomeReport, evaluate_outcomes
 from l2h.routing.features import NGrams, weigh
 
@@ -140,8 +140,7 @@ class Router:
         judgement = self.judge(X)
         policy = self._policy(limit, rule, self._limiters)
         terms = policy.terms(costs)
-        if policy.limiter is not None:  # one per limit: its cap is over all calls
-            self._limiters[policy.limiter.limit] = policy.limiter
+        policy.share_limiter(self._limiters)
         proposal, remote = self._decide(judgement, policy, terms, seed)
         return Routes(
             source=np.where(remote, "remote", "local"),
@@ -229,7 +228,7 @@ class Router:
         return Judgement.from_heads(logit_terms(logits, self.span) @ self.calibration.T, None)
 
     def _policy(self, limit: RateLimit | str | None, rule: str | None, limiters: dict[RateLimit, Limiter]) -> Policy:
-        limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
+        limit = as_limit(limit)
         held_out = self._judged(self.held_out) if limit is not None else None
         kept = None if limit is None else limiters.get(limit, limit)
         return Policy(lambda costs, _: (0, costs or Costs(c_e=0.1)), True, lambda _: held_out, kept, rule)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
-import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from l2h.errors import RunError
-from l2h.files import CHECKPOINTS, CONFIG, SCHEMA, read_config, write_atomically, write_json
+from l2h.files import CHECKPOINTS, CONFIG, SCHEMA, read_config, read_npz, read_whole, write_atomically, write_json
 from l2h.routing.features import MOST_BITS, NGrams
 from l2h.routing.router import Router
 
 ARRAYS = f"{CHECKPOINTS}/router.npz"
-#: Bytes of all arrays together, unpacked: 2 heads of 2**21 columns fit well.
+#: Bytes of the file, and of all arrays together, unpacked: 2 heads of 2**21 columns fit well.
 _MOST_BYTES = 128 * 2**20
 _NAMES = ("centre", "scale", "weights", "bias", "calibration", "span", "held_out")
 
@@ -70,31 +68,15 @@ def load_router(folder: Path) -> Router:
         )
     except FileNotFoundError:
         raise RunError(f"{folder} holds no finished router: {ARRAYS} is missing") from None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise RunError(f"the router in {folder} is damaged: {error}; train it again or copy it anew") from error
 
 
 def _read_arrays(path: Path, sha256: str) -> dict[str, Any]:
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{path.name} has more than {_MOST_BYTES:,} bytes")
-    data = path.read_bytes()
+    data = read_whole(path, _MOST_BYTES)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ValueError(f"{path.name} is not the file that {CONFIG} describes (sha256)")
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        # A small file may unpack to a huge one.
-        if sum(entry.file_size for entry in archive.infolist()) > _MOST_BYTES:
-            raise ValueError(f"{path.name} unpacks to more than {_MOST_BYTES:,} bytes")
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return {name: file[name] for name in _NAMES}
+    return read_npz(data, lambda _: _NAMES, _MOST_BYTES)
 
 
 def _ngrams(values: dict[str, Any]) -> NGrams:

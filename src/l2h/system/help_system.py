@@ -257,8 +257,7 @@ class HelpSystem:
         fitted = self.require_fitted()
         policy = steps.make_policy(fitted, limit, rule, self._limiters)
         terms = policy.terms(costs, which)
-        if policy.limiter is not None:  # one per limit: its cap is over all requests
-            self._limiters[policy.limiter.limit] = policy.limiter
+        policy.share_limiter(self._limiters)
         return steps.answer(fitted, fitted.check_inputs(X), policy, terms, seed)
 
     def evaluate(

@@ -19,7 +19,7 @@ from l2h.decision import Policy, RejectorSpec, Terms
 from l2h.errors import SettingsError, UnknownNameError
 from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
-from l2h.limits import Limiter, RateLimit
+from l2h.limits import Limiter, RateLimit, as_limit
 from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.settings import Settings
@@ -152,7 +152,7 @@ def make_policy(
     fitted: FittedSystem, limit: RateLimit | str | None, rule: str | None, limiters: Mapping[RateLimit, Limiter]
 ) -> Policy:
     """Return how a fitted system decides under a limit; ``limiters`` keep those that are kept from call to call."""
-    limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
+    limit = as_limit(limit)
     kept = None if limit is None else limiters.get(limit, limit)
     return Policy(fitted.select, fitted.specs[0].costs is None, fitted.held_out_judgement, kept, rule)
 

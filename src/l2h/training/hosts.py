@@ -77,7 +77,9 @@ class HostLink:
     @property
     def address(self) -> tuple[str, int]:
         host, _, port = self.listen.rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
+        bracketed = host.startswith("[") and host.endswith("]")  # as [::1]:8470
+        host = host[1:-1] if bracketed else host
+        if not port.isdecimal() or int(port) > 65535 or (bracketed and not host) or "[" in host or "]" in host:
             raise SettingsError(f"--listen {self.listen!r} is not HOST:PORT")
         return host or "127.0.0.1", int(port)
 

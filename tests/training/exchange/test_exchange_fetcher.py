@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import socket
@@ -229,6 +230,21 @@ def test_damaged_notes_are_as_none(store, server, tmp_path, name, text):
         assert whole(arrives(fetcher, 1))
 
 
+@pytest.mark.parametrize("field", ["seen", "arrived"])
+def test_a_note_of_a_number_without_end_is_as_none(store, server, tmp_path, field):
+    publish(store, 0)
+    with fetcher_for(server.url, tmp_path / "copy") as fetcher:
+        arrives(fetcher, 1)
+    path = tmp_path / "copy" / "weights.json"
+    note = json.loads(path.read_text())
+    note[field] = {"r": float("inf")} if field == "seen" else 10**400
+    path.write_text(json.dumps(note).replace("Infinity", "1e999"))
+    again = fetcher_for(server.url, tmp_path / "copy")
+    assert again.latest() is None
+    with again:
+        assert whole(arrives(again, 1))
+
+
 def test_a_copy_kept_for_another_task_is_not_used(store, server, tmp_path):
     publish(store, 0)
     with fetcher_for(server.url, tmp_path / "copy") as fetcher:
@@ -271,6 +287,10 @@ def test_stopping_is_quick_and_starting_again_goes_on(store, proxy, tmp_path):
     [
         ({"url": "ftp://host"}, "http://HOST:PORT"),
         ({"url": "host:80"}, "http://HOST:PORT"),
+        ({"url": "http://h:99999"}, "http://HOST:PORT"),
+        ({"url": "http://h:0"}, "http://HOST:PORT"),
+        ({"url": "http://h:-1"}, "http://HOST:PORT"),
+        ({"url": "http://h: 80"}, "http://HOST:PORT"),
         ({"url": "http://user:pass@host"}, "http://HOST:PORT"),
         ({"url": "http://[::1"}, "address"),
         ({"token": ""}, "token"),

@@ -10,6 +10,8 @@ import pytest
 from commands import Result, assert_told, call, one_line
 from hosts_maker import SETTINGS, TOKEN, history
 
+from l2h.training.hosts import HostLink
+
 URL = "http://127.0.0.1:9"
 SHORT = ["--set", "server.epochs=1", "--set", "rejector.epochs=1"]
 
@@ -24,11 +26,21 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("L2H_TOKEN", TOKEN)
 
 
-@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "127.0.0.1:-1", ":²"])
+@pytest.mark.parametrize(
+    "listen", ["nowhere", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "127.0.0.1:-1", ":²", "[::1:8470", "[]:1"]
+)
 def test_a_bad_address_to_listen_on(data: Path, tmp_path: Path, listen: str) -> None:
     result = train(data, tmp_path / "run", "server", "--listen", listen)
     assert_told(result, [2], f"--listen {listen!r}", "HOST:PORT")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [("[::1]:8470", ("::1", 8470)), ("::1:8470", ("::1", 8470)), ("host:0", ("host", 0)), (":80", ("127.0.0.1", 80))],
+)
+def test_an_address_to_listen_on(listen: str, address: tuple[str, int]) -> None:
+    assert HostLink(TOKEN, listen=listen).address == address
 
 
 @pytest.mark.parametrize("url", ["host:8470", "ftp://host:21", "http://", "http://host:8470/?a=b", "http://user@host"])

@@ -36,7 +36,11 @@ def check_url(url: str) -> str:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ExchangeError(f"{url!r} is not an address: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo or parsed.query or parsed.fragment:
+    usable = (
+        parsed.scheme in ("http", "https") and bool(parsed.host) and (parsed.port is None or 0 < parsed.port < 65536)
+    )
+    # httpx drops a space before the port, and the port with it.
+    if not usable or parsed.userinfo or parsed.query or parsed.fragment or any(c.isspace() for c in url):
         raise ExchangeError(f"{url!r} is not the address of a publisher: write http://HOST:PORT")
     return str(parsed).rstrip("/")
 

@@ -145,7 +145,7 @@ class DownloadFolder:
             state, run, snapshot = _read_manifest(self._state_file)
             arrived = float(state["arrived"])
             self.seen = {str(key): int(value) for key, value in state["seen"].items()}
-        except (SnapshotError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (SnapshotError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             log.warning("%s is damaged and not used: %s", self._state_file, error)
             return
         if state.get("identity") != self._identity or snapshot.kind != self._kind:
