@@ -1,5 +1,6 @@
 """From judgements to requests: the prices in use, what is worth asking about, and what a limit permits."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ _REMEMBERED = 64
 #: Held where limiters are shared between the policies of several calls; of the module, so that what keeps them can be
 #: copied and pickled.
 _SHARING = threading.Lock()
+if hasattr(os, "register_at_fork"):  # else it could stay held in the child for ever
+    os.register_at_fork(before=_SHARING.acquire, after_in_parent=_SHARING.release, after_in_child=_SHARING.release)
 
 
 @dataclass(frozen=True)
