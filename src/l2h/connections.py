@@ -5,6 +5,7 @@ import ipaddress
 import json
 import logging
 import os
+import re
 import socket
 import ssl
 from collections import Counter
@@ -23,8 +24,17 @@ _HEAD = 32 * 1024
 _AHEAD = 64 * 1024
 #: The end of headers, and of a chunked body.
 _END = b"\r\n\r\n"
+#: The line before a chunk, and what may yet become one. Whatever else a parser may take for such a line is refused.
+_CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\r\n]*)?\r\n")
+_CHUNK_PART = re.compile(rb"[0-9a-fA-F]{1,16}(?:;[^\r\n]*)?\r?")
+#: Chunks that are read before others get their turn.
+_TURN = 512
+#: Bytes of a body that are read after its answer, before the connection is closed; and what a chunk adds to them.
+_DISCARD, _DISCARD_CHUNK = 256 * 2**20, 4096
 #: Seconds in which a refused peer may go on sending, so that it gets to read why; and how many such peers there may be.
 _LINGER, _LINGERING = 1.0, 64
+#: Seconds in which a peer may take what was still to be sent when its connection was closed.
+_CLOSING = 1.0
 #: Seconds for TLS to begin.
 _HANDSHAKE = 5.0
 #: Seconds between two lines in the log about connections that were refused.
@@ -137,9 +147,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow = self._flow = _Flow(transport)
         self._kept = b""  # came, and was not read yet
         self._head = 0  # bytes of a head so far
-        self._left = 0  # bytes of a body that are still to come, where it said how many
+        self._left = 0  # bytes of a body, or of a chunk and the end of its line, that are still to come
         self._in_body = self._chunked = self._upgrading = self._refused = False
-        self._chunk_empty, self._trailers = False, 0
+        self._ending, self._trailers = False, 0  # what follows the chunks is read; its bytes
+        self._chunks, self._discarded, self._waiting = 0, 0, False
         self._fault: str | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._discard_until = self.loop.time() + self.idle_timeout
@@ -148,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.places.enter(self, self.client):
             self._refuse_place()
         else:
-            self._start_timer("idle", self.idle_timeout, self.transport.close)
+            self._start_timer("idle", self.idle_timeout, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(None)  # with an error uvicorn would leave its timer, and all that hangs on it, running
@@ -162,35 +173,30 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer("idle")
         self._kept += data
         self._read()
-        if self._refused or self.transport.is_closing() or self._answering:
-            return
-        if self._in_body or not (self._head or self._kept):
-            # A body answered before its end is read on, so that the peer gets to read the answer.
-            left = self._discard_until - self.loop.time()
-            self._start_timer("idle", max(0.0, left), self.transport.close)
-        else:
-            self._start_timer("head", self.idle_timeout, self.transport.close)
+        self._watch()
+
+    def eof_received(self) -> None:
+        self._start_timer("abort", self.idle_timeout, self.transport.abort)  # it is closed now
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing():
+            self._close()
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrading = True
             return
         self._stop_timer("head")
-        self._head = self._left = self._trailers = 0
-        self._in_body, self._chunked = True, False
+        self._head = self._left = self._trailers = self._discarded = 0
+        self._chunked = self._ending = False
         self._check_headers()
         super().on_headers_complete()
+        self._in_body = True
         self.headers = []  # for trailers, which nobody reads
-
-    def on_chunk_header(self) -> None:
-        self._chunk_empty = True  # until bytes come; the last chunk has none
-
-    def on_chunk_complete(self) -> None:
-        self._chunk_empty = False
-
-    def on_body(self, body: bytes) -> None:
-        self._chunk_empty = False
-        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if not self._upgrading:
@@ -202,8 +208,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.scope["state"].get("known"):
             self.places.know(self)
         super().on_response_complete()
-        if self._kept:
+        if self.transport.is_closing():
+            self._start_timer("abort", self.idle_timeout, self.transport.abort)
+        elif self._kept:
             self._read()
+            self._watch()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -215,13 +224,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None and self.cycle.response_started and self._in_body:
-            self.transport.close()  # the rest of a body that was answered
+            self._close()  # the rest of a body that was answered
         else:
             self._refuse(400, self._fault or msg)
 
     def give_way(self) -> bool:
         """Close the connection, unless a request is under way; return whether it was closed."""
-        if self._answering or self.transport.is_closing():
+        if self.transport.is_closing():
+            self.transport.abort()
+            return True
+        if self._answering:
             return False
         self._refuse_place()
         return True
@@ -230,14 +242,34 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _close(self) -> None:
+        """Close the connection, soon also where the peer does not take what is still to be sent."""
+        self.transport.close()
+        self._stop_timer("abort")
+        self._start_timer("abort", _CLOSING, self.transport.abort)
+
+    def _watch(self) -> None:
+        """Start the timer of what the peer is to send."""
+        if self._refused or self.transport.is_closing() or self._answering:
+            return
+        if self._in_body or not (self._head or self._kept):
+            # A body answered before its end is read on, so that the peer gets to read the answer.
+            left = self._discard_until - self.loop.time()
+            self._start_timer("idle", max(0.0, left), self._close)
+        else:
+            self._start_timer("head", self.idle_timeout, self._close)
+
     def _read(self) -> None:
         """Give the parser what was kept, up to the end of a request that must be answered before the next is read."""
+        if self._waiting:
+            return
         data, at = self._kept, 0
         view = memoryview(data)
+        self._chunks = 0
         while at < len(data) and not self._refused and not self.transport.is_closing():
-            if not self._in_body and self._answering:
+            if self._chunks >= _TURN or (not self._in_body and self._answering):
                 break
-            end = min(len(data), at + self._left) if self._left else _cut(data, at)
+            end = self._cut(data, at)
             if end == at:
                 break
             piece, at = view[at:end], end
@@ -246,18 +278,69 @@ class BoundedProtocol(HttpToolsProtocol):
                 if self._head > _HEAD:
                     self._refuse(431, f"the headers are larger than {_HEAD} bytes")
                     break
-            elif not self._chunked:
-                self._left -= len(piece)
+            elif self._discards(len(piece)):
+                self._close()
+                break
             self._feed(piece)
-            self._trailers = self._trailers + len(piece) if self._chunk_empty else 0
-            if self._trailers > _HEAD:
-                self.transport.abort()
         self._kept = b"" if self._refused else data[at:]
-        was_full, self._flow.full = self._flow.full, len(self._kept) > _AHEAD
+        if self._chunks >= _TURN and self._kept:
+            self._waiting = True
+            self.loop.call_soon(self._read_on)
+        was_full, self._flow.full = self._flow.full, self._waiting or len(self._kept) > _AHEAD
         if self._flow.full:
             self.flow.pause_reading()
         elif was_full:
             self.flow.resume_reading()
+
+    def _read_on(self) -> None:
+        """Go on where :meth:`_read` let others have their turn."""
+        self._waiting = False
+        if not self._refused and not self.transport.is_closing():
+            self._stop_timer("idle")
+            self._read()
+            self._watch()
+
+    def _discards(self, size: int) -> bool:
+        """Count the bytes of a body; return whether they are too many after its answer, or after its chunks."""
+        if not self._answering:
+            self._discarded += size + self._chunks * _DISCARD_CHUNK
+        return self._trailers > _HEAD or self._discarded > _DISCARD
+
+    def _cut(self, data: bytes, at: int) -> int:
+        """Where the next request may begin, or without such a place how far what came can be read."""
+        if not self._in_body:
+            return _cut(data, at)
+        if self._ending:
+            end = _cut(data, at)
+            self._trailers += end - at
+            return end
+        if self._chunked:
+            return self._cut_chunks(data, at)
+        end = min(len(data), at + self._left)
+        self._left -= end - at
+        return end
+
+    def _cut_chunks(self, data: bytes, at: int) -> int:
+        """Where the chunks in what came end, or as many of them as are read in a turn."""
+        start = at
+        while self._chunks < _TURN:
+            at += self._left
+            self._left = max(0, at - len(data))
+            if at >= len(data):
+                return len(data)
+            line = _CHUNK.match(data, at)
+            if line is None:
+                if len(data) - at > _HEAD or not _CHUNK_PART.fullmatch(data, at):
+                    self.send_400_response("Invalid HTTP request received.")
+                    return start
+                return at
+            self._chunks += 1
+            size = int(line[1], 16)
+            if not size:
+                self._ending = True
+                return line.end() - 2  # the end of this line may begin the end of the body
+            at, self._left = line.end(), size + 2
+        return at
 
     def _feed(self, piece: memoryview) -> None:
         super().data_received(piece)  # type: ignore[arg-type]
@@ -322,10 +405,10 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.places.leave(self)
         if self.places.lingering >= _LINGERING:
-            self.transport.close()
+            self._close()
             return
         self.places.lingering += 1
-        self._start_timer("linger", _LINGER, self.transport.close)
+        self._start_timer("linger", _LINGER, self._close)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -354,9 +437,14 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self._places.enter(self, transport.get_extra_info("peername")):
-            self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-            self._socket.setblocking(False)
-            self._task = asyncio.get_running_loop().create_task(self._begin())
+            try:
+                self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+            except OSError:  # no descriptor is left
+                self._places.leave(self)
+                self._places.note("refused")
+            else:
+                self._socket.setblocking(False)
+                self._task = asyncio.get_running_loop().create_task(self._begin())
         transport.abort()  # nothing was read yet: the copy of the socket begins afresh
 
     def give_way(self) -> bool:

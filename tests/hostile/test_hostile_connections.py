@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import json
+import os
 import resource
 import socket
 import ssl
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from serving_process import Client, Server, make_key
 from waiting import until
 
-from l2h import protocol
+from l2h import connections, protocol
 
 
 def request(target, *more: str, x=None, method: str = "POST") -> bytes:
@@ -133,6 +138,127 @@ def test_a_chunked_body_in_any_pieces_is_read_and_the_next_request_too(target):
             assert heads(reply) == [200, 200]
 
 
+def test_a_framing_in_doubt_is_refused_also_after_a_good_request(target):
+    for bad in (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):
+        with target.connect() as peer:
+            peer.sendall(request(target))
+            assert heads(peer.recv(65536)) == [200]
+            peer.sendall(bad)
+            assert heads(closed(peer)) == [400]
+
+
+@pytest.mark.parametrize("line", [b"x\r\n", b"2 \r\n", b"2\n", b";a\r\n", b"-2\r\n", b"0x2\r\n", b"2;" + b"a" * 40_000])
+def test_chunks_framed_in_doubt_are_refused(target, line):
+    key = "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
+    start = f"POST {target.path} HTTP/1.1\r\nHost: x\r\n{key}Transfer-Encoding: chunked\r\n\r\n".encode()
+    assert heads(talk(target, start + b"1;b=c\r\n{\r\n" + line)) == [400]
+
+
+def test_a_chunk_and_the_next_line_both_in_doubt_are_refused_once(target):
+    key = "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
+    start = f"POST {target.path} HTTP/1.1\r\nHost: x\r\n{key}Transfer-Encoding: chunked\r\n\r\n".encode()
+    assert heads(talk(target, start + b"1\r\n{XXzz\r\n")) == [400]
+
+
+@pytest.fixture(scope="module")
+def hasty(bundle, tmp_path_factory):
+    """A server that asks for keys, with one worker and little patience."""
+    folder = tmp_path_factory.mktemp("hasty")
+    keys, _, key = make_key(folder)
+    with Server(bundle, folder, keys=str(keys), idle_timeout=2.0, max_connections=6, max_per_address=0) as server:
+        server.key = key
+        yield server
+
+
+def test_the_end_of_a_body_is_sought_only_where_it_can_be(hasty):
+    """A stranger's chunk full of what looks like ends costs as little as any other."""
+    chunk = b"40000\r\n" + b"\r\n\r\n" * 2**16 + b"\r\n"
+    before = seconds(hasty)
+    (peer,) = connect(hasty, 1)
+    with peer:
+        peer.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(64):
+            peer.sendall(chunk)
+        peer.sendall(b"0\r\n\r\nGET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert heads(closed(peer)) == [401, 200]
+    assert seconds(hasty) - before < 1.0
+
+
+def test_a_body_in_tiny_chunks_is_not_read_for_ever_after_its_answer(hasty):
+    (peer,) = connect(hasty, 1)
+    before = seconds(hasty)
+    with peer:
+        peer.sendall(b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            peer.sendall(b"1\r\na\r\n" * 5_000_000)
+    assert seconds(hasty) - before < 1.0
+
+
+def test_a_request_of_many_tiny_chunks_is_answered(hasty, x):
+    body, sent = protocol.encode_request([protocol.Tensor("x", x)], binary=False)
+    body += b" " * 5000
+    head = {"Host": "x", "Authorization": f"Bearer {hasty.key}", "Transfer-Encoding": "chunked", **sent}
+    lines = ["POST /v2/models/digits/infer HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    ask = "\r\n".join(lines).encode() + b"\r\n\r\n" + chunks + b"0\r\nX: y\r\n\r\n"
+    (peer,) = connect(hasty, 1)
+    with peer:
+        peer.sendall(ask + ask)
+        reply = b""
+        while len(heads(reply)) < 2:
+            reply += peer.recv(65536)
+        assert heads(reply) == [200, 200]
+
+
+def test_half_a_head_behind_a_request_does_not_stay(hasty):
+    (peer,) = connect(hasty, 1)
+    with peer:
+        peer.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /")
+        assert heads(closed(peer)) == [200]
+
+
+@pytest.mark.parametrize("last", [b"", b"BAD\r\n\r\n"])
+def test_peers_that_read_nothing_leave_their_places(hasty, last):
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    (worker,) = hasty.workers
+    before = len(os.listdir(f"/proc/{worker}/fd"))
+    peers = []
+    for _ in range(2):
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.connect(("127.0.0.1", hasty.port))
+        peers.append(peer)
+        peer.sendall(ask * 60)
+        at, more = waiting(hasty, peer), True
+        while more:  # until the kernel takes no more, and less than what stops the server is left with it
+            peer.sendall(ask)
+            time.sleep(0.03)
+            now = waiting(hasty, peer)
+            at, more = now, now - at > 20_000
+        peer.sendall(last)
+    until(lambda: len(os.listdir(f"/proc/{worker}/fd")) <= before, seconds=12)
+    assert hasty.get("/v2/health/live")[0] == 200
+    for peer in peers:
+        peer.close()
+
+
+def waiting(server: Server, peer: socket.socket) -> int:
+    """Bytes that the kernel holds for the peer."""
+    ports = f":{server.port:04X} ", f":{peer.getsockname()[1]:04X} "
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, ours, theirs, _, queues = line.split()[:5]
+        if (ours + " ").endswith(ports[0]) and (theirs + " ").endswith(ports[1]):
+            return int(queues.split(":")[0], 16)
+    return 0
+
+
+def seconds(server: Server) -> float:
+    """Of processor time, of the one worker."""
+    (worker,) = server.workers
+    fields = Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def connect(server: Server, count: int, address: str = "127.0.0.1") -> list[socket.socket]:
     return [
         socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(address, 0))
@@ -249,3 +375,29 @@ def test_peers_that_never_shake_hands_hold_no_place_for_long(bundle, tmp_path, x
                 assert peer.recv(1) == b""
         until(lambda: sum(line.get("without_tls", 0) for line in server.events("connections_closed")) >= 20)
         assert "Traceback" not in server.log.read_text()
+
+
+def test_a_peer_for_whom_no_descriptor_is_left_holds_no_place(monkeypatch):
+    """TLS begins on a copy of the socket."""
+
+    def fail(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    class Peer(asyncio.Transport):
+        aborted = False
+
+        def abort(self) -> None:
+            self.aborted = True
+
+    async def arrive() -> None:
+        with socket.socket() as plain:
+            places, peer = connections.Places(1, None), Peer({"peername": ("127.0.0.1", 1), "socket": plain})
+            handshake = connections.TlsHandshake(
+                lambda: SimpleNamespace(places=places), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            )
+            handshake.connection_made(peer)
+            assert peer.aborted
+            assert places.enter(handshake, None), "the one place is free"
+
+    monkeypatch.setattr("l2h.connections.os.dup", fail)
+    asyncio.run(arrive())

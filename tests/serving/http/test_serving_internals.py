@@ -30,16 +30,16 @@ EXTENDED = {
     "connection_made": ["transport"],
     "connection_lost": ["exc"],
     "data_received": ["data"],
+    "eof_received": [],
     "on_headers_complete": [],
-    "on_body": ["body"],
     "on_message_complete": [],
     "on_response_complete": [],
     "pause_writing": [],
     "resume_writing": [],
     "send_400_response": ["msg"],
+    "shutdown": [],
+    "timeout_keep_alive_handler": [],
 }
-#: Methods that httptools calls on its own account; uvicorn has none of that name.
-CALLED_BY_PARSER = {"on_chunk_header", "on_chunk_complete"}
 #: Attributes of uvicorn's protocol that ours reads.
 READ = {"client", "cycle", "loop", "transport", "url"}
 #: What ours has beside that.
@@ -119,7 +119,7 @@ def test_each_method_that_we_extend_is_there_with_its_parameters(name, expected)
 
 def test_the_lists_above_name_everything_that_the_connection_uses():
     public = {name for name in our_methods() if not name.startswith("_")}
-    assert public == set(EXTENDED) | CALLED_BY_PARSER | ADDED
+    assert public == set(EXTENDED) | ADDED
     tree = ast.parse(inspect.getsource(connections.BoundedProtocol))
     of_self = [
         node
@@ -146,20 +146,20 @@ def test_the_attributes_that_we_read_are_there():
     asyncio.run(run())
 
 
-def test_the_parser_calls_what_we_count_with():
-    calls: list[str] = []
+@pytest.mark.parametrize(("line", "good"), [(b"5", True), (b"0005;a=b", True), (b"5 ", False), (b"5;a=\n", False)])
+def test_the_parser_sees_chunks_and_the_end_of_a_body_where_we_do(line, good):
+    ended: list[bool] = []
 
     class Recorder:
-        def __getattr__(self, name):
-            if not name.startswith("on_"):
-                raise AttributeError(name)
-            return lambda *given: calls.append(name)
+        def on_message_complete(self):
+            ended.append(True)
 
     parser = httptools.HttpRequestParser(Recorder())
-    parser.feed_data(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n")
-    assert calls[-4:] == ["on_chunk_header", "on_body", "on_chunk_complete", "on_chunk_header"], PIN
-    parser.feed_data(b"a: b\r\n\r\n")
-    assert calls[-3:] == ["on_header", "on_chunk_complete", "on_message_complete"], PIN
+    with contextlib.nullcontext() if good else pytest.raises(httptools.HttpParserError):
+        parser.feed_data(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + line + b"\r\n\r\n\r\na\r\n0")
+        assert not ended, PIN
+        parser.feed_data(b"\r\na: b\r\n\r\n")
+        assert ended, PIN
 
 
 def test_what_we_raise_within_the_parser_is_its_own_error():
