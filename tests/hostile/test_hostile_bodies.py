@@ -145,6 +145,13 @@ def test_malformed_requests_count_against_the_rate(bundle, tmp_path, x):
         assert server.rows() == []
 
 
+def test_a_malformed_idempotency_key_counts_against_the_rate(bundle, tmp_path, x):
+    keys, _, key = make_key(tmp_path, rate=Rate.parse("1/minute", burst=3))
+    with Server(bundle, tmp_path, keys=str(keys)) as server:
+        client = Client(server, key)
+        assert [client.ask(x[:1], Idempotency_Key="a b").status for _ in range(4)] == [400] * 3 + [429]
+
+
 @pytest.mark.parametrize(("inputs", "statuses"), [(1, [200] * 3 + [429]), (3, [200, 429]), (5, [200, 429])])
 def test_a_good_request_counts_its_inputs_once(bundle, tmp_path, inputs, statuses):
     keys, _, key = make_key(tmp_path, rate=Rate.parse("1/minute", burst=3))

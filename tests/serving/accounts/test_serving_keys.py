@@ -148,3 +148,11 @@ def test_quotas_and_rates_that_cannot_be_read(text):
         Quota.parse(text)
     with pytest.raises(AllowanceError):
         Rate.parse(text)
+
+
+def test_the_least_rate_is_one_that_a_file_can_hold(tmp_path):
+    with pytest.raises(AllowanceError, match="lets nothing through"):
+        Rate.parse("0.0001/week")
+    path, _, _ = make_key(tmp_path, rate=Rate.parse("0.001/week"))
+    (key,) = open_keys(path).read()
+    assert key.rate == Rate(2e-9, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import threading
 from collections import Counter
@@ -20,7 +21,7 @@ from l2h.serving.accounts import open_accounts, prepare_accounts
 from l2h.serving.accounts.charging import ChargeWriter
 from l2h.serving.accounts.key import Key, Quota, Rate
 from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult
-from l2h.serving.errors import StoreDownError
+from l2h.serving.errors import KeyStoreError, StoreDownError
 
 
 @pytest.fixture(params=["sqlite"])
@@ -119,6 +120,28 @@ def test_keys_are_followed_and_bad_ones_leave_those_known(
     assert known.enabled
 
 
+def test_a_revocation_is_seen_though_the_file_could_not_be_read_at_first(
+    opened: Callable[[str], AccountStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key_id, _ = make_key(tmp_path)
+    keys = opened(str(path)).keys
+    assert keys is not None
+    keys.change(key_id, enabled=False)
+    with monkeypatch.context() as patch:
+
+        def fail(path: Path) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        patch.setattr("l2h.serving.accounts.keyfile.read_json", fail)
+        for _ in range(2):
+            with pytest.raises(KeyStoreError, match="Too many"):
+                keys.refresh()
+    assert keys.refresh() == 0
+    known = keys.find(key_id)
+    assert known is not None
+    assert not known.enabled
+
+
 def test_a_store_that_is_down_charges_nothing_and_comes_back(
     opened: Callable[[], AccountStore], tmp_path: Path
 ) -> None:
@@ -166,3 +189,61 @@ def test_to_a_request_a_store_that_is_down_is_an_outcome() -> None:
     until(lambda: writer.trouble is None)
     assert ask() == "charged"
     writer.close()
+
+
+def test_the_thread_that_charges_survives_a_store_that_fails_in_any_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends only with the process, which is then replaced."""
+    monkeypatch.setattr("l2h.serving.accounts.charging._UPKEEP", 0.01)
+    monkeypatch.setattr("l2h.serving.accounts.charging._PAUSE", 0.01)
+    exits: list[int] = []
+    monkeypatch.setattr("l2h.serving.accounts.charging.os._exit", exits.append)
+
+    class Store:
+        broken, tries = True, 0
+
+        def charge(self, charges: list[Charge]) -> list[ChargeResult]:
+            return [ChargeResult("charged")] * len(charges)
+
+        def maintain(self) -> None:
+            self.tries += 1
+            if self.broken:
+                raise RuntimeError("can't start new thread")
+
+        probe = maintain
+
+    store, delivered = Store(), []
+
+    def deliver(requests: list[Any]) -> None:
+        if requests[0].result is None or delivered:
+            raise RuntimeError("no loop")
+        delivered.extend(requests)
+
+    writer = ChargeWriter(store, deliver, lambda charges, seconds: None)  # type: ignore[arg-type]
+    until(lambda: store.tries > 3)
+    assert writer.trouble == "can't start new thread"
+    store.broken = False
+    until(lambda: writer.trouble is None)
+    for count in (1, 2):
+        assert len(delivered) == count - 1
+        writer.submit([SimpleNamespace(charge=charge(key()), x=np.zeros(1), result=None)])  # type: ignore[list-item]
+        until(lambda: delivered)
+    until(lambda: exits)
+    assert exits == [1]
+
+
+def test_a_ledger_is_kept_up_though_no_thread_can_start_for_a_while(
+    opened: Callable[[], AccountStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, started = opened(), []
+    store.charge([charge(key())])
+
+    def fail(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        store.maintain()
+        store.maintain()
+    assert len(started) == 2, "tried again"
+    assert outcomes(store.charge([charge(key())])) == ["charged"]

@@ -1,14 +1,15 @@
 """The thread that charges: it takes all requests that wait and has them charged in one transaction."""
 
+import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from l2h.clock import boot_time
 from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.store import AccountStore, ChargeResult
-from l2h.serving.errors import StoreDownError
 from l2h.serving.model.batching import PendingRequest
 from l2h.serving.process.logs import log_event
 
@@ -86,6 +87,13 @@ class ChargeWriter:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except Exception:  # noqa: BLE001 - nothing could be charged any more: the supervisor starts another worker
+            log_event("error", "ledger_thread_failed", traceback=traceback.format_exc().rstrip())
+            os._exit(1)
+
+    def _work(self) -> None:
         running = True
         while running:
             requests, running = self._gather()
@@ -131,7 +139,7 @@ class ChargeWriter:
     def _try(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except StoreDownError as error:
+        except Exception as error:  # noqa: BLE001 - without its thread the worker would answer nobody any more
             self._note(error)
         else:
             self._note(None)

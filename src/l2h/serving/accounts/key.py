@@ -78,7 +78,7 @@ class Rate:
         if match is None or match[2] not in _SECONDS:
             raise AllowanceError(f"cannot read the rate {text!r}: write 50/s or 30/minute; periods: {_UNITS}")
         per_second = float(match[1]) / _SECONDS[match[2]]
-        if per_second <= 0:
+        if not float(f"{per_second:.9f}"):  # a store keeps nine digits
             raise AllowanceError(f"the rate {text!r} lets nothing through: revoke the key instead")
         if burst is None:
             burst = max(1, math.ceil(per_second))

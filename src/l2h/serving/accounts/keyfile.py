@@ -82,8 +82,13 @@ class KeyFile:
         now = signature(self._path)
         if now == self._seen:
             return None
-        self._seen = now
-        self._keys = {key.id: key for key in self.read()}
+        before, self._seen = self._seen, now
+        try:
+            self._keys = {key.id: key for key in self.read()}
+        except KeyStoreError as error:
+            if isinstance(error.__cause__, OSError):  # the same file may be readable the next time
+                self._seen = before
+            raise
         return sum(key.enabled for key in self._keys.values())
 
     def find(self, key_id: str) -> Key | None:

@@ -160,9 +160,11 @@ class SqliteAccounts:
     def maintain(self) -> None:
         with self._writing():
             if self._unsaved:
-                self._unsaved = False
                 # Charges need not wait for the disk meanwhile.
-                threading.Thread(target=_copy_log, args=(self._path,), name="ledger-copy", daemon=True).start()
+                copy = threading.Thread(target=_copy_log, args=(self._path,), name="ledger-copy", daemon=True)
+                with suppress(RuntimeError):  # no thread to be had: once more the next time
+                    copy.start()
+                    self._unsaved = False
 
     def close(self) -> None:
         # The last connection of all workers copies the log into the database.

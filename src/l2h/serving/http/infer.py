@@ -61,12 +61,12 @@ async def _compute(
     exchange.noted["key"] = key.id
     if key is not ANONYMOUS:
         exchange.state["known"] = True
+    _admit(service)
+    if key.rate is not None:  # whatever the headers and the body are, the request counts as one input
+        _require_rate(key, await service.accounts.take_rate(key, 1))
     idempotency_key = clean_id(headers.get(b"idempotency-key"))
     if idempotency_key is None and b"idempotency-key" in headers:
         raise malformed("Idempotency-Key: 1 to 128 printable ASCII characters")
-    _admit(service)
-    if key.rate is not None:  # whatever the body is, the request counts as one input
-        _require_rate(key, await service.accounts.take_rate(key, 1))
     left = 0.0 if key.quota is None else service.charging.used_up(key)
     if left and not (idempotency_key and await service.accounts.was_charged(key, idempotency_key)):
         raise RefusalError(429, f"the quota of {key.quota} is used up", "quota", left)
