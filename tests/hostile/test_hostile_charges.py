@@ -6,6 +6,7 @@ import contextlib
 import errno
 import math
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,20 @@ def test_what_is_computed_without_charge_is_bounded(bundle, tmp_path, repeat):
             assert client.ask(many[:2]).status == 429, "two inputs, and one is left"
         assert computed() == 64 + for_nothing
         assert client.ask(many[:1]).headers["l2h-charged"] == "1", "what can be charged is still answered"
+
+
+def test_what_is_computed_without_charge_is_bounded_also_for_repeats_at_the_same_time(bundle, tmp_path):
+    path, _, key = make_key(tmp_path)
+    _, _, admin = make_key(tmp_path, "admin", admin=True)
+    many = np.zeros((64, 1, 4, 4), np.uint8)
+    with Server(bundle, tmp_path, keys=str(path)) as server, ThreadPoolExecutor(16) as pool:
+        clients = [Client(server, key) for _ in range(16)]
+        for name in range(20):
+            replies = list(pool.map(lambda client, name=name: client.ask(many, Idempotency_Key=f"r{name}"), clients))
+            assert {reply.status for reply in replies} <= {200, 422, 503}
+            assert sum(reply.headers.get("l2h-charged") == "1" for reply in replies) == 1
+        computed = server.metric("l2h_batch_inputs_sum", Authorization=f"Bearer {admin}")
+        assert computed <= 20 * 64 * 4 + 256 + 64
 
 
 def test_a_log_that_is_removed_loses_nothing(bundle, tmp_path, x):

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 from l2h.clock import boot_time
 from l2h.serving.accounts.key import Key
-from l2h.serving.accounts.store import AccountStore, ChargeResult
+from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult
 from l2h.serving.model.batching import PendingRequest
 from l2h.serving.process.logs import log_event
 
@@ -43,6 +43,7 @@ class ChargeWriter:
         self._since: float | None = None
         self._used_up: dict[str, tuple[object, float]] = {}
         self._credit: dict[str, int] = {}
+        self._under_way: set[tuple[str, str]] = set()
         self._upkeep = time.monotonic() + _UPKEEP
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -80,6 +81,19 @@ class ChargeWriter:
     def give_credit(self, key: Key, inputs: int) -> None:
         """Note that inputs were charged."""
         self._credit[key.id] = min(self._credit.get(key.id, _CREDIT) + _CREDIT_EACH * inputs, _MOST_CREDIT)
+
+    def begin(self, charge: Charge) -> bool:
+        """Note a request until :meth:`end`; return False where one with its Idempotency-Key is under way already."""
+        pair = charge.key.id, charge.idempotency_key or ""
+        if pair[1] == "":
+            return True
+        first = pair not in self._under_way
+        self._under_way.add(pair)
+        return first
+
+    def end(self, charge: Charge) -> None:
+        """Forget a request that :meth:`begin` returned True for."""
+        self._under_way.discard((charge.key.id, charge.idempotency_key or ""))
 
     def close(self) -> None:
         """Charge what waits, then stop."""

@@ -87,14 +87,9 @@ async def _compute(
         charge = Charge(
             key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
         )
-        if not service.charging.take_credit(key, len(x)):
-            foreseen = await service.accounts.foresee(charge)
-            if foreseen.outcome != "charged":
-                raise _not_charged(charge, foreseen)
         future = asyncio.get_running_loop().create_future()
         pending = PendingRequest(model, x, charge, future, getattr(receive, "__self__", None))
-        service.batcher.submit(pending)
-        await future
+        await _run(service, pending)
     if pending.failure is not None:
         raise pending.failure()
     assert pending.result is not None
@@ -103,6 +98,24 @@ async def _compute(
     if pending.result.outcome == "charged":
         service.charging.give_credit(key, len(x))
     return pending, request
+
+
+async def _run(service: Service, pending: PendingRequest) -> None:
+    """Have the scores computed and charged, unless too much was computed for nothing and this would be too."""
+    charge = pending.charge
+    first = service.charging.begin(charge)
+    try:
+        if not service.charging.take_credit(charge.key, charge.inputs):
+            if not first:
+                raise RefusalError(503, "the same request is being answered: repeat it afterwards", "busy", 1.0)
+            foreseen = await service.accounts.foresee(charge)
+            if foreseen.outcome != "charged":
+                raise _not_charged(charge, foreseen)
+        service.batcher.submit(pending)
+        await pending.future
+    finally:
+        if first:
+            service.charging.end(charge)
 
 
 def _read_inputs(
