@@ -177,7 +177,7 @@ class ChargeHistory(RuleBasedStateMachine):
         results = []
         for key, name, content, inputs in batch:
             known = [row[2] for row in self.rows if name is not None and row[:2] == (key, name)]
-            left, room = self.room(key)
+            left, room, period = self.room(key)
             if known:
                 results.append(("repeated" if known == [content] else "conflict", 0.0))
             elif inputs > room:
@@ -185,27 +185,27 @@ class ChargeHistory(RuleBasedStateMachine):
             else:
                 results.append(("charged", 0.0))
                 self.rows.append((key, name, "" if name is None else content, inputs))
-                if key in self.periods:
-                    self.periods[key][1] += inputs
+                self.periods[key] = period
+                period[1] += inputs
         return results
 
-    def room(self, key: str) -> tuple[float, float]:
-        """Seconds until the key's period ends, and the inputs that are left in it."""
+    def room(self, key: str) -> tuple[float, float, list]:
+        """Seconds until the key's period ends, the inputs that are left in it, and the period: kept once it is used."""
         quota, seconds = KEYS[key]
         if quota is None:
-            return 0.0, math.inf
+            return 0.0, math.inf, [0, 0, 0, 0]
         number = self.wall // seconds
         fresh = [number, 0, self.boot_number, self.boot + (number + 1) * seconds - self.wall]
-        last = self.periods.setdefault(key, fresh)
+        period = last = self.periods.get(key, fresh)
         if last[2] != self.boot_number:
-            self.periods[key] = fresh
+            period = fresh
             if number <= last[0]:
                 fresh[1] = last[1]
         elif self.boot >= last[3]:
-            self.periods[key] = fresh
-        left = self.periods[key][3] - self.boot
+            period = fresh
+        left = period[3] - self.boot
         assert 0 < left <= seconds, "nobody is locked out for longer than the period"
-        return left, int(quota.split("/")[0]) - self.periods[key][1]
+        return left, int(quota.split("/")[0]) - period[1], period
 
     def check(self, reply: Any, batch: Charges) -> None:
         assert isinstance(reply, list), reply
