@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,3 +79,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run([*command, *more, *names], check=True, capture_output=True)
     return cert, key
+
+
+@pytest.fixture(autouse=True)
+def unchanged_logger() -> Iterator[None]:
+    """A command that ran in this process set up its logging; the next test finds the logger as it was."""
+    log = logging.getLogger("l2h")
+    before = log.propagate, log.level, log.handlers[:]
+    yield
+    log.propagate, log.level, log.handlers[:] = before
