@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from edge_maker import ALL, KEY, X_TEST
+from forks import in_child
 from waiting import free_port
 
 from l2h import AsyncEdgeClient, EdgeError, Limiter, RateLimit
@@ -30,25 +30,6 @@ def silent():
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def in_child(work):
-    """What a forked child says, killed after ten seconds."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)
-        try:
-            said = str(work())
-        except BaseException as error:  # noqa: BLE001 - nothing may leave the child
-            said = f"{type(error).__name__}: {error}"
-        os.write(theirs, said.encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
 
 
 def test_a_limiter_stops_deciding_at_the_deadline(connect, silent):

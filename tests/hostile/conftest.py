@@ -4,12 +4,13 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hostile_target import KEY, URL, OwnTarget, RunningTarget
 from lives import Lives
 from preload import Preload
-from serving_process import Server
+from serving_fixtures import bundle, server, x
+
+__all__ = ["bundle", "server", "x"]
 
 
 def pytest_collection_modifyitems(config, items):
@@ -22,11 +23,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="session")
-def bundle(served):
-    return served
-
-
-@pytest.fixture(scope="session")
 def target(bundle, tmp_path_factory):
     """The server under attack: the one that was named, or one of our own with two workers and a key."""
     if URL in os.environ:
@@ -34,18 +30,6 @@ def target(bundle, tmp_path_factory):
     else:
         with OwnTarget(bundle, tmp_path_factory.mktemp("target")) as running:
             yield running
-
-
-@pytest.fixture(scope="module")
-def server(bundle, tmp_path_factory):
-    """An open server with two workers, for tests that leave it as it was."""
-    with Server(bundle, tmp_path_factory.mktemp("server"), workers=2) as running:
-        yield running
-
-
-@pytest.fixture
-def x():
-    return np.random.default_rng(0).integers(0, 255, (3, 1, 4, 4)).astype(np.uint8)
 
 
 @pytest.fixture(scope="session")

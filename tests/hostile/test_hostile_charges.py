@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from histories import DAY, FAULT, History, run_histories
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 from lives import DiedError, Life, Lives
-from preload import FAULTS, Preload
+from preload import Preload
 from serving_process import Client, Server, make_key
 from waiting import until
 
 from l2h.serving.accounts.key import Quota
 
-DAY = 86400.0
 #: Keys with their quotas, and the seconds of the periods.
 KEYS = {"minutes": ("4/minute", 60), "hours": ("6/hour", 3600), "free": (None, 0)}
 #: All times are multiples of a quarter and an eighth: none is within rounding of the end of a period.
@@ -39,34 +37,19 @@ charges = st.lists(
 Charges = list[tuple[str, str | None, str, int]]
 
 
-class ChargeHistory(RuleBasedStateMachine):
+class ChargeHistory(History):
     """Two workers with one ledger, in any order and at any time, beside a list of the charges they must make."""
 
     def __init__(self, lives: Lives, preload: Preload, folder: Path) -> None:
-        super().__init__()
-        self.lives, self.preload = lives, preload
-        self.path = folder / "ledger.db"
-        for file in folder.iterdir():
-            file.unlink()
-        self.open: dict[int, Life] = {}
-        self.wall, self.boot, self.boot_number = 1.7e9 + 0.125, 1000.0, 1
+        super().__init__(lives, preload, folder / "ledger.db", 1.7e9 + 0.125)
         self.rows: list[tuple[str, str | None, str, int]] = []
         self.periods: dict[str, list[float]] = {}  # number, used, which start of the system, end
-        self.set_clocks()
 
     @rule(slot=slots, batch=charges)
     def charge(self, slot: int, batch: Charges) -> None:
         self.check(self.life(slot).call("charge", written(batch)), batch)
 
-    @rule(
-        slot=slots,
-        batch=charges,
-        at=st.integers(1, 12),
-        how=st.sampled_from(FAULTS[1:]),
-        error=st.sampled_from([errno.EIO, errno.ENOSPC]),
-        lasting=st.sampled_from([1, 1000]),
-        opening=st.booleans(),
-    )
+    @rule(slot=slots, batch=charges, **FAULT)
     def charge_with_a_fault(
         self, slot: int, batch: Charges, at: int, how: str, error: int, lasting: int, opening: bool
     ) -> None:
@@ -117,54 +100,23 @@ class ChargeHistory(RuleBasedStateMachine):
         away.rename(log)
         assert self.recorded() == self.rows
 
-    @rule(span=spans)
-    def pass_time(self, span: float) -> None:
-        self.wall += span
-        self.boot += span
-        self.set_clocks()
-
-    @rule(jump=jumps)
-    def step_the_clock(self, jump: float) -> None:
-        self.wall += jump
-        self.set_clocks()
-
-    @rule(slot=slots)
-    def kill(self, slot: int) -> None:
-        if slot in self.open:
-            self.open.pop(slot).kill()
-
     @rule(slot=slots)
     def maintain(self, slot: int) -> None:
         assert self.life(slot).call("maintain") is None
 
-    @rule(span=spans, jump=jumps)
-    def restart_the_system(self, span: float, jump: float) -> None:
-        for slot in list(self.open):
-            self.kill(slot)
-        self.wall += span + jump
-        self.boot, self.boot_number = 5.0, self.boot_number + 1
-        self.set_clocks()
+    pass_time = rule(span=spans)(History.pass_time)
+    step_the_clock = rule(jump=jumps)(History.step_the_clock)
+    kill = rule(slot=slots)(History.kill)
+    restart_the_system = rule(span=spans, jump=jumps)(History.restart_the_system)
 
     def teardown(self) -> None:
-        self.preload.disarm()
-        for life in self.open.values():
-            self.lives.give_back(life)
+        super().teardown()
         if self.path.exists():
             assert self.recorded() == self.rows
 
-    def set_clocks(self) -> None:
-        self.preload.freeze(self.wall, self.boot, self.boot_number)
-
     def life(self, slot: int, hopeful: bool = False) -> Life | None:
         """The worker of a slot, with the ledger open; None where that may fail, and did."""
-        if slot not in self.open:
-            life = self.open[slot] = self.lives.begin()
-            failure = life.call("Charges", str(self.path))
-            if failure is not None:
-                assert hopeful, failure
-                self.kill(slot)
-                return None
-        return self.open[slot]
+        return self.begin(slot, hopeful, "Charges", str(self.path))
 
     def recorded(self) -> list[tuple[str, str | None, str, int]]:
         with contextlib.closing(sqlite3.connect(self.path, timeout=60)) as db:
@@ -219,28 +171,13 @@ def written(batch: Charges) -> list[Any]:
     return [[[key, KEYS[key][0]], name, content, inputs] for key, name, content, inputs in batch]
 
 
-def run_histories(lives: Lives, preload: Preload, folder: Path, count: int) -> None:
-    folder.mkdir()
-    run_state_machine_as_test(
-        lambda: ChargeHistory(lives, preload, folder),
-        settings=settings(
-            max_examples=count,
-            stateful_step_count=12,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_whatever_happens_the_charges_are_those_of_the_model(lives, preload, memory):
-    run_histories(lives, preload, memory / "charges", 60)
+    run_histories(lambda folder: ChargeHistory(lives, preload, folder), memory / "charges", 60)
 
 
 @pytest.mark.long
 def test_five_thousand_histories_of_charges(lives, preload, memory):
-    run_histories(lives, preload, memory / "charges-long", 5000)
+    run_histories(lambda folder: ChargeHistory(lives, preload, folder), memory / "charges-long", 5000)
 
 
 @pytest.fixture

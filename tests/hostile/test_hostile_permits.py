@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from histories import DAY, FAULT, History, run_histories
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule
 from lives import DiedError, Life, Lives
-from preload import FAULTS, Preload
+from preload import Preload
 
-DAY = 86400.0
 #: The window in seconds, and in requests. All times are multiples of a quarter: none is within rounding of its end.
 SECONDS, REQUESTS = 10.125, 10
 spans = st.sampled_from([0.25, 3.0, 9.75, 10.0, 10.25, 25.0])
@@ -30,17 +28,11 @@ def locked(path: Path) -> sqlite3.Connection:
     return db
 
 
-class PermitHistory(RuleBasedStateMachine):
+class PermitHistory(History):
     """Three processes under one limit, in any order and at any time, beside a list of the permits they must give."""
 
     def __init__(self, lives: Lives, preload: Preload, folder: Path) -> None:
-        super().__init__()
-        self.lives, self.preload = lives, preload
-        self.path = folder / "permits"
-        for file in folder.iterdir():
-            file.unlink()
-        self.open: dict[int, Life] = {}
-        self.wall, self.boot, self.boot_number = 1.7e9, 1000.0, 1
+        super().__init__(lives, preload, folder / "permits", 1.7e9)
         self.offset: float | None = None  # of the limiter's time, to the time since the boot
         self.requests, self.latest = 0, -1
         self.permits: list[float] = []
@@ -50,7 +42,6 @@ class PermitHistory(RuleBasedStateMachine):
         self.cap, self.by_time = cap, by_time
         self.length = SECONDS if by_time else REQUESTS
         self.limit = f"{cap}/{SECONDS}s" if by_time else f"{cap * 100 // REQUESTS}%/{REQUESTS}"
-        self.set_clocks()
 
     @rule(slot=slots, times=st.integers(1, 4))
     def ask(self, slot: int, times: int) -> None:
@@ -66,14 +57,7 @@ class PermitHistory(RuleBasedStateMachine):
                 self.pass_time(span)
         self.check(slot, life.answer())
 
-    @rule(
-        slot=slots,
-        at=st.integers(1, 12),
-        how=st.sampled_from(FAULTS[1:]),
-        error=st.sampled_from([errno.EIO, errno.ENOSPC]),
-        lasting=st.sampled_from([1, 1000]),
-        opening=st.booleans(),
-    )
+    @rule(slot=slots, **FAULT)
     def ask_with_a_fault(self, slot: int, at: int, how: str, error: int, lasting: int, opening: bool) -> None:
         if opening:
             self.kill(slot)
@@ -100,54 +84,28 @@ class PermitHistory(RuleBasedStateMachine):
             self.expect()
             assert (given, counted) == self.expected()
 
-    @rule(span=spans)
-    def pass_time(self, span: float) -> None:
-        self.wall += span
-        self.boot += span
-        self.set_clocks()
-
-    @rule(jump=jumps)
-    def step_the_clock(self, jump: float) -> None:
-        self.wall += jump
-        self.set_clocks()
-
-    @rule(slot=slots)
-    def kill(self, slot: int) -> None:
-        if slot in self.open:
-            self.open.pop(slot).kill()
+    pass_time = rule(span=spans)(History.pass_time)
+    step_the_clock = rule(jump=jumps)(History.step_the_clock)
+    kill = rule(slot=slots)(History.kill)
 
     @rule(span=spans, jump=jumps)
     def restart_the_system(self, span: float, jump: float) -> None:
-        for slot in list(self.open):
-            self.kill(slot)
-        self.wall += span + jump
-        self.boot, self.boot_number, self.offset = 5.0, self.boot_number + 1, None
-        self.set_clocks()
+        super().restart_the_system(span, jump)
+        self.offset = None
 
     def teardown(self) -> None:
-        self.preload.disarm()
-        for life in self.open.values():
-            self.lives.give_back(life)
+        super().teardown()
         if self.path.exists():
             with contextlib.closing(sqlite3.connect(self.path)) as db:
                 assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
-    def set_clocks(self) -> None:
-        self.preload.freeze(self.wall, self.boot, self.boot_number)
-
     def life(self, slot: int, hopeful: bool = False) -> Life | None:
         """The process of a slot, with the limiter open; None where that may fail, and did."""
-        if slot not in self.open:
-            life = self.open[slot] = self.lives.begin()
-            failure = life.call("Permits", self.limit, str(self.path))
-            if failure is not None:
-                assert hopeful, failure
-                self.kill(slot)
-                return None
+        life = self.begin(slot, hopeful, "Permits", self.limit, str(self.path))
         if self.offset is None and not hopeful:
             # The first process after a start of the system sets the limiter's time: it does not go back.
             self.offset = max([self.wall, *(self.permits[-1:] if self.by_time else [])]) - self.boot
-        return self.open[slot]
+        return life
 
     def recorded(self) -> tuple[int, int]:
         """How many permits and requests the file holds; the ids of permits have no gaps."""
@@ -202,25 +160,10 @@ def test_ten_processes_that_waited_for_the_file_do_not_get_the_next_window_as_we
         lives.give_back(life)
 
 
-def run_histories(lives: Lives, preload: Preload, folder: Path, count: int) -> None:
-    folder.mkdir()
-    run_state_machine_as_test(
-        lambda: PermitHistory(lives, preload, folder),
-        settings=settings(
-            max_examples=count,
-            stateful_step_count=12,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_whatever_happens_the_permits_are_those_of_the_model(lives, preload, memory):
-    run_histories(lives, preload, memory / "permits", 60)
+    run_histories(lambda folder: PermitHistory(lives, preload, folder), memory / "permits", 60)
 
 
 @pytest.mark.long
 def test_five_thousand_histories_of_permits(lives, preload, memory):
-    run_histories(lives, preload, memory / "permits-long", 5000)
+    run_histories(lambda folder: PermitHistory(lives, preload, folder), memory / "permits-long", 5000)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import in_child
 
 from l2h.limits import Limiter, LimitError, RateLimit, sqlite
 
@@ -235,24 +236,6 @@ def test_power_safe_waits_for_the_disk(tmp_path: Path) -> None:
     assert modes == {False: 1, True: 2}, "NORMAL and FULL"
 
 
-def _said_in_child(work: Callable[[], object]) -> str:
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(20)
-        try:
-            said = str(work())
-        except BaseException as error:  # noqa: BLE001 - nothing may leave the child
-            said = f"{type(error).__name__}: {error}"
-        os.write(theirs, said.encode())
-        os._exit(0)
-    os.close(theirs)
-    with os.fdopen(ours) as pipe:
-        said = pipe.read()
-    os.waitpid(child, 0)
-    return said
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_threads_of_a_forked_process_open_the_file_once(tmp_path: Path) -> None:
     for i in range(8):
@@ -270,7 +253,7 @@ def test_threads_of_a_forked_process_open_the_file_once(tmp_path: Path) -> None:
             return [f"{reason} {n}" for reason, n in sorted(Counter(reasons).items())] + [str(len(sqlite._inherited))]
 
         with limiter._lock:  # of another thread at the fork
-            assert _said_in_child(ask) == str(["limit_reached 19", "within_limit 5", str(len(sqlite._inherited) + 1)])
+            assert in_child(ask) == str(["limit_reached 19", "within_limit 5", str(len(sqlite._inherited) + 1)])
         assert limiter.allow(1.0, 5.0).reason == "limit_reached"
         limiter.close()
 
@@ -290,7 +273,7 @@ def test_a_file_that_cannot_be_opened_after_a_fork_is_told_and_tried_again(tmp_p
         (tmp_path / "elsewhere").rename(folder)
         return f"{said} {limiter.allow(1.0).reason}"
 
-    assert _said_in_child(ask) == "['LimitError', 'LimitError'] within_limit"
+    assert in_child(ask) == "['LimitError', 'LimitError'] within_limit"
     limiter.close()
 
 

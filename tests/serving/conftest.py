@@ -1,22 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from serving_process import Server
+from serving_fixtures import bundle, server, x
 
-
-@pytest.fixture(scope="session")
-def bundle(served):
-    return served
-
-
-@pytest.fixture(scope="module")
-def server(bundle, tmp_path_factory):
-    """An open server with two workers, for tests that leave it as it was."""
-    with Server(bundle, tmp_path_factory.mktemp("server"), workers=2) as running:
-        yield running
-
-
-@pytest.fixture
-def x():
-    return np.random.default_rng(0).integers(0, 255, (3, 1, 4, 4)).astype(np.uint8)
+__all__ = ["bundle", "server", "x"]
