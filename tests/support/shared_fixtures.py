@@ -82,9 +82,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(autouse=True)
-def unchanged_logger() -> Iterator[None]:
-    """A command that ran in this process set up its logging; the next test finds the logger as it was."""
+def unchanged_logger() -> None:
+    """A test finds the logger as it is at first, whatever a command or a fixture of a wider scope set up before."""
     log = logging.getLogger("l2h")
-    before = log.propagate, log.level, log.handlers[:]
-    yield
-    log.propagate, log.level, log.handlers[:] = before
+    log.propagate, log.handlers[:] = True, []
+    log.setLevel(logging.NOTSET)
