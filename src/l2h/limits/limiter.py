@@ -30,8 +30,12 @@ BELOW_PACE = "below_pace"
 BELOW_MIN_SCORE = "below_min_score"
 LEDGER_UNAVAILABLE = "ledger_unavailable"
 TIMED_OUT = "timed_out"
-#: What a forked child calls, of every limiter.
-_renewals: set[weakref.WeakMethod[Callable[[], None]]] = set()
+#: All limiters. At a fork none may be in the middle of a call: the child would wait for ever for what SQLite holds.
+_limiters: "set[weakref.ref[Limiter]]" = set()
+_forking = threading.Lock()
+#: The locks that a fork under way holds, and the seconds that it waits for one of them.
+_held: list[threading.Lock] = []
+_FORK_WAIT = 1.0
 
 
 class Permit(NamedTuple):
@@ -199,7 +203,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._known = self._status(math.inf)
-        _renewals.add(weakref.WeakMethod(self._renew_lock, _renewals.discard))
+        _limiters.add(weakref.ref(self, _limiters.discard))
 
     def allow(self, score: float, timeout: float | None = None) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
@@ -333,10 +337,6 @@ class Limiter(AbstractContextManager["Limiter"]):
             log.warning("no permit is given, because none can be recorded: %s", error)
         self._unwritable = True
 
-    def _renew_lock(self) -> None:
-        # A lock that another thread held at the fork would never be released in the child.
-        self._lock = threading.Lock()
-
     def _follow_fork(self) -> None:
         """Go on with a connection of this process, if it was forked since; the caller holds the lock."""
         if os.getpid() == self._pid:
@@ -349,12 +349,28 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._pid = os.getpid()
 
 
-def _renew_locks() -> None:
-    for known in list(_renewals):
-        renew = known()
-        if renew is not None:
-            renew()
+def _alive() -> "list[Limiter]":
+    return [limiter for known in list(_limiters) if (limiter := known()) is not None]
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    for limiter in _alive():
+        if limiter._lock.acquire(timeout=_FORK_WAIT):
+            _held.append(limiter._lock)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+    _forking.release()
+
+
+def _after_fork_in_child() -> None:
+    _after_fork()
+    for limiter in _alive():  # one that another thread held for long would never be released here
+        limiter._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
