@@ -24,6 +24,9 @@ VALUES = {
     "costs": {"errors"},
     "files": {"errors"},
     "long_lists": set(),
+    "ngrams": {"costs", "errors"},
+    "table": {"errors"},
+    "columns": {"errors", "ngrams", "table"},
     "settings": {"errors"},
     "answers": {"costs", "errors"},
     "clock": set(),
@@ -58,6 +61,7 @@ ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.it
 #: What packages of others each may import, beside numpy.
 EXTERNAL = {
     **{name: set() for name in VALUES},
+    "table": {"pandas"},  # only where a model wants a data frame
     "classifiers": {"onnxruntime", "torch"},  # torch only when handed a model of its kind
     "protocol": {"orjson"},
     "connections": {"httptools", "uvicorn"},

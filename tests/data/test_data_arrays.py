@@ -149,10 +149,10 @@ def test_a_split_that_leaves_a_part_empty_is_refused(tmp_path: Path, table: dict
 
 
 def test_an_unknown_source_is_told_what_is_accepted(tmp_path: Path, table: dict[str, Any]) -> None:
-    (tmp_path / "table.csv").write_text("a,b\n")
+    (tmp_path / "table.tsv").write_text("a,b\n")
     (tmp_path / "empty").mkdir()
     for source, problem in (
-        ("table.csv", "no known format"),
+        ("table.tsv", "no known format"),
         ("empty", "no known format"),
         ("gone", "does not exist"),
     ):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h.columns import EncodedTable
 from l2h.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -131,6 +132,8 @@ def check_inputs(X: npt.ArrayLike, *, what: str = "the data") -> Array:
     uint8 of shape (n, C, H, W) are images and stay as they are; any other number type, and uint8 of another shape,
     becomes float32.
     """
+    if isinstance(X, EncodedTable):
+        return X  # type: ignore[return-value]  # it counts as an array, and its columns were checked
     array = _as_array(X, "X", what)
     if array.dtype.kind not in "fiub":
         raise DataError(
@@ -154,7 +157,8 @@ def check_inputs(X: npt.ArrayLike, *, what: str = "the data") -> Array:
         row = int(np.argmin(finite.reshape(len(array), -1).all(axis=1)))
         values = "1 value of X is" if count == 1 else f"{count} values of X are"
         raise DataError(
-            f"{what}: {values} NaN or infinite as float32, the first in row {row}: remove or fill such rows"
+            f"{what}: {values} NaN or infinite as float32, the first in row {row}: remove or fill such rows, or give a "
+            "table with named columns, where values may be missing"
         )
     return array
 

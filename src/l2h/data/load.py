@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from l2h.data import folder, npz, parquet, published
-from l2h.data.dataset import Array, Dataset, check_arrays, split, subset
+from l2h.columns import Columns
+from l2h.data import folder, npz, parquet, published, tables
+from l2h.data.dataset import Dataset, check_arrays, split, subset
 from l2h.data.images import SUFFIXES, cache_folder, decode_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
 from l2h.errors import DataError
@@ -18,11 +20,12 @@ from l2h.files import open_regular, read_npy, read_npz
 _DIGITS_TEST_SHARE = 0.3
 _MOST_CLASSES = 2**20
 #: Tried in this order; a folder that is nothing else is a folder of images.
-_FORMATS: tuple[ModuleType, ...] = (parquet, npz, published, folder)
+_FORMATS: tuple[ModuleType, ...] = (tables, parquet, npz, published, folder)
 
 _ACCEPTED = """accepted are
   digits                            scikit-learn's digits
   DIR/mine.npz                      arrays X_train, y_train, X_test, y_test, or X and y
+  DIR/mine.csv, DIR/mine.parquet    a table; target= or --target names the column of labels
   DIR/cifar10-train.parquet         Hugging Face images, with cifar10-test.parquet; also DIR/cifar10
   DIR/photos                        a folder of train/CLASS/*.png and test/CLASS/*.png, or of CLASS/*.png
   DIR/cifar-10-batches-py           CIFAR as published, also cifar-100-python and the .tar.gz of either
@@ -38,11 +41,13 @@ def load_dataset(
     cache: str | Path | bool = True,
     workers: int | None = None,
     limit: int | None = None,
+    target: str | None = None,
+    columns: Columns | None = None,
 ) -> Dataset:
     """Read a dataset, whatever its format.
 
-    Accepted are ``"digits"``; an ``.npz``; images in Parquet, or in a folder for each class; CIFAR-10, CIFAR-100 and
-    SVHN as published. The modules of this package describe each.
+    Accepted are ``"digits"``; an ``.npz``; a table as ``.csv`` or Parquet; images in Parquet, or in a folder for each
+    class; CIFAR-10, CIFAR-100 and SVHN as published. The modules of this package describe each.
 
     Args:
         source: the train file, the folder, or ``"digits"``.
@@ -54,6 +59,9 @@ def load_dataset(
             (``False``).
         workers: how many threads or processes decode images; ``None`` for one on each core.
         limit: keep this many train rows and this many test rows, drawn at random; ``None`` for all.
+        target: the column of a table that holds the labels; where ``None``, the one that is called ``target``,
+            ``label``, ``class`` or ``y``.
+        columns: those of a trained system, by which a table is read; where ``None``, they are found in the table.
 
     Returns:
         The dataset, checked. ``augment`` is "flip+shift" for CIFAR, "shift" for other images, else "none".
@@ -75,9 +83,11 @@ def load_dataset(
     if not isinstance(source, str | Path):
         raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
     path = Path(source).expanduser()
-    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1)
+    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1, target, columns)
     for reader in _FORMATS:
         if reader.matches(path):
+            if target is not None and reader is not tables:
+                raise DataError(f"target={target!r} names a column, but {str(source)!r} is no table: leave it out")
             return _limited(_assemble(reader.read(path, test, options), test_share, seed), limit, seed)
     problem = "is of no known format" if path.exists() else "does not exist"
     raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
@@ -114,13 +124,16 @@ def digits(seed: int = 0) -> Dataset:
     )
 
 
-def read_inputs(source: str, input_shape: Sequence[int]) -> Array:
-    """Read inputs for a model from a ``.npy``, an ``.npz``, an image, or what :func:`load_dataset` takes.
+def read_inputs(source: str, input_shape: Sequence[int]) -> Any:
+    """Read inputs for a model from a ``.npy``, an ``.npz``, an image, a table, or what :func:`load_dataset` takes.
 
-    A grey image for a model of colour images gets three equal channels, as in training; beyond that the inputs are not
-    compared with ``input_shape``, the shape of one of them.
+    A table is returned as it is: its columns are compared where it is encoded. A grey image for a model of colour
+    images gets three equal channels, as in training; beyond that the inputs are not compared with ``input_shape``, the
+    shape of one of them.
     """
     path = Path(source).expanduser()
+    if tables.matches(path) and path.is_file():
+        return tables.read_table(path)
     if path.suffix.lower() in SUFFIXES and path.is_file():
         pixels = decode_images([path], lambda _: str(path), workers=1)
         in_colour = len(input_shape) == 3 and input_shape[0] == 3

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from l2h.columns import Columns
 from l2h.data.dataset import Array, Labels
 from l2h.errors import DataError, MissingExtraError
 
@@ -38,10 +39,12 @@ class RawDataset:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Where decoded images are kept (None: nowhere), and how many threads or processes decode them."""
+    """How a source is read."""
 
-    cache: Path | None = None
-    workers: int = 1
+    cache: Path | None = None  # where decoded images are kept; None: nowhere
+    workers: int = 1  # how many threads or processes decode them
+    target: str | None = None  # the column of a table that holds the labels
+    columns: Columns | None = None  # those of a training, by which a table is encoded; None: its own
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Loading a router and deciding need numpy alone; :func:`fit_router` needs scikit-learn (the extra ``train``).
 """
 
-from l2h.routing.features import NGrams
+from l2h.ngrams import NGrams
 from l2h.routing.router import Route, Router, Routes
 from l2h.routing.training import fit_router
 

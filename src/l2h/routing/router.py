@@ -17,7 +17,7 @@ from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.errors import DataError
 from l2h.limits import Limiter, RateLimit, as_limit
 from l2h.metrics import OutcomeReport, evaluate_outcomes
-from l2h.routing.features import NGrams, weigh
+from l2h.ngrams import NGrams, weigh
 
 #: Texts at a time: their n-grams must fit into memory.
 _CHUNK = 2000

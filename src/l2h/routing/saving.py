@@ -16,7 +16,7 @@ import numpy as np
 
 from l2h.errors import RunError
 from l2h.files import CHECKPOINTS, CONFIG, SCHEMA, read_config, read_npz, read_whole, write_atomically, write_json
-from l2h.routing.features import MOST_BITS, NGrams
+from l2h.ngrams import MOST_BITS, NGrams
 from l2h.routing.router import Router
 
 ARRAYS = f"{CHECKPOINTS}/router.npz"

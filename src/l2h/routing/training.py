@@ -15,7 +15,7 @@ from l2h.data.reading import need
 from l2h.decision import Judgement
 from l2h.errors import DataError, SettingsError
 from l2h.metrics import frontier
-from l2h.routing.features import NGrams, inverse_document_frequency, weigh
+from l2h.ngrams import NGrams, inverse_document_frequency, weigh
 from l2h.routing.router import Router, logit_terms
 
 #: Inverse strengths of the L2 penalty that cross-validation chooses from.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from l2h.errors import SettingsError
-from l2h.routing.features import NGrams, inverse_document_frequency, weigh
+from l2h.ngrams import NGrams, inverse_document_frequency, weigh
 
 TEXTS = ["The cat and the cat sat.", "x", "Größe: 5 µm — naïve?", "a" * 3000, "...", "word " * 50]
 

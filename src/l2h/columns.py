@@ -1,0 +1,279 @@
+"""Tables: rows of named columns, and :class:`Columns`, which turns them into the numbers that networks read.
+
+A table is encoded once, where it comes in. Networks, rejectors and the wire see the float32 array. A classifier of the
+user's gets the columns by name. A device needs numpy alone for all of it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.errors import DataError, L2HWarning, shown
+from l2h.ngrams import NGrams, weigh
+from l2h.table import DATE_HINT, Array, Table, absent_values, as_table, is_table, parse_number
+
+#: A column of texts is one of categories where it has at most so many different ones, and on average so many rows each.
+MOST_CATEGORIES, ROWS_PER_CATEGORY = 256, 4
+#: With so few different texts it always is.
+FEW_CATEGORIES = 20
+#: Single words and runs of three characters; each is hashed into 256 numbers.
+TEXT = NGrams(words=(1, 1), characters=(3, 3), bits=8)
+_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([ T]\d\d?:\d\d.*)?|\d\d?[./]\d\d?[./]\d{4}")
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """What training found out about one column.
+
+    A number becomes one number; a category one number per known category, 1 for its own and 0 for the others; a text
+    becomes 512 numbers, by hashing its words and its runs of three characters. Where values were missing
+    in training, one more number follows: 1 where the value is missing. ``fill``, the mean in training, then stands for
+    a missing number, and zeros for a missing category or text.
+    """
+
+    name: str
+    kind: str  # number, category or text
+    missing: bool = False  # whether some values were missing in training
+    fill: float = 0.0  # what stands for a missing number
+    categories: tuple[str | int | float | bool, ...] = ()  # in the order of their numbers
+    declared: bool = False  # whether they were declared, as by the type of a pandas column
+
+    @property
+    def width(self) -> int:
+        """How many numbers the column becomes."""
+        size = {"number": 1, "category": len(self.categories), "text": TEXT.columns}[self.kind]
+        return size + self.missing
+
+    @property
+    def features(self) -> list[str]:
+        """The names of these numbers, for people."""
+        parts = {
+            "number": [self.name],
+            "category": [f"{self.name}={value}" for value in self.categories],
+            "text": [f"{self.name}#{i}" for i in range(TEXT.columns)],
+        }[self.kind]
+        return [*parts, f"{self.name} is missing"] if self.missing else parts
+
+    @classmethod
+    def fit(cls, name: str, values: Array, declared: Sequence[Any] | None) -> TableColumn:
+        """Return what a column's training values say about it."""
+        absent = absent_values(values)
+        missing, there = bool(absent.any()), values[~absent]
+        if declared is not None:
+            return cls(name, "category", missing, categories=tuple(declared), declared=True)
+        if values.dtype != object:
+            _require_finite(values, name)
+            return cls(name, "number", missing, float(there.astype(np.float64).mean()) if len(there) else 0.0)
+        if len(there) and all(_DATE.fullmatch(value.strip()) for value in there):
+            raise DataError(f"column {name!r} {DATE_HINT}")
+        known = sorted(set(there))
+        if len(known) > max(FEW_CATEGORIES, min(MOST_CATEGORIES, len(values) // ROWS_PER_CATEGORY)):
+            return cls(name, "text", missing)
+        return cls(name, "category", missing, categories=tuple(known))
+
+    def encode(self, values: Array) -> tuple[Array, npt.NDArray[np.float32]]:
+        """Return the values as they were in training, numbers as numbers, and the features (n, width)."""
+        absent = absent_values(values)
+        if not self.missing and absent.any():
+            row = int(np.argmax(absent))
+            raise DataError(
+                f"row {row}: column {self.name!r} has no value, and it had one in every row of the training: fill it in"
+            )
+        x = np.zeros((len(values), self.width), dtype=np.float32)
+        if self.missing:
+            x[:, -1] = absent
+        if self.kind == "number":
+            values = self._numbers(values)
+            with np.errstate(over="ignore"):  # beyond float32 it becomes infinite and is refused
+                x[:, 0] = np.where(absent, self.fill, values)
+            _require_finite(x[:, 0], self.name)
+        elif self.kind == "category":
+            codes = self._find(values, absent)
+            x[np.flatnonzero(~absent), codes] = 1.0
+            place = np.full(len(values), -1)
+            place[~absent] = codes
+            values = np.array([None if code < 0 else self.categories[code] for code in place], dtype=object)
+        else:
+            values = np.array(
+                [None if gone else str(value) for value, gone in zip(values, absent, strict=True)], dtype=object
+            )
+            counts = TEXT.count(["" if value is None else value for value in values])
+            weighed = weigh(counts, TEXT, np.ones(TEXT.columns, dtype=np.float32), len(values))
+            x[weighed.row, weighed.column] = weighed.value
+        return values, x
+
+    def _numbers(self, values: Array) -> Array:
+        if values.dtype != object:
+            return values
+        parsed = np.array([parse_number(value) for value in values])
+        wrong = np.isnan(parsed) & ~absent_values(values)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"row {row}: column {self.name!r} is {shown(values[row])}, but a number is expected")
+        return parsed
+
+    def _find(self, values: Array, absent: Array) -> list[int]:
+        codes = self._codes
+        found = [codes.get(_key(value)) for value in values[~absent].tolist()]
+        if None in found:
+            row = int(np.flatnonzero(~absent)[found.index(None)])
+            known = ", ".join(str(value) for value in self.categories[:5])
+            raise DataError(
+                f"row {row}: column {self.name!r} is {shown(values[row])}, a category that the training did not have; "
+                f"it had {known}{', ...' if len(self.categories) > 5 else ''}"
+            )
+        return found  # type: ignore[return-value]
+
+    @cached_property
+    def _codes(self) -> dict[str, int]:
+        return {_key(value): code for code, value in enumerate(self.categories)}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a training table, and how a row of them becomes numbers.
+
+    Example:
+        >>> columns = Columns.fit(as_table({"age": [20, 30, None], "job": ["nurse", "pilot", "nurse"]}))
+        >>> columns.encode({"job": "pilot", "age": 41}).x.tolist()
+        [[41.0, 0.0, 0.0, 1.0]]
+        >>> columns.features
+        ['age', 'age is missing', 'job=nurse', 'job=pilot']
+    """
+
+    columns: tuple[TableColumn, ...]
+
+    @classmethod
+    def fit(cls, table: Table) -> Columns:
+        """Return the columns of a training table; raise a :class:`DataError` where one holds dates or infinity."""
+        if not len(table):
+            raise DataError("the table has no rows: at least one is needed")
+        return cls(
+            tuple(TableColumn.fit(name, values, table.declared.get(name)) for name, values in table.columns.items())
+        )
+
+    def __iter__(self) -> Iterator[TableColumn]:
+        return iter(self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, in the order of the training."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the numbers that a row becomes."""
+        return [name for column in self.columns for name in column.features]
+
+    @property
+    def flags(self) -> npt.NDArray[np.bool_]:
+        """(d,), which of these numbers are 0 or 1: categories, and what says that a value is missing."""
+        parts = [
+            np.arange(column.width) >= (0 if column.kind == "category" else column.width - column.missing)
+            for column in self.columns
+        ]
+        return np.concatenate(parts)
+
+    def encode(self, source: Any) -> EncodedTable:
+        """Return rows with their numbers, float32 (n, d); the columns may come in any order, and more than are needed.
+
+        Raises:
+            DataError: a column is missing, or a value cannot be used: a category that the training did not have, a
+                text where a number is expected, a missing value where the training had none. The message names the
+                column and the row, which is counted from 0.
+        """
+        if isinstance(source, EncodedTable) and source.columns == self:
+            return source
+        table = as_table(source)
+        absent = [name for name in self.names if name not in table.columns]
+        if absent:
+            there = ", ".join(table.names[:8]) + (", ..." if len(table.names) > 8 else "")
+            raise DataError(f"the table has no column {absent[0]!r}, which the training had; it has {there}")
+        if not len(table):
+            raise DataError("the table has no rows: give at least one")
+        extra = [name for name in table.names if name not in self.names]
+        if extra:
+            warnings.warn(f"column {extra[0]!r} was not in the training and is ignored", L2HWarning, stacklevel=3)
+        encoded = [column.encode(table.columns[column.name]) for column in self.columns]
+        declared = {column.name: column.categories for column in self.columns if column.declared}
+        values = {column.name: part for column, (part, _) in zip(self.columns, encoded, strict=True)}
+        return EncodedTable(np.concatenate([x for _, x in encoded], axis=1), Table(values, declared), self)
+
+    def as_list(self) -> list[dict[str, Any]]:
+        """Return plain values for JSON: one object per column."""
+        return [
+            {key: list(value) if key == "categories" else value for key, value in asdict(column).items()}
+            for column in self
+        ]
+
+    @classmethod
+    def from_list(cls, values: Sequence[Mapping[str, Any]]) -> Columns:
+        """Return the columns whose plain values :meth:`as_list` gave."""
+        return cls(tuple(TableColumn(**{**value, "categories": tuple(value["categories"])}) for value in values))
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedTable:
+    """Rows of a table beside the numbers that they became; it is indexed by rows and counts as the array of numbers."""
+
+    x: npt.NDArray[np.float32]  # (n, d)
+    table: Table  # the columns of the training, in their order
+    columns: Columns
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, d)."""
+        return self.x.shape
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return self.x.ndim
+
+    @property
+    def dtype(self) -> np.dtype[np.float32]:
+        """float32."""
+        return self.x.dtype
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: Any) -> EncodedTable:
+        return replace(self, x=self.x[rows], table=self.table[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(self.x, dtype=dtype, copy=copy)
+
+
+def numbers_of(X: Array | EncodedTable) -> Array:
+    """Return the array of inputs: of a table, what it became."""
+    return X.x if isinstance(X, EncodedTable) else X
+
+
+def encode_inputs(X: Any) -> Any:
+    """Return training inputs with named columns as an :class:`EncodedTable`, and all others as they are."""
+    if isinstance(X, EncodedTable) or not is_table(X):
+        return X
+    table = as_table(X)
+    return Columns.fit(table).encode(table)
+
+
+def _require_finite(values: Array, name: str) -> None:
+    wrong = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0)
+    if wrong.any():
+        raise DataError(f"row {int(np.argmax(wrong))}: column {name!r} is infinite as float32")
+
+
+def _key(value: Any) -> str:
+    """Return a category as text, the same for the same number however it is stored: True, 1, 1.0 and "1" differ not."""
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

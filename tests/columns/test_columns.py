@@ -1,0 +1,187 @@
+"""A table becomes the same numbers whatever it comes in, and what cannot be used is refused by column and row."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pandas
+import polars
+import pyarrow
+import pytest
+
+from l2h.columns import TEXT, Columns, encode_inputs
+from l2h.errors import DataError, L2HWarning
+from l2h.table import Table, as_table
+
+ROWS: dict[str, list[Any]] = {
+    "age": [31.5, None, 58.0, 20.25],
+    "visits": [3, 0, 12, 1],
+    "member": [True, False, True, True],
+    "job": ["nurse", "pilot", None, "nurse"],
+    "size": ["s", "l", "m", "s"],
+}
+SIZES = ["s", "m", "l", "xl"]
+
+
+def as_pandas() -> Any:
+    frame = pandas.DataFrame(ROWS)
+    return frame.assign(size=pandas.Categorical(frame["size"], categories=SIZES))
+
+
+def as_polars() -> Any:
+    return polars.DataFrame(ROWS, schema_overrides={"size": polars.Enum(SIZES)})
+
+
+FORMS = {
+    "pandas": as_pandas,
+    "pandas, nullable types": lambda: as_pandas().convert_dtypes(),
+    "polars": as_polars,
+    "polars, lazy": lambda: as_polars().lazy(),
+    "mapping": lambda: ROWS,
+    "rows": lambda: [dict(zip(ROWS, values, strict=True)) for values in zip(*ROWS.values(), strict=True)],
+    "pyarrow": lambda: pyarrow.table(ROWS),
+}
+
+
+@pytest.fixture(scope="module")
+def columns() -> Columns:
+    return Columns.fit(as_table(as_pandas()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_table_becomes_the_same_numbers(form: str, columns: Columns) -> None:
+    expected = columns.encode(as_pandas())
+    encoded = columns.encode(FORMS[form]())
+    assert encoded.x.dtype == np.float32
+    np.testing.assert_array_equal(encoded.x, expected.x)
+    for name, values in expected.table.columns.items():
+        assert [str(v) for v in encoded.table.columns[name].tolist()] == [str(v) for v in values.tolist()]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_table_can_be_fitted(form: str) -> None:
+    encoded = encode_inputs(FORMS[form]())
+    assert [column.kind for column in encoded.columns] == ["number"] * 3 + ["category"] * 2
+    assert encoded.columns.encode(FORMS[form]()).x.tolist() == encoded.x.tolist()
+
+
+def test_the_numbers_are_those_that_their_names_say(columns: Columns) -> None:
+    x = columns.encode(as_pandas()).x
+    table = dict(zip(columns.features, x.T.tolist(), strict=True))
+    mean = (31.5 + 58.0 + 20.25) / 3
+    assert table == {
+        "age": [31.5, pytest.approx(mean), 58.0, 20.25],
+        "age is missing": [0, 1, 0, 0],
+        "visits": [3, 0, 12, 1],
+        "member": [1, 0, 1, 1],
+        "job=nurse": [1, 0, 0, 1],
+        "job=pilot": [0, 1, 0, 0],
+        "job is missing": [0, 0, 1, 0],
+        "size=s": [1, 0, 0, 1],
+        "size=m": [0, 0, 1, 0],
+        "size=l": [0, 1, 0, 0],
+        "size=xl": [0, 0, 0, 0],
+    }
+    assert columns.flags.tolist() == [name not in ("age", "visits", "member") for name in columns.features]
+
+
+def test_columns_are_put_in_order_by_name_and_others_are_ignored_with_a_word(columns: Columns) -> None:
+    frame = as_pandas()
+    with pytest.warns(L2HWarning, match="'colour' was not in the training"):
+        shuffled = columns.encode(frame[frame.columns[::-1]].assign(colour="red"))
+    np.testing.assert_array_equal(shuffled.x, columns.encode(frame).x)
+    assert shuffled.table.names == tuple(ROWS)
+
+
+def test_columns_survive_json_and_texts_are_as_good_as_numbers(columns: Columns) -> None:
+    again = Columns.from_list(columns.as_list())
+    assert again == columns
+    as_texts = {name: [None if v is None else str(v) for v in values] for name, values in ROWS.items()}
+    np.testing.assert_array_equal(again.encode(as_texts).x, columns.encode(ROWS).x)
+
+
+def test_one_row_is_a_mapping_of_values(columns: Columns) -> None:
+    row = {"size": "m", "job": None, "member": False, "visits": 2, "age": 40}
+    encoded = columns.encode(row)
+    assert encoded.shape == (1, len(columns.features))
+    assert dict(zip(columns.features, encoded.x[0].tolist(), strict=True))["age"] == 40
+
+
+def test_rows_of_a_table_stay_beside_their_numbers(columns: Columns) -> None:
+    encoded = columns.encode(as_pandas())
+    for rows in (slice(1, 3), np.array([3, 0]), np.array([True, False, False, True])):
+        part = encoded[rows]
+        np.testing.assert_array_equal(columns.encode(part.table).x, encoded.x[rows])
+        np.testing.assert_array_equal(np.asarray(part), encoded.x[rows])
+
+
+def test_a_frame_comes_back_as_it_went_in(columns: Columns) -> None:
+    pandas.testing.assert_frame_equal(columns.encode(as_polars()).table.to_frame(), as_pandas(), check_dtype=False)
+    assert columns.encode(ROWS).table.to_frame()["size"].dtype == as_pandas()["size"].dtype
+
+
+def test_texts_are_hashed_alike_however_they_are_batched() -> None:
+    texts = [f"parcel number {i} was late, said customer {i % 7}" for i in range(60)]
+    encoded = encode_inputs({"note": texts, "age": list(range(60))})
+    note = encoded.columns.columns[0]
+    assert (note.kind, note.width) == ("text", TEXT.columns)
+    one_by_one = np.concatenate([encoded.columns.encode({"note": t, "age": i}).x for i, t in enumerate(texts)])
+    np.testing.assert_array_equal(one_by_one, encoded.x)
+    assert len(np.unique(encoded.x, axis=0)) == 60
+    assert encoded.columns.encode({"note": "words that nobody wrote before", "age": 1}).x[0, :-1].any()
+
+
+BAD_ROWS = {
+    "new category": ({"job": ["nurse", "clown"]}, "row 1: column 'job' is 'clown', a category"),
+    "text for a number": ({"visits": ["3", "many"]}, "row 1: column 'visits' is 'many', but a number"),
+    "missing where none was": ({"visits": [3, None]}, "row 1: column 'visits' has no value"),
+    "infinite": ({"visits": [3, float("inf")]}, "row 1: column 'visits' is infinite"),
+    "beyond float32": ({"visits": [3, 1e300]}, "row 1: column 'visits' is infinite"),
+    "mixed": ({"visits": [3, "4"]}, "row 1: column 'visits' is '4', but other rows hold numbers"),
+    "no value at all": ({"visits": [3, [4]]}, r"row 1: column 'visits' is \[4\]"),
+    "lengths": ({"visits": [3]}, "columns of one length"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_value_that_cannot_be_used_is_named_with_its_row_and_column(name: str, columns: Columns) -> None:
+    changed, message = BAD_ROWS[name]
+    good = {key: [values[0], values[1]] for key, values in ROWS.items()}
+    with pytest.raises(DataError, match=message) as caught:
+        columns.encode(good | changed)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_column_and_an_array_are_refused_by_name(columns: Columns) -> None:
+    frame = as_pandas()
+    with pytest.raises(DataError, match="no column 'job', which the training had; it has age, visits"):
+        columns.encode(frame.drop(columns="job"))
+    with pytest.raises(DataError, match=r"shape \(4, 5\) has no named columns"):
+        columns.encode(np.zeros((4, 5)))
+    with pytest.raises(DataError, match="two columns 'age'"):
+        columns.encode(pandas.concat([frame, frame[["age"]]], axis=1))
+    with pytest.raises(DataError, match="no rows"):
+        columns.encode(frame[:0])
+
+
+DATES: dict[str, Any] = {
+    "pandas": pandas.DataFrame({"when": pandas.to_datetime(["2024-01-31", "2024-02-01"])}),
+    "polars": polars.DataFrame({"when": [datetime.date(2024, 1, 31), datetime.date(2024, 2, 1)]}),
+    "texts": {"when": ["2024-01-31 10:00", "2024-02-01"]},
+    "objects": {"when": [datetime.datetime(2024, 1, 31), None]},
+}
+
+
+@pytest.mark.parametrize("form", DATES)
+def test_dates_are_refused_with_a_hint(form: str) -> None:
+    with pytest.raises(DataError, match="column 'when' holds dates: give numbers instead, such as the year"):
+        encode_inputs(DATES[form])
+
+
+def test_a_table_without_columns_or_of_different_lengths_is_refused() -> None:
+    with pytest.raises(DataError, match="no columns"):
+        as_table(pandas.DataFrame(index=range(3)))
+    with pytest.raises(DataError, match="one length"):
+        Table({"a": np.zeros(2), "b": np.zeros(3)})
