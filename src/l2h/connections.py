@@ -127,6 +127,31 @@ class _Flow(FlowControl):
             super().resume_reading()
 
 
+class _Answer:
+    """The transport of an answer: its head is sent together with what follows, since each write is a system call."""
+
+    __slots__ = ("_head", "_held", "_transport", "close", "is_closing")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head, self._held = transport, b"", False
+        self.is_closing, self.close = transport.is_closing, transport.close
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            self._transport.writelines((self._head, data))
+            self._head = b""
+        elif self._held or data.startswith(b"HTTP/1.1 100"):
+            self._transport.write(data)
+        else:
+            self._head, self._held = data, True
+
+    def end(self) -> None:
+        """Send the head of an answer without a body, and be ready for the next answer."""
+        if self._head:
+            self._transport.write(self._head)
+        self._head, self._held = b"", False
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -145,6 +170,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = self._flow = _Flow(transport)
+        self._answer = _Answer(transport)
         self._kept = b""  # came, and was not read yet
         self._head = 0  # bytes of a head so far
         self._left = 0  # bytes of a body, or of a chunk and the end of its line, that are still to come
@@ -195,6 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._chunked = self._ending = False
         self._check_headers()
         super().on_headers_complete()
+        self.cycle.transport = self._answer  # type: ignore[assignment]
         self._in_body = True
         self.headers = []  # for trailers, which nobody reads
 
@@ -204,6 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._answer.end()
         self._discard_until = self.loop.time() + self.idle_timeout
         if self.cycle.scope["state"].get("known"):
             self.places.know(self)

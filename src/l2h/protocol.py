@@ -117,7 +117,7 @@ def encode_response(response: Response, binary: Mapping[str, bool] | None = None
 
 
 def decode_request(
-    body: bytes | bytearray | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
+    body: bytes | bytearray, header_length: int | None = None, limits: MessageLimits | None = None
 ) -> Request:
     """Read a request; raise a WireError where it is none, or beyond the limits.
 
@@ -139,7 +139,7 @@ def decode_request(
 
 
 def decode_response(
-    body: bytes | bytearray | memoryview, header_length: int | None = None, limits: MessageLimits | None = None
+    body: bytes | bytearray, header_length: int | None = None, limits: MessageLimits | None = None
 ) -> Response:
     """Read an answer; takes and raises the same as :func:`decode_request`."""
     head, outputs = _decode(body, header_length, "outputs", limits or MessageLimits())
@@ -199,7 +199,7 @@ def _encode(
 
 
 def _decode(
-    body: bytes | bytearray | memoryview, length: int | None, key: str, limits: MessageLimits
+    body: bytes | bytearray, length: int | None, key: str, limits: MessageLimits
 ) -> tuple[dict[str, Any], list[Tensor]]:
     view = memoryview(body)
     if length is None:
@@ -209,7 +209,7 @@ def _decode(
     if length > limits.json_bytes:
         raise WireError(f"{length} bytes of JSON; at most {limits.json_bytes} are read")
     try:
-        long = is_long(view[:length])
+        long = is_long(body, length)
         head = _load_long(body, length, key) if long else _loads(view[:length])
     except WireError:
         raise
@@ -220,10 +220,7 @@ def _decode(
     entries = _list(head, key)
     if len(entries) > limits.tensors:
         raise WireError(f"{len(entries)} tensors; at most {limits.tensors} are read")
-    flags = long
-    if not flags and any(isinstance(entry, dict) and "data" in entry for entry in entries):
-        text = bytes(view[:length])
-        flags = _may_be_listed(b"true", text) or _may_be_listed(b"false", text)
+    flags = not long and _flags_in(body, length)
     tensors: list[Tensor] = []
     at = length
     for entry in entries:
@@ -298,8 +295,8 @@ def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...]
 
 def _from_long_list(name: str, data: LongList, kind: np.dtype[Any], shape: tuple[int, ...], seconds: float) -> Array:
     def parse(text: bytes) -> Array:
-        values = _loads(memoryview(b"[%b]" % text))
-        return _from_json(name, values, kind, (len(values),), b"true" in text or b"false" in text, seconds)
+        values = _loads(memoryview(text))
+        return _from_json(name, values, kind, (len(values),), _flags_in(text, len(text)), seconds)
 
     try:
         return data.read(shape, kind, parse, seconds)
@@ -335,19 +332,22 @@ def _flat(data: list[Any], kind: np.dtype[Any], flags: bool) -> Array | None:
     return out if kind.kind != "f" or np.isfinite(out).all() else None
 
 
-def _may_be_listed(word: bytes, text: bytes) -> bool:
+def _flags_in(text: bytes | bytearray, length: int) -> bool:
     """Return whether ``true`` or ``false`` may stand in a list of some JSON, and not only as the value of a key.
 
     The third letter of both is rare in messages: the few places where it stands are found faster than all values.
     """
-    at = len(text)
-    for _ in range(16):
-        at = text.rfind(word[2:3], 0, at)
-        if at < 0:
-            return False
-        if text.startswith(word, at - 2) and text[max(0, at - 10) : at - 2].rstrip()[-1:] != b":":
+    for word in (b"true", b"false"):
+        at, letter = length, word[2:3]
+        for _ in range(16):
+            at = text.rfind(letter, 0, at)
+            if at < 0:
+                break
+            if text.startswith(word, at - 2) and text[max(0, at - 10) : at - 2].rstrip()[-1:] != b":":
+                return True
+        else:
             return True
-    return True
+    return False
 
 
 def _list(head: dict[str, Any], key: str) -> list[Any]:
@@ -383,10 +383,10 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**40
 
 
-def _load_long(body: bytes | bytearray | memoryview, length: int, key: str) -> Any:
+def _load_long(body: bytes | bytearray, length: int, key: str) -> Any:
     """Read the JSON of a message, except for the long lists of its tensors, which are left to be read in slices."""
     try:
-        text, lists = take_out(bytes(body) if isinstance(body, memoryview) else body, length)
+        text, lists = take_out(body, length)
     except ValueError as error:
         raise WireError(f"{length} bytes of JSON, {error}") from error
     head = _loads(memoryview(text))

@@ -74,7 +74,8 @@ class Batcher:
     ) -> None:
         self.most, self.delay = most, delay
         self._computed, self._failed, self._called = computed, failed, called
-        self._queue: SimpleQueue[PendingRequest | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[PendingRequest] | None] = SimpleQueue()
+        self._fresh: list[PendingRequest] = []
         self._put = self._taken = 0  # each written by one thread alone
         self._gathered: deque[PendingRequest] = deque()
         self._stopping = False
@@ -84,9 +85,14 @@ class Batcher:
         self._thread.start()
 
     def submit(self, request: PendingRequest) -> None:
-        """Have a request computed; from the event loop's thread."""
+        """Have a request computed; from the event loop's thread.
+
+        Requests that come in one turn of the loop wake the model's thread once, not each of them.
+        """
         self._put += len(request.x)
-        self._queue.put(request)
+        if not self._fresh:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._fresh.append(request)
 
     @property
     def waiting(self) -> int:
@@ -101,8 +107,13 @@ class Batcher:
 
     def close(self) -> None:
         """Compute what waits, then stop."""
+        self._hand_over()
         self._queue.put(None)
         self._thread.join()
+
+    def _hand_over(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        self._queue.put(fresh)
 
     def _run(self) -> None:
         while self._gather():
@@ -137,11 +148,11 @@ class Batcher:
         self._usual += _NEW * (len(self._gathered) - self._usual)
         return bool(self._gathered)
 
-    def _take(self, request: PendingRequest | None) -> None:
-        if request is None:
+    def _take(self, requests: list[PendingRequest] | None) -> None:
+        if requests is None:
             self._stopping = True
         else:
-            self._gathered.append(request)
+            self._gathered.extend(requests)
 
     def _choose(self) -> list[PendingRequest]:
         """The requests of the next call: the first, and those after it that fit and are for the same model."""
