@@ -23,6 +23,7 @@ VALUES = {
     "errors": set(),
     "costs": {"errors"},
     "files": {"errors"},
+    "functions": {"errors"},
     "long_lists": set(),
     "ngrams": {"costs", "errors"},
     "table": {"errors"},
@@ -40,19 +41,20 @@ PACKAGES = {
     "protocol": set(),
     "connections": set(),
     "bundle": {"classifiers"},
-    "edge": {"bundle", "classifiers", "protocol"},
+    "remote": {"classifiers", "protocol"},
+    "edge": {"bundle", "classifiers", "protocol", "remote"},
     "serving": {"bundle", "connections", "protocol"},
     "losses": set(),
     "models": set(),
     "data": set(),
     "routing": {"data"},
-    "training": {"classifiers", "connections", "data", "losses", "models"},
+    "training": {"classifiers", "connections", "data", "losses", "models", "remote"},
     "methods": {"classifiers", "losses", "models", "training"},
     "fitted": {"classifiers", "data", "methods", "models", "training"},
     "export": {"bundle", "classifiers", "fitted", "methods", "models", "training"},
-    "system": {"bundle", "classifiers", "data", "export", "fitted", "methods", "models", "routing",
+    "system": {"bundle", "classifiers", "data", "export", "fitted", "methods", "models", "remote", "routing",
                "training"},
-    "experiments": {"classifiers", "data", "losses", "methods", "models", "routing", "system", "training"},
+    "experiments": {"classifiers", "data", "losses", "methods", "models", "remote", "routing", "system", "training"},
     "report": {"data", "experiments", "methods"},
     "cli": {"bundle", "data", "edge", "experiments", "export", "methods", "models", "report", "routing", "serving",
             "system", "training"},
@@ -66,6 +68,7 @@ EXTERNAL = {
     "protocol": {"orjson"},
     "connections": {"httptools", "uvicorn"},
     "bundle": {"msgspec", "onnxruntime"},
+    "remote": {"httpx"},
     "edge": {"h11", "httpx", "pybreaker"},
     "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
     "losses": {"torch"},
@@ -82,8 +85,8 @@ EXTERNAL = {
     "cli": {"rich", "typer"},
     "__main__": set(),
 }
-#: The two modules that know SQLite: the permits of a device, the charges of a server.
-STORES = {"limits/sqlite.py", "serving/accounts/sqlite.py"}
+#: The modules that know SQLite: the permits of a device, the charges of a server, the answers of somebody's API.
+STORES = {"limits/sqlite.py", "remote/cache.py", "serving/accounts/sqlite.py"}
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
 UNPICKLERS = {("data/published.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12
@@ -179,7 +182,7 @@ def test_every_public_class_name_exists_once() -> None:
     assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
-def test_only_the_two_stores_know_sqlite() -> None:
+def test_only_the_stores_know_sqlite() -> None:
     users = {name_of(path) for path in SOURCES if any(name.split(".")[0] == "sqlite3" for name in imports(path))}
     assert users == STORES
 

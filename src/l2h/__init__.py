@@ -27,6 +27,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "metrics": ("Report",),
     "models": (),
     "report": (),
+    "remote": ("RemoteServer",),
     "routing": ("Router",),
     "settings": ("Settings", "StageSettings"),
     "system": ("HelpSystem", "load"),
@@ -46,6 +47,7 @@ __all__ = [
     "HelpSystem",
     "Limiter",
     "RateLimit",
+    "RemoteServer",
     "Report",
     "Router",
     "Settings",
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from l2h.edge import AsyncEdgeClient, EdgeClient, EdgeError
     from l2h.limits import Limiter, RateLimit
     from l2h.metrics import Report
+    from l2h.remote import RemoteServer
     from l2h.routing import Router
     from l2h.settings import Settings, StageSettings
     from l2h.system import HelpSystem, load

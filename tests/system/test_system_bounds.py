@@ -13,6 +13,7 @@ from first_calls import first_calls
 from l2h import Costs, HelpSystem, RateLimit, Settings, StageSettings
 from l2h.errors import NotFittedError, SettingsError
 from l2h.limits import LimitError
+from l2h.remote import AnswerCache
 
 FEATURES, CLASSES = 6, 3
 GRID = [round(0.05 * i, 2) for i in range(21)]
@@ -62,6 +63,12 @@ def unpriced() -> HelpSystem:
     return system_for(loss="shifted").fit(*noisy(2500, 10), costs=PRICE).calibrate(X_CAL, Y_CAL)
 
 
+def forget(system: HelpSystem) -> None:
+    """Forget what the server was asked, and what it answered."""
+    SERVER.calls, SERVER.asked = 0, []
+    system.fixed_server.cache = AnswerCache()
+
+
 def sent(system: HelpSystem, *arguments: Any, **named: Any) -> np.ndarray:
     return system.predict(X_NEW, *arguments, **named).source == "remote"
 
@@ -109,7 +116,7 @@ def test_a_guaranteed_share_is_below_the_share_by_the_margin_of_its_confidence(p
 
 @pytest.mark.parametrize("rule", ["stochastic", "threshold", "guaranteed"])
 def test_nothing_and_everything(priced: HelpSystem, rule: str) -> None:
-    SERVER.calls, SERVER.asked = 0, []
+    forget(priced)
     assert not sent(priced, limit=RateLimit(fraction=0), rule=rule).any()
     assert SERVER.calls == 0, "a server that costs money is not even asked about nothing"
     answers = priced.predict(X_NEW, limit=RateLimit(fraction=1), rule=rule)
@@ -126,7 +133,7 @@ def test_a_cap_of_nothing(priced: HelpSystem, limit: RateLimit) -> None:
 
 
 def test_the_server_is_asked_about_what_goes_and_nothing_else(priced: HelpSystem) -> None:
-    SERVER.calls, SERVER.asked = 0, []
+    forget(priced)
     answers = priced.predict(X_NEW, limit=RateLimit(fraction=0.3), rule="stochastic", seed=5)
     remote = answers.source == "remote"
     assert np.array_equal(np.concatenate(SERVER.asked), X_NEW[remote])

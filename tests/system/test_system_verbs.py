@@ -39,6 +39,7 @@ from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, ModelError, NotFittedError, RunError, SettingsError
 from l2h.metrics import expected_calibration_error
 from l2h.models.rejectors import client_view_size
+from l2h.remote import RemoteError
 
 CENTRES = np.random.default_rng(0).normal(size=(CLASSES, FEATURES)) * 1.5
 
@@ -437,8 +438,8 @@ def test_a_fixed_server_comes_back_and_stays_fixed(kind: str, tmp_path: Path) ->
     system = make(tree(), server, given=given).fit(X, Y)
     folder = system.save(tmp_path / "run")
     if kind == "callable":
-        with pytest.raises(RunError, match=r"server of .*l2h\.load\(folder, server="):
-            l2h.load(folder)
+        with pytest.raises(RemoteError, match=r"l2h\.load\(folder, server="):
+            l2h.load(folder).evaluate(*samples(5, 99))
     else:
         assert_same_system(system, l2h.load(folder))
     again = l2h.load(folder, server=server)

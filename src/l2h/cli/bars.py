@@ -1,7 +1,7 @@
 """What a person sees while a training works: bars on a terminal, plain lines elsewhere."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ class BarProgress(Silent):
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self._task: Any = None
+        self._asking: Any = None
 
     def start(self, stage: str, epochs: int, steps: int, done: int) -> None:
         self._task = self.bars.add_task(stage, total=epochs * steps, completed=done * steps, loss="")
@@ -30,6 +31,11 @@ class BarProgress(Silent):
     def epoch(self, stage: str, row: Mapping[str, Any]) -> None:
         held_out = "" if row.get("held_out_loss") is None else f" held-out {row['held_out_loss']:.4f}"
         self.bars.update(self._task, loss=f"loss {row['train_loss']:.4f}{held_out}")
+
+    def asked(self, done: int, total: int) -> None:
+        if self._asking is None:
+            self._asking = self.bars.add_task("server", total=total, loss="inputs asked")
+        self.bars.update(self._asking, completed=done, total=total)
 
     def finish(self, stage: str) -> None:
         # The bar is full, also where the stage stopped early.
@@ -53,6 +59,32 @@ def training_progress(tensorboard: Path | None = None) -> Iterator[Listener]:
         return
     with make_bars(22, losses=True) as bars:
         yield Tee(BarProgress(bars), *extra)
+
+
+@contextmanager
+def count_progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that is told how many of how many are done: a bar on a terminal, a line per tenth elsewhere."""
+    if not console.is_terminal:
+        told = -1
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            tenth = 10 * done // max(1, total)
+            if tenth != told:
+                log.info("%s %d of %d", title, done, total)
+            told = tenth
+
+        yield tell
+        return
+    with make_bars(22) as bars:
+        task = None
+
+        def draw(done: int, total: int) -> None:
+            nonlocal task
+            task = bars.add_task(title) if task is None else task  # no bar before there is something to show
+            bars.update(task, completed=done, total=total)
+
+        yield draw
 
 
 def make_bars(width: int, *, losses: bool = False) -> Progress:

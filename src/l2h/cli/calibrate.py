@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import AsJson, MethodFiles, ServerRun, Texts
+from l2h.cli.options import AsJson, Asked, MethodFiles, ServerRun, Texts
 from l2h.cli.output import print_json, print_pairs
 
 
@@ -24,6 +24,7 @@ def calibrate(
     ] = None,
     c_e: Annotated[float | None, Option("--c-e", help="Price of a request, for q1. (default: the run's)")] = None,
     server_run: ServerRun = None,
+    server: Asked = None,
     method_files: MethodFiles = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,7 +36,8 @@ def calibrate(
 
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
-    from l2h.experiments.finished import calibrate_run
+    from l2h.cli.bars import count_progress
+    from l2h.experiments.finished import Asking, calibrate_run
     from l2h.limits import RateLimit
 
     bounds = [RateLimit.parse(text) for text in limit or []]
@@ -44,7 +46,9 @@ def calibrate(
             raise typer.BadParameter(
                 f"{bound} is kept at run time and has no calibrated threshold", param_hint="--limit"
             )
-    result = calibrate_run(run, bounds, data=data, c_e=c_e, c_1=c_1, server_run=server_run)
+    with count_progress("server: inputs asked") as asked:
+        asking = Asking(server, asked)
+        result = calibrate_run(run, bounds, data=data, c_e=c_e, c_1=c_1, server_run=server_run, asking=asking)
     if as_json:
         print_json(result.as_dict())
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import MethodFiles, Prices, TestPart, TextColumn, Texts, takes_groups
+from l2h.cli.options import Asked, MethodFiles, Prices, TestPart, TextColumn, Texts, takes_groups
 from l2h.cli.output import grid_table, log, make_console, print_evaluations, print_json
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class EvaluateOptions:
     server_run: Annotated[
         Path | None, Option(help="The run of a server trained by itself (--role server), to evaluate with.")
     ] = None
+    server: Asked = None
     as_json: Annotated[
         bool, Option("--json", help="Print JSON: a list, one per price; over several runs mean, std and sem.")
     ] = False
@@ -66,7 +67,9 @@ def evaluate(options: EvaluateOptions) -> None:
 
     Example: [bold]l2h evaluate runs/router --outcomes other.parquet[/] measures a router on other outcomes.
     """
+    from l2h.cli.bars import count_progress
     from l2h.experiments.evaluating import Conditions, evaluate_run, evaluate_seeds
+    from l2h.experiments.finished import Asking
     from l2h.experiments.runs import require_empty
     from l2h.limits import RateLimit
     from l2h.report import write_run_page
@@ -84,13 +87,12 @@ def evaluate(options: EvaluateOptions) -> None:
         return _evaluate_router(options, bounds)
     if options.outcomes is not None:
         raise typer.BadParameter(f"{runs[0]} holds no router: --data names other data", param_hint="--outcomes")
-    conditions = Conditions(
-        options.data, options.test, options.c_1, options.c_e, bounds, options.rule, options.server_run
-    )
-    if len(runs) > 1:
-        _print_spreads(evaluate_seeds(runs, conditions), options.as_json)
-        return
-    evaluations = evaluate_run(runs[0], conditions, out)
+    given = (options.data, options.test, options.c_1, options.c_e, bounds, options.rule, options.server_run)
+    with count_progress("server: inputs asked") as asked:
+        conditions = Conditions(*given, Asking(options.server, asked))
+        if len(runs) > 1:
+            return _print_spreads(evaluate_seeds(runs, conditions), options.as_json)
+        evaluations = evaluate_run(runs[0], conditions, out)
     if out is not None:
         log.info("The page with every number and picture: %s", write_run_page(evaluations, out))
     print_evaluations(evaluations.results, options.as_json)

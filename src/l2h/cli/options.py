@@ -60,6 +60,14 @@ TextColumn = Annotated[
     str | None,
     Option("--text-column", rich_help_panel="Outcomes only", help="The table's column of inputs. (default: prompt)"),
 ]
+Asked = Annotated[
+    str | None,
+    Option(
+        "--server",
+        help="Of a run around somebody's API, for inputs that it was never asked about: its function again, or its "
+        "address, which then gets the key of the variable L2H_KEY.",
+    ),
+]
 ServerRun = Annotated[Path | None, Option(help="The run of a server trained by itself (--role server).")]
 BundleFolder = Annotated[Path, Argument(help="The bundle's folder, as l2h export writes it.")]
 KeyFile = Annotated[Path | None, Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")]

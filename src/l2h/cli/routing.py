@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from l2h.cli.output import console, log, make_console, make_table, print_evaluations, print_json, print_line
+from l2h.cli.output import log, make_console, make_table, print_evaluations, print_json, print_line
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluation
@@ -28,10 +27,11 @@ _WHY = {
 
 def train(plan: RouterPlan, target: RunTarget, as_json: bool) -> None:
     """Train a router and show its evaluation."""
+    from l2h.cli.bars import count_progress
     from l2h.experiments.routing import train_router
     from l2h.report import write_router_page
 
-    with _progress() as progress:
+    with count_progress("fit") as progress:
         results = train_router(plan, target, progress)
     page = write_router_page(results[0].report, target.folder, plan.as_dict())
     show(results, as_json)
@@ -115,16 +115,3 @@ def show(results: Sequence[Evaluation], as_json: bool) -> None:
         f"\nAPGR {measures.apgr:.3f} (random 0.5), CPT(50%) {measures.cpt_50:.1%}, CPT(80%) {measures.cpt_80:.1%} of "
         "the calls"
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show the fits as a bar on a terminal, and as a line for every tenth elsewhere."""
-    if not console.is_terminal:
-        yield lambda done, total: log.info("fit %d of %d", done, total) if done % 10 == 0 or done == total else None
-        return
-    from l2h.cli.bars import make_bars
-
-    with make_bars(22) as bars:
-        task = bars.add_task("router")
-        yield lambda done, total: bars.update(task, completed=done, total=total)

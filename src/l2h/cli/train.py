@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from l2h.system import HelpSystem
 
 _two = partial(typer.Option, rich_help_panel="Two programs over a network")
+_api = partial(typer.Option, rich_help_panel="Somebody's API as the server")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,13 @@ class ModelOptions:
         float, Option(help="Share of the training samples a stand-in client is trained on; below 1 they are its own.")
     ] = 1.0
     server: Annotated[
-        str, Option("--server", "-e", help="lenet5, alexnet, vit or mlp; or the .onnx file of a server kept as is.")
+        str,
+        Option(
+            "--server",
+            "-e",
+            help="lenet5, alexnet, vit or mlp; the .onnx file of a server kept as is; or somebody's API: an address of "
+            "the Open Inference Protocol (https://...), or module:function, a function that asks it.",
+        ),
     ] = "alexnet"
     rejector: Annotated[
         str | None,
@@ -63,6 +70,19 @@ class ModelOptions:
     ] = None
     method_files: shared.MethodFiles = None
     calibration: Annotated[float, Option(help="Share of the training samples kept for calibration.")] = 0.1
+
+
+@dataclass(frozen=True)
+class ApiOptions:
+    """How a server that is asked, not trained, is asked; the names are those of :class:`l2h.experiments.plan.Plan`."""
+
+    server_version: Annotated[
+        str | None, _api(help="Your word for the API's version: answers kept under another are not used.")
+    ] = None
+    server_batch: Annotated[int | None, _api(help="Inputs per call. (default: 64)", min=1)] = None
+    server_cache: Annotated[
+        str | None, _api(help="Folder of the answers, shared by all runs that name it. (default: the run folder)")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +175,12 @@ class HostOptions:
 
 @takes_groups
 def train(
-    models: ModelOptions, only: OutcomeOptions, run: RunOptions, training: TrainingOptions, hosts: HostOptions
+    models: ModelOptions,
+    api: ApiOptions,
+    only: OutcomeOptions,
+    run: RunOptions,
+    training: TrainingOptions,
+    hosts: HostOptions,
 ) -> None:
     """Train a server and a rejector around a client, and evaluate them on the test set.
 
@@ -168,10 +193,16 @@ def train(
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server alexnet --c-e 0.1 --c-e 0.2 --out
     runs/cifar10[/]
 
+    Example: [bold]l2h train --data photos --client legacy.onnx --server https://host/v2/models/big --server-version
+    2026-05 --server-batch 32 --out runs/api[/] asks somebody's API about every input once, with the key of the variable
+    L2H_KEY; after a failure the same with --resume asks for the rest.
+
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.
     """
+    from l2h.cli.bars import count_progress
     from l2h.experiments.evaluating import evaluate_plan
+    from l2h.experiments.finished import Asking
     from l2h.experiments.plan import load_data, with_augment
     from l2h.experiments.runs import RunTarget
     from l2h.report import write_run_page
@@ -181,14 +212,16 @@ def train(
         return _train_router(models, only, run, training, target)
     if models.data is None:
         raise typer.BadParameter("give --data, or --outcomes where only outcomes are known", param_hint="--data")
-    plan = _plan(models, training)
+    plan = _plan(models, api, training)
     _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
     plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
     system = _train(plan, dataset, target, hosts, run.out / "tensorboard" if run.tensorboard else None)
     if system is None:
         return
-    evaluations = evaluate_plan(system, dataset, plan, run.out)
+    with count_progress("server: inputs asked") as asked:
+        Asking(progress=asked).watch(system)
+        evaluations = evaluate_plan(system, dataset, plan, run.out)
     page = write_run_page(evaluations, run.out)
     print_evaluations(evaluations.results, run.as_json)
     if not run.as_json:
@@ -218,7 +251,7 @@ def _train_router(
     routing.train(plan, target, run.as_json)
 
 
-def _plan(models: ModelOptions, training: TrainingOptions) -> Plan:
+def _plan(models: ModelOptions, api: ApiOptions, training: TrainingOptions) -> Plan:
     from l2h.experiments.overrides import make_settings, parse_options
     from l2h.experiments.plan import Plan
 
@@ -226,7 +259,7 @@ def _plan(models: ModelOptions, training: TrainingOptions) -> Plan:
     values = {name: getattr(training, name) for name in ("recipe", "honest", "seed", "device", "precision")}
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
     return Plan(
-        **vars(models) | {"method_files": tuple(models.method_files or ())},
+        **vars(models) | vars(api) | {"method_files": tuple(models.method_files or ())},
         c_1=tuple(training.c_1 or (1.0,)),
         c_e=tuple(training.c_e or (0.1,)),
         sync=tuple(training.sync or ("1",)),

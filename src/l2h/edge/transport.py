@@ -22,6 +22,7 @@ from l2h.edge.options import EdgeError, EdgeOptions
 from l2h.edge.pool import Attempt, ConnectionPool
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
+from l2h.remote.metadata import ExpectedModel, MetadataError, class_names, tensor_names
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
@@ -78,6 +79,8 @@ class Transport:
     def __init__(self, options: EdgeOptions, manifest: Manifest, recorder: Recorder) -> None:
         self._options, self._manifest, self._recorder = options, manifest, recorder
         self._classes = len(manifest.classes)
+        datatype = protocol.datatype(manifest.input.dtype)
+        self._expected = ExpectedModel("the bundle", options.model, manifest.input.shape, datatype, manifest.classes)
         self._model_path = f"/v2/models/{quote(options.model, safe='')}"
         self.classes_compared = False  # whether the server's metadata, when last read, gave names of classes to compare
         self.versions: list[str] = []  # of its model, when last read
@@ -232,10 +235,10 @@ class Transport:
         except (ValueError, RecursionError):
             metadata = None
         try:
-            self._names = names = messages.tensor_names(metadata, options, self._manifest)
-        except EdgeError as error:
+            self._names = names = tensor_names(metadata, self._expected, options.input_name, options.output_name)
+        except MetadataError as error:
             raise EdgeError(f"{options.server}: {error}") from error
-        self.classes_compared = messages.class_names(metadata) is not None
+        self.classes_compared = class_names(metadata) is not None
         versions = metadata.get("versions")
         self.versions = [self._masked(str(version)) for version in versions] if isinstance(versions, list) else []
         return names

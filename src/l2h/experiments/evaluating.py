@@ -12,7 +12,7 @@ from l2h.data import Dataset
 from l2h.decision import RejectorSpec, fitting_rejectors
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.finished import open_run
+from l2h.experiments.finished import Asking, open_run
 from l2h.experiments.plan import Plan
 from l2h.limits import RateLimit
 from l2h.metrics import OutcomeReport, spread_of_reports
@@ -56,6 +56,7 @@ class Conditions:
     bounds: Sequence[RateLimit] = ()  # on asking; under a bound and without prices asking is free
     rule: str | None = None  # how a share is met
     server_run: Path | None = None  # the run of a server that was trained by itself
+    asking: Asking | None = None  # how a server that is asked is reached
 
 
 def evaluate_system(
@@ -84,7 +85,7 @@ def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path
 
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
     """Evaluate a finished run, and write the metrics of the first price into ``out`` where that is given."""
-    run = open_run(folder, conditions.server_run)
+    run = open_run(folder, conditions.server_run, conditions.asking)
     dataset = run.dataset(conditions.data, conditions.test)
     prices: list[Costs | None] = [*run.cost_grid(conditions.c_e, conditions.c_1)]
     if conditions.bounds and conditions.c_e is None and conditions.c_1 is None:

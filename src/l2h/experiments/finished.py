@@ -1,6 +1,6 @@
 """A finished run, opened: its system, what it was trained on and for, and its calibration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from l2h.errors import RunError
 from l2h.experiments import runs
 from l2h.experiments.plan import Samples, divide, plan_of
 from l2h.limits import RateLimit, Threshold
+from l2h.remote import RemoteServer
+from l2h.remote.oip import given_key
 from l2h.system import HelpSystem, load
 
 
@@ -60,7 +62,20 @@ class FinishedRun:
         return cost_grid(c_1 or self.training.get("c_1") or [1.0], c_e or self.training.get("c_e") or [0.1])
 
 
-def open_run(folder: Path, server_run: Path | None = None) -> FinishedRun:
+@dataclass(frozen=True)
+class Asking:
+    """How a server that is asked, such as somebody's API, is reached for inputs that it was never asked about."""
+
+    server: str | None = None  # its function again, or its address, which then gets the key of the environment
+    progress: Callable[[int, int], None] | None = None  # told how many of how many inputs are asked
+
+    def watch(self, system: HelpSystem) -> None:
+        """Have the progress told of a system's server, if it is asked."""
+        if isinstance(system.fixed_server, RemoteServer):
+            system.fixed_server.progress = self.progress
+
+
+def open_run(folder: Path, server_run: Path | None = None, asking: Asking | None = None) -> FinishedRun:
     """Open a finished run; ``server_run`` is that of a server that was trained by itself."""
     config = runs.read_config(folder)
     training, saved = config.get("training", {}), config.get("system") or {}
@@ -70,7 +85,14 @@ def open_run(folder: Path, server_run: Path | None = None) -> FinishedRun:
         for part in ("client", "server")
         if saved.get(part, {}).get("kind") in ("given", "fixed") and Path(str(training.get(part, ""))).suffix
     }
-    return FinishedRun(folder, training, load(folder, **files, server_run=server_run))
+    asking = asking or Asking()
+    if asking.server is not None:
+        if saved.get("server", {}).get("kind") != "remote":
+            raise RunError(f"{folder} has no server that is asked: leave out --server")
+        files["server"] = asking.server
+    system = load(folder, **files, server_run=server_run, key=None if asking.server is None else given_key())
+    asking.watch(system)
+    return FinishedRun(folder, training, system)
 
 
 @dataclass(frozen=True)
@@ -95,13 +117,14 @@ def calibrate_run(
     c_e: float | None = None,
     c_1: float | None = None,
     server_run: Path | None = None,
+    asking: Asking | None = None,
 ) -> RunCalibration:
     """Calibrate a run and save it.
 
     The samples are the training part of ``data``; None: the run's own calibration part. A price that is None is the
     run's. The bounds are shares of all requests, to find thresholds for.
     """
-    run = open_run(folder, server_run)
+    run = open_run(folder, server_run, asking)
     system = run.system
     X, y = run.calibration_samples(data)
     system.calibrate(X, y)

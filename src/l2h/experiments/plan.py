@@ -18,6 +18,8 @@ from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
 from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled
+from l2h.remote import RemoteServer, is_remote
+from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.system.steps import choose_method
@@ -45,7 +47,11 @@ class Plan:
     # Share of the training samples for the stand-in; below 1 they are its own, the rest is for server and rejector.
     client_share: float = 1.0
     calibration: float = 0.1  # share of the training samples kept for calibration alone
-    server: str = "alexnet"  # a model's name, or the file of a fixed server
+    server: str = "alexnet"  # a model's name, the file of a fixed server, or an address or function that is asked
+    # Of a server that is asked; None for the defaults of :class:`l2h.RemoteServer`.
+    server_version: str | None = None
+    server_batch: int | None = None
+    server_cache: str | None = None  # the folder of its answers; None: the run folder
     rejector: str | None = None  # ``attached``, ``separate``; None for what the method uses, else ``attached``
     # The first price of each is the one reported.
     c_1: tuple[float, ...] = (1.0,)
@@ -68,8 +74,15 @@ class Plan:
         if self.client not in STAND_INS and not Path(self.client).suffix:
             known = ", ".join(STAND_INS)
             raise UnknownNameError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
-        if self.server not in NAMES and not Path(self.server).suffix:
-            raise UnknownNameError(f"unknown model {self.server!r}; known: {', '.join(NAMES)}, or a file (.onnx)")
+        if self.server not in NAMES and not is_remote(self.server) and not Path(self.server).suffix:
+            known = f"{', '.join(NAMES)}, a file (.onnx), an address (https://...), or module:function"
+            raise UnknownNameError(f"unknown model {self.server!r}; known: {known}")
+        for name in ("server_version", "server_batch", "server_cache"):
+            if getattr(self, name) is not None and not is_remote(self.server):
+                flag = name.replace("_", "-")
+                raise SettingsError(
+                    f"--{flag} goes with a server that is asked: --server https://... or module:function"
+                )
         object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
 
     @property
@@ -96,7 +109,16 @@ class Plan:
         return [spec if spec.costs is None else replace(spec, sync=sync) for spec in specs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value or not name.startswith("method")}
+        left_out = ("method", "server_version", "server_batch", "server_cache")
+        return {name: value for name, value in asdict(self).items() if value or not name.startswith(left_out)}
+
+    def make_server(self) -> RemoteServer | str:
+        """Return what :class:`l2h.HelpSystem` takes as the server; the key of an address is that of the environment."""
+        if not is_remote(self.server):
+            return self.server
+        given = {"version": self.server_version, "batch": self.server_batch, "cache": self.server_cache}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return RemoteServer(self.server, key=given_key(), **options)
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:
@@ -177,7 +199,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
     """Return the plan's system around its client, not yet fitted."""
     return HelpSystem(
         client=client,
-        server=plan.server,
+        server=plan.make_server(),
         rejector=plan.rejector,
         method=plan.learned,
         settings=plan.settings,
@@ -191,7 +213,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
 def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
     """Train the plan's client, server and rejector, calibrate the system, save it and return it."""
     for model in (plan.client, plan.server):
-        if Path(model).suffix and not Path(model).is_file():
+        if Path(model).suffix and not is_remote(model) and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")
     target.prepare(plan.as_dict())
     parts = divide(dataset, plan)

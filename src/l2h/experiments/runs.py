@@ -25,6 +25,7 @@ from l2h.files import (
     write_atomically,
     write_json,
 )
+from l2h.remote.cache import FILE as ANSWERS
 from l2h.settings import Settings
 from l2h.training import Context, Progress, pick_device
 from l2h.training.checkpoint import Checkpoints
@@ -104,9 +105,9 @@ def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[st
 
 
 def _never_began(folder: Path) -> bool:
-    """Return whether a run failed before its first epoch: nothing is lost by starting over."""
+    """Return whether a run failed before its first epoch: nothing is lost by starting over, since answers stay."""
     left = {path.name for path in folder.rglob("*") if path.is_file()}
-    return _holds_run(folder) and left <= {CONFIG, "training.json"}
+    return _holds_run(folder) and left <= {CONFIG, "training.json", ANSWERS}
 
 
 def _holds_run(folder: Path) -> bool:

@@ -24,6 +24,7 @@ from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
+from l2h.remote import RemoteServer
 from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
@@ -38,7 +39,8 @@ class HelpSystem:
     Args:
         client: the classifier that cannot change: whatever :func:`l2h.as_client` takes.
         server: a model's name (``lenet5``, ``alexnet``, ``vit``, ``mlp``) or a torch module, which are trained; or
-            anything else that :func:`l2h.as_client` takes, such as a callable over somebody's API, which is not.
+            what is asked and not trained: a function, the address of an API (``https://...``), or a
+            :class:`l2h.RemoteServer` with options for these; or anything else that :func:`l2h.as_client` takes.
         rejector: ``attached``, ``separate``, or a torch module of two outputs per sample (called with the inputs, and
             with the client's view as well where it has an attribute ``uses_client = True``). Where None, what the
             method uses; ``attached`` without a method.
@@ -88,6 +90,8 @@ class HelpSystem:
         self.device = pick_device(self.settings.device)
         #: What is trained into a server, or the server that is taken as it is: one of the two is None.
         self.trainable_server, self.fixed_server = take_server(server, train_server)
+        if isinstance(self.fixed_server, RemoteServer):
+            self.fixed_server.class_names = self.given_class_names
         #: What :meth:`fit` and :meth:`calibrate` found out; None before.
         self.fitted: FittedSystem | None = None
         self._limiters: dict[RateLimit, Limiter] = {}
@@ -150,6 +154,8 @@ class HelpSystem:
         if context is None:
             context = steps.make_context(self, run, resume, progress)
         if run is not None:
+            if isinstance(self.fixed_server, RemoteServer):
+                self.fixed_server.cache.keep_in(Path(run))
             note_training(Path(run), steps.describe(self, job), resume=resume)
         with repeatable(self.settings, self.device):
             trained = self.method.train(job, context)

@@ -2,7 +2,8 @@
 
 A named network is saved as its weights and the plan to build it again. A classifier of another kind is saved as ONNX
 where it can be (torch modules, scikit-learn estimators, ONNX files); a callable, and a server or rejector of the user's
-own class, must be given again on loading, since their code is not in the folder.
+own class, must be given again on loading, since their code is not in the folder. Of a server that is asked
+(:class:`l2h.RemoteServer`) the folder has the name and the answers.
 """
 
 import copy
@@ -24,6 +25,7 @@ from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
 from l2h.fitted import Calibration, FittedSystem
 from l2h.models import Scaled, rebuild
+from l2h.remote import RemoteServer
 from l2h.settings import Settings
 from l2h.system.help_system import HelpSystem
 from l2h.system.steps import assemble
@@ -44,15 +46,18 @@ def load(
     server: Any = None,
     rejector: nn.Module | None = None,
     server_run: Path | str | None = None,
+    key: str | None = None,
 ) -> HelpSystem:
     """Read a system that was saved, or trained by ``l2h train``.
 
     Args:
         folder: the run folder.
         client: the client, where it could not be saved: a callable, or a module of the user's.
-        server: the server, where it could not be saved.
+        server: the server, where it could not be saved; of one that is asked, the function, which is not run
+            unless it is given. Inputs that were asked before need neither function nor network.
         rejector: the rejector, where it is a module of the user's.
         server_run: the run folder of a server that was trained elsewhere (``l2h train --role server``).
+        key: for the address of a server that is asked.
 
     Raises:
         RunError: the folder holds no finished run, is damaged, or lacks a part that must be given.
@@ -66,6 +71,8 @@ def load(
         raise RunError(f"{folder} is the server's half of a training: l2h evaluate CLIENT_RUN --server-run {folder}")
     if config is None:
         raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
+    if config["server"]["kind"] == "remote":
+        server = _load_remote(folder, config["server"], server, key)
     net = _load_server(folder, config, server, server_run)
     if net is None and server is None:
         server = _load_onnx(folder / SERVER_ONNX, config["server"])
@@ -163,7 +170,27 @@ def _save_server_of(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
     (folder / SERVER).unlink(missing_ok=True)  # of a system that was saved here before
     if fitted.fixed_server is None:
         return {"kind": "elsewhere"}
+    if isinstance(fitted.fixed_server, RemoteServer):
+        return _save_remote(fitted.fixed_server, folder)
     return {"kind": "fixed"} | _save_onnx(fitted.fixed_server, folder / SERVER_ONNX, fitted.input_shape)
+
+
+def _save_remote(server: RemoteServer, folder: Path) -> dict[str, Any]:
+    """Return how a server that is asked is found again; its answers go into the folder where they are in memory."""
+    server.cache.keep_in(folder)
+    place = server.cache.folder
+    assert place is not None
+    inside = place.resolve() == folder.resolve()
+    return {"kind": "remote", **server.as_dict(), "cache": None if inside else str(place.resolve())}
+
+
+def _load_remote(folder: Path, config: Mapping[str, Any], given: Any, key: str | None) -> RemoteServer:
+    """Return the server that was asked, or the one given in its place, with the answers it gave before."""
+    cache = folder if config["cache"] is None else Path(config["cache"])
+    if not isinstance(given, RemoteServer):
+        return RemoteServer.from_dict(config, cache, given, key)
+    given.cache.keep_in(cache)
+    return given
 
 
 def _save_client(fitted: FittedSystem, folder: Path) -> dict[str, Any]:

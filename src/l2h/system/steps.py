@@ -22,6 +22,7 @@ from l2h.fitted import FittedSystem
 from l2h.limits import Limiter, RateLimit, as_limit
 from l2h.methods import Learned
 from l2h.models import recommended
+from l2h.remote import RemoteServer
 from l2h.settings import Settings
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
@@ -142,10 +143,15 @@ def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
         "settings": system.settings.as_dict(),
         "rejectors": [spec.as_dict() for spec in job.specs],
         "rejector": [system.rejector if isinstance(system.rejector, str) else "given", system.rejector_options],
-        "server": [given if isinstance(given, str) else "given", system.server_options],
+        "server": [given if isinstance(given, str) else _name_of_fixed(system), system.server_options],
         "data": digest(job.X, job.y),
         "client_answers": digest(job.answers.log_probability),
     }
+
+
+def _name_of_fixed(system: HelpSystem) -> str:
+    fixed = system.fixed_server
+    return f"{fixed.target} {fixed.version}".strip() if isinstance(fixed, RemoteServer) else "given"
 
 
 def make_policy(

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import Classifier, ClassifierAnswers, as_client
+from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers, as_client
 from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, UnknownNameError
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
 from l2h.models.rejectors import UserRejector
+from l2h.remote import RemoteServer, is_remote
 from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
 from l2h.training.loop import Context
 
@@ -31,7 +32,7 @@ class Job:
     client: Classifier  # fixed
     answers: ClassifierAnswers  # the client's to X, computed once
     make_server: Callable[[], nn.Module] | None  # a fresh one, drawn from torch's generator; None where it is fixed
-    fixed_server: Classifier | None  # the server that is somebody's API
+    fixed_server: Classifier | None  # the server that is taken as it is, such as somebody's API
     server_settings: StageSettings
     make_rejector: Callable[[], nn.Module]
     specs: Sequence[RejectorSpec]  # what each rejector of the batch is for
@@ -65,9 +66,11 @@ def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module
     """Return what is to be trained into a server, or the server that is taken as it is: one of the two is None.
 
     A model's name and a torch module are trained, the module only if ``train_server`` is not False; anything else that
-    :func:`l2h.as_client` takes is not.
+    :func:`l2h.as_client` or :class:`l2h.RemoteServer` takes is not.
     """
     trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
+    if is_remote(server) and not train_server:
+        return None, RemoteServer(server)
     if isinstance(server, str) and not Path(server).suffix:
         if server not in NAMES:
             raise UnknownNameError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
@@ -76,7 +79,8 @@ def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module
         return server, None
     if train_server:
         raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
-    return None, as_client(server)
+    fixed = as_client(server)
+    return None, RemoteServer(fixed.function) if isinstance(fixed, CallableClassifier) else fixed
 
 
 def server_builder(

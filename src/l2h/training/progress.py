@@ -24,6 +24,9 @@ class Progress:
     def finish(self, stage: str) -> None:
         """Report that the stage is over."""
 
+    def asked(self, done: int, total: int) -> None:
+        """Report that a server that is not trained was asked about so many of so many inputs."""
+
 
 class Silent(Progress):
     """Ignores all reports."""
@@ -59,6 +62,12 @@ class LogProgress(Progress):
 
     def finish(self, stage: str) -> None:
         self._write(time.monotonic())
+
+    def asked(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == total or now - self._written >= self.seconds:
+            log.info("server: asked about %d of %d inputs", done, total)
+            self._written = now
 
     def _write(self, now: float) -> None:
         if self._line:
@@ -113,3 +122,7 @@ class Tee(Progress):
     def finish(self, stage: str) -> None:
         for other in self.others:
             other.finish(stage)
+
+    def asked(self, done: int, total: int) -> None:
+        for other in self.others:
+            other.asked(done, total)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from l2h.data import split
 from l2h.errors import DataError
+from l2h.remote import RemoteServer
 from l2h.training.augment import augment
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
@@ -64,6 +65,9 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
     settings = context.settings
     everything = np.arange(len(job.y))
     if job.fixed_server is not None:
+        if isinstance(job.fixed_server, RemoteServer):
+            job.fixed_server.progress = context.progress.asked
+        # Once and in the order of the rows, before anything is trained.
         answers = job.fixed_server.answers(job.X, job.num_classes)
         log_p = torch.from_numpy(answers.log_probability).to(context.device)
         teacher = make_teacher(job, context, everything, None, log_p, calibrate=answers.has_scores)

@@ -1,0 +1,98 @@
+"""Python functions named as text: ``module:function``, or ``file.py:function``."""
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from l2h.errors import SettingsError
+
+#: Names of modules, or the path of a file, then the name of what is in it.
+_TEXT = re.compile(r"(?P<module>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*|.+\.py):(?P<name>[A-Za-z_][\w.]*)")
+
+
+def is_function(text: str) -> bool:
+    """Return whether a text has the form ``module:function`` or ``file.py:function``."""
+    return _TEXT.fullmatch(text) is not None
+
+
+def source_of(text: str) -> Path | None:
+    """Return the file that holds the function; None where it is no Python source.
+
+    A module is found as Python finds it, and then in the working folder.
+
+    Raises:
+        SettingsError: the text has another form, or there is no such module or file.
+    """
+    module = _parts(text)[0]
+    if module.endswith(".py"):
+        path = Path(module)
+        if not path.is_file():
+            raise SettingsError(f"{text}: there is no file {module}")
+        return path.absolute()
+    _add_to_path(Path.cwd())
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, AttributeError, ValueError) as error:  # a package above it that is none, or fails
+        raise SettingsError(f"{text}: cannot import {module} ({error})") from error
+    if spec is None:
+        raise SettingsError(f"{text}: there is no module {module} here or among the installed ones")
+    return Path(spec.origin).absolute() if spec.origin is not None and spec.origin.endswith(".py") else None
+
+
+def load_function(text: str, source: bytes | None = None) -> Callable[..., Any]:
+    """Return the function that a text names; its module is run.
+
+    ``source`` is run in place of what the module's file holds now, under the file's name, even if the module was
+    imported before: this is how a function is loaded again.
+
+    Raises:
+        SettingsError: there is no such module, file or function, or its module fails.
+    """
+    module, name = _parts(text)
+    path = source_of(text)
+    try:
+        if path is None or (source is None and not module.endswith(".py")):
+            home = importlib.import_module(module)
+        else:
+            _add_to_path(path.parent if module.endswith(".py") else Path.cwd())
+            home = _run(path.stem if module.endswith(".py") else module, path, source)
+        found: Any = home
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise SettingsError(f"{text}: {error}") from error
+    except Exception as error:  # whatever the user's module raises
+        raise SettingsError(f"{text}: its module fails: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise SettingsError(f"{text} is a {type(found).__name__}, which cannot be called")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _parts(text: str) -> tuple[str, str]:
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise SettingsError(f"{text!r} names no function: write module:function, or file.py:function")
+    return found["module"], found["name"]
+
+
+def _run(name: str, path: Path, source: bytes | None) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # what its classes look themselves up in
+    exec(compile(path.read_bytes() if source is None else source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def _add_to_path(folder: Path) -> None:
+    """Let imports find what lies in a folder, after all that is installed."""
+    with suppress(OSError):
+        if os.path.realpath(folder) not in map(os.path.realpath, sys.path):
+            sys.path.append(str(folder))

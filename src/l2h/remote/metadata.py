@@ -1,0 +1,112 @@
+"""What a server of the Open Inference Protocol says of its model, compared with what is expected of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from l2h.errors import L2HError, shown
+
+
+class MetadataError(L2HError, ValueError):
+    """Metadata that are none, or of a model that does not fit; the message begins with "it" or "its"."""
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What a model must take and give."""
+
+    whose: str  # who expects it, for messages: "the bundle"
+    name: str
+    shape: tuple[int, ...]  # of one input
+    datatype: str  # of the input, in the protocol's words
+    classes: Sequence[str] | int  # their names in their order, or only how many there are
+
+    @property
+    def count(self) -> int:
+        """How many classes there are."""
+        return self.classes if isinstance(self.classes, int) else len(self.classes)
+
+
+def tensor_names(
+    metadata: Any, expected: ExpectedModel, input_name: str | None, output_name: str | None
+) -> tuple[str, str]:
+    """Return the names of the model's input and output; raise where the server's metadata does not fit.
+
+    A name that is None is that of the only tensor there is.
+    """
+    whose, shape = expected.whose, expected.shape
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        raise MetadataError("it gives no metadata of a model: is it a server of the Open Inference Protocol?")
+    if metadata["name"] != expected.name:
+        theirs = _short(metadata["name"])
+        raise MetadataError(f"it gives the model {theirs}, not {expected.name!r}: give model=, or another server")
+    name, entry = _entry(metadata, "inputs", input_name, "input_name")
+    if entry is not None:
+        wanted, theirs, size = expected.datatype, _short(entry.get("datatype")), entry.get("shape")
+        if entry.get("datatype") != wanted:
+            raise MetadataError(f"its input {name!r} takes {theirs}, {whose}'s is {wanted}")
+        if not _fits(size, shape):
+            raise MetadataError(f"its input {name!r} has shape {_short(size)}, {whose}'s is {[-1, *shape]}")
+    out, entry = _entry(metadata, "outputs", output_name, "output_name")
+    if entry is not None:
+        labels = str(entry.get("datatype")).lstrip("U").startswith("INT")
+        given = entry.get("shape")
+        if not (_fits(given, (expected.count,)) or (labels and (_fits(given, ()) or _fits(given, (1,))))):
+            raise MetadataError(f"its output {out!r} has shape {_short(given)}, {whose} has {expected.count} classes")
+    _compare_classes(class_names(metadata), expected)
+    return name, out
+
+
+def class_names(metadata: dict[str, Any]) -> list[str] | None:
+    """Return the names of the classes that the metadata gives, as a server of ours does; None where there are none."""
+    parameters = metadata.get("parameters")
+    names = parameters.get("classes") if isinstance(parameters, dict) else None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        return None
+    return names
+
+
+def _compare_classes(theirs: list[str] | None, expected: ExpectedModel) -> None:
+    whose, ours = expected.whose, expected.classes
+    if theirs is None or (not isinstance(ours, int) and theirs == list(ours)):
+        return
+    if len(theirs) != expected.count:
+        raise MetadataError(f"its model has {len(theirs)} classes, {whose} has {expected.count}")
+    if isinstance(ours, int):
+        return
+    differ = [i for i, (their, our) in enumerate(zip(theirs, ours, strict=True)) if their != our]
+    first = differ[0]
+    what = f"{whose}'s in another order" if sorted(theirs) == sorted(ours) else f"not {whose}'s"
+    raise MetadataError(
+        f"its classes are {what}: {len(differ)} of {len(ours)} differ, the first is class {first}, "
+        f"{_short(theirs[first])} there and {_short(ours[first])} in {whose}"
+    )
+
+
+def _entry(metadata: dict[str, Any], key: str, name: str | None, option: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the tensor of that name, or the only one; None where the server does not describe its tensors."""
+    given = metadata.get(key) or []
+    if not isinstance(given, list) or not all(isinstance(e, dict) and isinstance(e.get("name"), str) for e in given):
+        raise MetadataError(f"the {key} in its metadata of the model are no list of named tensors")
+    names = ", ".join(entry["name"] for entry in given)
+    if name is None:
+        if len(given) != 1:
+            raise MetadataError(f"its metadata names {len(given)} {key} ({_short(names)}): say which with {option}=")
+        return given[0]["name"], given[0]
+    found = next((entry for entry in given if entry["name"] == name), None)
+    if found is None and given:
+        raise MetadataError(f"its model has no {key[:-1]} {name!r}; it has {_short(names)}: give {option}=")
+    return name, found
+
+
+def _fits(given: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a shape on the wire, with or without the axis of the batch, can be this one; -1 is any size."""
+    if not isinstance(given, list) or not all(isinstance(size, int) for size in given):
+        return False
+    if len(given) == len(shape) + 1:
+        return all(g in (-1, s) for g, s in zip(given[1:], shape, strict=True))
+    return given == list(shape)
+
+
+def _short(value: object) -> str:
+    return shown(value, 80)

@@ -1,0 +1,244 @@
+"""``RemoteServer``: a server that is asked, not trained, whose answers may cost money."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers
+from l2h.classifiers.base import Array
+from l2h.errors import L2HError, SettingsError
+from l2h.functions import is_function, load_function
+from l2h.remote.cache import AnswerCache, Output
+from l2h.remote.oip import OipCaller, RemoteError
+
+log = logging.getLogger("l2h")
+#: Seconds before the first repeat of a call, doubled for every further one up to the second number.
+_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+#: What a function raises because it is wrong, not because of the network: a repeat would not help.
+_MISTAKES = (TypeError, AttributeError, NameError, ImportError, AssertionError)
+
+
+def is_remote(server: Any) -> bool:
+    """Return whether a text is an address, or names a function: what :class:`RemoteServer` takes."""
+    return isinstance(server, str) and (_is_address(server) or is_function(server))
+
+
+class RemoteServer(Classifier):
+    """Somebody's API, or any function, as the server: asked in batches, about each input once, never trained.
+
+    Every answer is kept by the bytes of its input and the version. With a folder the answers of a call are on the disk
+    before the next call is made: whatever fails, nothing that was answered is asked again. Without one they are kept in
+    memory until the system is saved or fitted with a run folder, which then holds them.
+
+    A call that fails is repeated, after 1, 2, 4, ... seconds or when the server says. An answer that cannot be used,
+    and a mistake in a function (a ``TypeError``, for example), is not.
+
+    Args:
+        target: a function of a batch (n, ...) that returns scores (n, K) or labels (n,); the address of a server of the
+            Open Inference Protocol (``https://HOST``, or ``https://HOST/v2/models/NAME`` where it has several models);
+            or a text ``module:function`` or ``file.py:function``.
+        version: your word for the version of the API. Change it when its answers change: those kept under another
+            version are not used.
+        batch: inputs per call.
+        cache: a folder for the answers.
+        retries: how often a call is repeated.
+        key: sent to an address as ``Authorization: Bearer KEY``; never stored or shown.
+        timeout: seconds for one call of an address.
+
+    Attributes:
+        calls: how many calls were answered through this object.
+        paid: how many inputs these calls had.
+        progress: called with how many of how many inputs are asked; None for nobody.
+
+    Raises:
+        SettingsError: a target or an option that cannot be used.
+
+    Example:
+        >>> asked = []
+        >>> def api(X):
+        ...     asked.append(len(X))
+        ...     return X.argmax(axis=1)
+        >>> server = RemoteServer(api, batch=2)
+        >>> X = np.eye(3, dtype=np.float32)[[0, 1, 2, 2, 0]]
+        >>> server.answers(X, 3).label.tolist(), server.answers(X[::-1], 3).label.tolist(), asked
+        ([0, 1, 2, 2, 0], [0, 2, 2, 1, 0], [2, 1])
+    """
+
+    kind = "server"
+
+    def __init__(
+        self,
+        target: Callable[[Array], Any] | str,
+        *,
+        version: str = "",
+        batch: int = 64,
+        cache: str | Path | None = None,
+        retries: int = 5,
+        key: str | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (("batch", batch, 1), ("retries", retries, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise SettingsError(f"{name}={value!r} must be a whole number of {least} or more")
+        if not isinstance(version, str):
+            raise SettingsError(f"version={version!r} must be text")
+        self.version, self.batch, self.retries = version, batch, retries
+        self.cache = AnswerCache(cache)
+        self.calls = self.paid = 0
+        self.progress: Callable[[int, int], None] | None = None
+        self.class_names: Sequence[str] | None = None
+        self._num_classes = 0
+        self._ask: Callable[[Array], Any]
+        if isinstance(target, str):
+            if not is_remote(target):
+                raise SettingsError(f"server={target!r} is neither an address (https://HOST) nor module:function")
+            self.target = target
+            self._ask = OipCaller(target, key, timeout) if _is_address(target) else load_function(target)
+        elif callable(target):
+            self.target = _name_of(target)
+            self._ask = target
+        else:
+            raise SettingsError(f"server={target!r} cannot be asked: give a function or an address")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, without the key; :meth:`from_dict` makes a server of them."""
+        calls, inputs = self.cache.counts()
+        values = {"target": self.target, "version": self.version, "batch": self.batch, "retries": self.retries}
+        return values | {"probabilities": self.probabilities, "calls": calls, "inputs": inputs}
+
+    @classmethod
+    def from_dict(
+        cls, values: Mapping[str, Any], cache: Path, given: Any = None, key: str | None = None
+    ) -> RemoteServer:
+        """Return the server that :meth:`as_dict` described, with its answers; nobody is asked and no code is run.
+
+        Inputs that were not asked before go to ``given``, a target, or else to the address. A function is not run
+        unless it is given, since a file could name any.
+        """
+        target = str(values["target"])
+        options = {name: values[name] for name in ("version", "batch", "retries")}
+        if given is None:
+            given = target if _is_address(target) else _NotGiven(target)
+        out = cls(given, cache=cache, key=key, **options)
+        out.target, out.probabilities = target, values["probabilities"]
+        return out
+
+    def answers(self, X: Array, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+        """Return the answers to every input, asking for those that are not kept; see the class."""
+        self._num_classes = num_classes
+        return super().answers(X, num_classes, max(1, len(X)))  # all at once: what its output means is seen on all
+
+    def raw(self, X: Array) -> tuple[Array, Array | None]:
+        keys = [self._key(x) for x in X]
+        known = self.cache.read(keys)
+        rows = {key: row for row, key in reversed(list(enumerate(keys))) if key not in known}
+        wanted = sorted(rows.values())
+        if wanted:
+            self._complete(X, keys, known, wanted)
+            calls, inputs = self.cache.counts()
+            log.info(
+                "%s: %d of %d inputs asked now, the rest kept from before; in all %d inputs in %d calls so far (%s)",
+                *(self.target, len(wanted), len(X), inputs, calls, self.cache.place),
+            )
+        outputs = [known[key] for key in keys]
+        if len({np.shape(output) for output in outputs}) > 1:
+            raise RemoteError(
+                f"{self.target} gave scores for some inputs and labels for others: give it another version="
+            )
+        return np.array(outputs), None
+
+    def weights(self) -> list[bytes]:
+        """Return the name and the version: what the server holds cannot be seen."""
+        return [self.target.encode(), self.version.encode()]
+
+    def _complete(self, X: Array, keys: list[bytes], known: dict[bytes, Output], wanted: list[int]) -> None:
+        """Ask about rows of X, a batch at a time, and keep the answers of each call."""
+        if isinstance(self._ask, OipCaller):
+            self._ask.classes = self.class_names or self._num_classes
+        for start in range(0, len(wanted), self.batch):
+            part = wanted[start : start + self.batch]
+            try:
+                outputs = self._call(X[part], part)
+            except RemoteError as error:
+                kept = f"{start} of {len(wanted)} inputs are answered and kept in {self.cache.place}"
+                raise RemoteError(f"{self.target}: {error}. {kept}; the same again asks for the rest") from error
+            new = {keys[row]: output for row, output in zip(part, outputs, strict=True)}
+            self.cache.add(new, self.target, self.version)
+            known.update(new)
+            self.calls += 1
+            self.paid += len(part)
+            if self.progress is not None:
+                self.progress(start + len(part), len(wanted))
+
+    def _call(self, X: Array, rows: list[int]) -> list[Output]:
+        """Return the answers of one call, which is repeated where that may help."""
+        pause = _PAUSE
+        for left in range(self.retries, -1, -1):
+            try:
+                return self._checked(CallableClassifier(self._ask).raw(X)[0], rows)
+            except _MISTAKES as error:
+                raise RemoteError(f"it fails on inputs of shape {X.shape}: {type(error).__name__}: {error}") from error
+            except Exception as error:  # whatever the user's function raises
+                if isinstance(error, L2HError) and not getattr(error, "passing", False):
+                    raise
+                why = str(error) if isinstance(error, RemoteError) else f"{type(error).__name__}: {error}"
+                wait = getattr(error, "retry_in", None)
+                if not left:
+                    raise RemoteError(f"no answer after {self.retries} repeats ({why})") from error
+            seconds = min(_LONGEST_PAUSE, random.uniform(pause / 2, pause) if wait is None else max(wait, 0.1))
+            log.warning("%s: %s; asked again in %.1f s, %d more repeats", self.target, why, seconds, left - 1)
+            time.sleep(seconds)
+            pause *= 2
+        raise AssertionError
+
+    def _checked(self, output: Array, rows: list[int]) -> list[Output]:
+        """Return one answer per input; refuse what cannot be used before more of it is paid for."""
+        n, classes = len(rows), self._num_classes
+        if output.shape == (n,) and output.dtype.kind in "iubUO":
+            return [value if isinstance(value, str) else int(value) for value in output.tolist()]
+        if output.ndim not in (1, 2) or len(output) != n or output.dtype.kind not in "fiub":
+            raise RemoteError(
+                f"it gives {output.dtype} {output.shape} for {n} inputs: expected ({n}, {classes}) or ({n},)"
+            )
+        if output.ndim == 2 and classes and output.shape[1] not in (1, classes):
+            raise RemoteError(f"it gives {output.shape[1]} scores per input, the labels have {classes} classes")
+        bad = ~np.isfinite(output.reshape(n, -1)).all(axis=1)
+        if bad.any():
+            raise RemoteError(f"its answer to input {rows[int(np.argmax(bad))]} is not finite")
+        return list(output.astype(np.float64))
+
+    def _key(self, x: Array) -> bytes:
+        head = "\0".join([self.target, self.version, str(x.dtype), str(x.shape), ""])
+        return hashlib.sha256(head.encode() + np.ascontiguousarray(x).tobytes()).digest()
+
+
+class _NotGiven:
+    """Stands for a function of which only the name is known."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __call__(self, X: Array) -> Any:
+        raise RemoteError(
+            "it was never asked about these inputs, and a run folder does not run functions: give it again, with "
+            f"--server {self.target} or l2h.load(folder, server=...)"
+        )
+
+
+def _is_address(text: str) -> bool:
+    return re.match(r"https?://", text) is not None
+
+
+def _name_of(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(named, '__module__', '')}:{named.__qualname__}"

@@ -1,0 +1,208 @@
+"""Somebody's API as the server: whatever fails, each input is paid for once, and what was paid for is kept."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from api_process import Api, hashed, post
+from clouds import X_TEST, Y_TEST, X, Y, make, samples, scores
+from commands import call, start
+from serving_maker import linear, write_bundle
+from serving_process import Server, make_key
+
+import l2h
+from l2h import RemoteServer
+from l2h.errors import SettingsError
+from l2h.remote import RemoteError
+
+ADAPTER = """
+import sys
+sys.path.append({support!r})
+from api_process import post
+def ask(X):
+    return post({url!r}, X)
+"""
+
+
+def asker(api: Api) -> Any:
+    def ask(inputs: np.ndarray) -> np.ndarray:
+        return post(api.url, inputs)
+
+    return ask
+
+
+def assert_paid_once(api: Api, *parts: np.ndarray) -> None:
+    rows = [hashed(row) for part in parts for row in part]
+    assert api.paid == dict.fromkeys(rows, 1)
+
+
+def test_an_api_that_fails_half_way_and_comes_back_is_paid_once_and_in_order(api: Api, tmp_path: Path) -> None:
+    remote = {"batch": 32, "cache": tmp_path / "kept", "retries": 0}
+    api.do("3 down")
+    with pytest.raises(RemoteError, match=r"HTTP Error 503.* 96 of 240 inputs are answered and kept in .*answers\.db"):
+        make(scores, RemoteServer(asker(api), **remote)).fit(X, Y)
+    assert len(api.calls) == 3
+    api.do("up")
+    told: list[tuple[int, int]] = []
+    server = RemoteServer(asker(api), **remote)
+    server.progress = lambda *done: told.append(done)
+    system = make(scores, server)
+    system.prepare(X, Y)
+    assert server.answers(X, 3).label.shape == (240,)
+    assert [len(rows) for rows in api.calls] == [32] * 7 + [16]
+    assert [row for rows in api.calls for row in rows] == [hashed(row) for row in X]
+    assert (server.calls, server.paid, told[-1]) == (5, 144, (144, 144))
+    system.fit(X, Y).evaluate(X_TEST, Y_TEST)
+    assert_paid_once(api, X, X_TEST)
+    assert server.cache.counts() == (8 + 5, 240 + 150)
+
+
+def test_a_call_that_fails_is_repeated_until_the_api_is_back(api: Api) -> None:
+    api.do("down")
+    threading.Timer(0.3, api.do, ["up"]).start()
+    server = RemoteServer(asker(api), batch=240)
+    begun = time.monotonic()
+    server.answers(X, 3)
+    assert time.monotonic() - begun >= 0.5  # the shortest pause before the first repeat
+    assert_paid_once(api, X)
+
+
+def test_another_version_is_asked_anew(api: Api, tmp_path: Path) -> None:
+    for version, paid in (("1", 1), ("2", 2), ("1", 2)):
+        RemoteServer(asker(api), batch=240, version=version, cache=tmp_path).answers(X, 3)
+        assert set(api.paid.values()) == {paid}
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda x: np.where(np.arange(3) == 1, np.nan, np.ones((len(x), 3))), r"input 0 is not finite"),
+        (lambda x: np.ones((len(x), 4)), r"4 scores per input, the labels have 3 classes"),
+        (lambda x: np.ones((len(x) + 1, 3)), r"float64 \(33, 3\) for 32 inputs"),
+        (lambda x: x.no_such_thing, r"fails on inputs of shape \(32, 4\): AttributeError"),
+    ],
+    ids=["nan", "classes", "rows", "mistake"],
+)
+def test_an_answer_that_cannot_be_used_ends_it_before_more_is_paid(function: Any, told: str) -> None:
+    calls = []
+
+    def counted(inputs: np.ndarray) -> Any:
+        calls.append(len(inputs))
+        return function(inputs)
+
+    with pytest.raises(RemoteError, match=told + r".* 0 of 240 inputs are answered"):
+        RemoteServer(counted, batch=32).answers(X, 3)
+    assert calls == [32]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "told"),
+    [
+        ("no_such_module_here:f", {}, "there is no module no_such_module_here"),
+        ("nowhere.py:f", {}, "there is no file nowhere.py"),
+        ("json:nothing", {}, "has no attribute 'nothing'"),
+        ("lenet", {}, "neither an address"),
+        ("https://u:p@host", {}, "without a question mark or a password"),
+        (scores, {"batch": 0}, "batch=0 must be a whole number of 1 or more"),
+        (3, {}, "server=3 cannot be asked"),
+    ],
+)
+def test_targets_that_cannot_be_asked_are_refused_at_once(target: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        RemoteServer(target, **options)
+
+
+def test_a_saved_system_needs_the_network_only_for_inputs_that_are_new(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def ask(inputs: np.ndarray) -> np.ndarray:
+        calls.append(len(inputs))
+        return inputs[:, :3]
+
+    system = make(scores, RemoteServer(ask, version="v1")).fit(X, Y)
+    before = system.evaluate(X_TEST, Y_TEST).as_dict()
+    folder = system.save(tmp_path / "run")
+    described = json.loads((folder / "config.json").read_text())["system"]["server"]
+    assert {"kind": "remote", "version": "v1", "inputs": 390, "cache": None}.items() <= described.items()
+    calls.clear()
+    again = l2h.load(folder, client=scores)
+    assert again.evaluate(X_TEST, Y_TEST).as_dict() == before
+    new = samples(7, 50)
+    with pytest.raises(RemoteError, match=r"never asked about these inputs.*l2h\.load\(folder, server="):
+        again.evaluate(*new)
+    l2h.load(folder, client=scores, server=ask).evaluate(*new)
+    assert calls == [7]
+    l2h.load(folder, client=scores).evaluate(*new)
+
+
+def test_our_own_server_is_an_api_and_charges_once_even_where_the_cache_is_lost(tmp_path: Path) -> None:
+    write_bundle(
+        tmp_path / "bundle", linear(shape=(4,), classes=3, dtype="float32"), shape=(4,), classes=3, dtype="float32"
+    )
+    keys, _, key = make_key(tmp_path)
+    with Server(tmp_path / "bundle", tmp_path / "server", keys=str(keys)) as server:
+        with pytest.raises(RemoteError, match=r"status 401.* the key is that of l2h\.RemoteServer"):
+            RemoteServer(server.url).answers(X, 3)
+        for address in (server.url, f"{server.url}/v2/models/digits"):
+            remote = RemoteServer(address, key=key, batch=50)
+            system = make(scores, remote).fit(X, Y)
+            assert remote.calls == 5
+        assert sum(inputs for (inputs,) in server.rows("inputs")) == len(X)
+        folder = system.save(tmp_path / "run")
+        with pytest.raises(RemoteError, match=r"its input 'x' has shape \[-1, 4\], the data's is \[-1, 2\]"):
+            RemoteServer(server.url, key=key).answers(X[:, :2], 3)
+        with pytest.raises(RemoteError, match=r"has 2 classes|the data has 2 classes"):
+            RemoteServer(server.url, key=key).answers(X, 2)
+        with pytest.raises(RemoteError, match="it has no model 'other'"):
+            RemoteServer(f"{server.url}/v2/models/other", key=key).answers(X, 3)
+    assert key not in "".join(path.read_text() for path in folder.rglob("*.json"))
+    loaded = l2h.load(folder, client=scores)
+    assert loaded.fixed_server.answers(X, 3).label.shape == (240,)
+    loaded.fixed_server.retries = 0
+    with pytest.raises(RemoteError, match=rf"{server.url}.*refused"):
+        loaded.evaluate(X_TEST, Y_TEST)
+
+
+def test_a_training_that_is_killed_goes_on_and_pays_for_nothing_twice(api: Api, tmp_path: Path) -> None:
+    """The whole path on the command line: train, kill -9, resume, evaluate from the cache, evaluate on new inputs."""
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text(ADAPTER.format(url=api.url, support=str(Path(__file__).parents[1] / "support")))
+    (X_cal, Y_cal), (X_new, Y_new) = samples(60, 8), samples(40, 9)
+    train = np.concatenate([X, X_cal]), np.concatenate([Y, Y_cal])
+    np.savez(tmp_path / "data.npz", X_train=train[0], y_train=train[1], X_test=X_TEST, y_test=Y_TEST)
+    np.savez(tmp_path / "new.npz", X_train=X_new, y_train=Y_new, X_test=X_new, y_test=Y_new)
+    run, server = tmp_path / "run", f"{adapter}:ask"
+    words = ["train", "--data", tmp_path / "data.npz", "--client", "tree", "--server", server, "--server-batch", 20]
+    words += ["--set", "rejector.epochs=2", "--set", "threads=1", "--out", run]
+    api.do("5 hang")
+    with start(*words) as process:
+        deadline = time.monotonic() + 60
+        while len(api.calls) < 5 or (api.folder / "mode").read_text() != "hang":
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.2)  # the fifth answer is kept
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    api.do("up")
+    done = call(*words, "--resume", "--json")
+    assert done.status == 0, done.err
+    assert "170 of 270 inputs asked now" in done.err
+    assert_paid_once(api, train[0], X_TEST)
+    evaluated = call("evaluate", run, "--c-e", 0.05, "--c-e", 0.1, "--json")
+    assert evaluated.status == 0, evaluated.err
+    assert [row["accuracy"] for row in evaluated.json()][1] == done.json()[0]["accuracy"]
+    refused = call("evaluate", run, "--data", tmp_path / "new.npz")
+    assert (refused.status, f"--server {server}" in refused.err) == (1, True), refused.err
+    assert call("calibrate", run).status == 0
+    assert_paid_once(api, train[0], X_TEST)
+    other = call("evaluate", run, "--data", tmp_path / "new.npz", "--server", server)
+    assert (other.status, "40 of 40 inputs asked now" in other.err) == (0, True), other.err
+    assert_paid_once(api, train[0], X_TEST, X_new)
