@@ -30,8 +30,9 @@ BELOW_PACE = "below_pace"
 BELOW_MIN_SCORE = "below_min_score"
 LEDGER_UNAVAILABLE = "ledger_unavailable"
 TIMED_OUT = "timed_out"
-#: All limiters. At a fork none may be in the middle of a call: the child would wait for ever for what SQLite holds.
-_limiters: "set[weakref.ref[Limiter]]" = set()
+#: What a fork calls, of every limiter, before it and in the child. At a fork none may be in the middle of a call: the
+#: child would wait for ever for what SQLite holds.
+_callbacks: set[weakref.WeakMethod[Callable[[bool], None]]] = set()
 _forking = threading.Lock()
 #: The locks that a fork under way holds, and the seconds that it waits for one of them.
 _held: list[threading.Lock] = []
@@ -203,7 +204,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._known = self._status(math.inf)
-        _limiters.add(weakref.ref(self, _limiters.discard))
+        _callbacks.add(weakref.WeakMethod(self._meet_fork, _callbacks.discard))
 
     def allow(self, score: float, timeout: float | None = None) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
@@ -337,6 +338,13 @@ class Limiter(AbstractContextManager["Limiter"]):
             log.warning("no permit is given, because none can be recorded: %s", error)
         self._unwritable = True
 
+    def _meet_fork(self, in_child: bool) -> None:
+        """Hold the lock, unless another thread keeps it for long; in the child, which lacks that thread, renew it."""
+        if in_child:
+            self._lock = threading.Lock()
+        elif self._lock.acquire(timeout=_FORK_WAIT):
+            _held.append(self._lock)
+
     def _follow_fork(self) -> None:
         """Go on with a connection of this process, if it was forked since; the caller holds the lock."""
         if os.getpid() == self._pid:
@@ -349,15 +357,16 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._pid = os.getpid()
 
 
-def _alive() -> "list[Limiter]":
-    return [limiter for known in list(_limiters) if (limiter := known()) is not None]
+def _call_all(in_child: bool) -> None:
+    for known in list(_callbacks):
+        callback = known()
+        if callback is not None:
+            callback(in_child)
 
 
 def _before_fork() -> None:
     _forking.acquire()
-    for limiter in _alive():
-        if limiter._lock.acquire(timeout=_FORK_WAIT):
-            _held.append(limiter._lock)
+    _call_all(in_child=False)
 
 
 def _after_fork() -> None:
@@ -368,8 +377,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    for limiter in _alive():  # one that another thread held for long would never be released here
-        limiter._lock = threading.Lock()
+    _call_all(in_child=True)
 
 
 if hasattr(os, "register_at_fork"):
