@@ -85,6 +85,15 @@ def read_npy(file: IO[bytes], size: int) -> npt.NDArray[Any]:
     return array
 
 
+def require_room(total: int, packed: int, most: int | None = None, hint: str = "") -> None:
+    """Raise a ``ValueError`` where arrays of a file take too much: beyond ``most`` bytes, or where that is None both
+    64 MiB and a hundred times the file.
+    """
+    limit = max(_SMALL_ARRAYS, _PACKED * packed) if most is None else most
+    if total > limit:
+        raise ValueError(f"its arrays take {total} bytes, more than {limit}{hint}")
+
+
 def read_npz(
     source: Path | bytes, choose: Callable[[list[str]], Iterable[str]] = list, most: int | None = None
 ) -> dict[str, npt.NDArray[Any]]:
@@ -94,15 +103,13 @@ def read_npz(
     times the file, whichever is more. Raises an ``OSError`` or a ``ValueError`` where the file cannot be read.
     """
     with io.BytesIO(source) if isinstance(source, bytes) else open_regular(source) as file:
-        limit = max(_SMALL_ARRAYS, _PACKED * file.seek(0, io.SEEK_END)) if most is None else most
+        packed = file.seek(0, io.SEEK_END)
         try:
             with zipfile.ZipFile(file) as archive:
                 entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
                 chosen = {name: entries[name] for name in choose(list(entries))}
                 total = sum(entry.file_size for entry in chosen.values())
-                if total > limit:
-                    hint = ": write it with numpy.savez" if most is None else ""
-                    raise ValueError(f"its arrays take {total} bytes, more than {limit}{hint}")
+                require_room(total, packed, most, ": write it with numpy.savez" if most is None else "")
                 return {name: _read_member(archive, entry) for name, entry in chosen.items()}
         except (OSError, ValueError):
             raise

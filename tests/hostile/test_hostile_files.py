@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +17,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pyarrow
 import pytest
 from bundle_maker import copied, edit, onnx_file
 from clouds import samples
 from manifest_digest import with_digest
 from onnx import TensorProto, helper, numpy_helper
+from pyarrow import parquet
+from scipy.io import savemat
 from serving_maker import CLASSES, SHAPE, linear, write_bundle
 from this_platform import VERSION_0_1
 
@@ -249,6 +253,45 @@ def test_a_small_archive_of_large_arrays_is_refused_before_it_is_unpacked(tmp_pa
     for read in (l2h.load_dataset, lambda path: read_inputs(str(path), (1,))):
         with limited(), pytest.raises(DataError, match=r"bomb\.npz.* take 134\d+ bytes.*savez"):
             read(tmp_path / "bomb.npz")
+
+
+def packed_tar(folder: Path) -> Path:
+    """Batches in CIFAR's layout whose bytes are all zero."""
+    path = folder / "data.tar.gz"
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for i in range(1, 6):
+            entry = tarfile.TarInfo(f"data_batch_{i}")
+            entry.size = 2**24
+            tar.addfile(entry, io.BytesIO(bytes(entry.size)))
+    return path
+
+
+def packed_mat(folder: Path) -> Path:
+    path = folder / "data.mat"
+    savemat(path, {"X": np.zeros((32, 32, 3, 24_000), np.uint8), "y": np.ones((24_000, 1))}, do_compression=True)
+    return path
+
+
+def packed_parquet(folder: Path) -> Path:
+    """One image of a mebibyte, which every row names."""
+    path = folder / "data.parquet"
+    image = {"bytes": bytes(2**20), "path": None}
+    column = pyarrow.array([image] * 16, pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()}))
+    writer = None
+    for _ in range(8):
+        table = pyarrow.table({"image": column, "label": [0] * 16})
+        writer = writer or parquet.ParquetWriter(path, table.schema, compression="zstd")
+        writer.write_table(table)
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("pack", [packed_tar, packed_mat, packed_parquet])
+def test_a_small_file_of_many_images_is_refused_before_they_are_in_memory(pack: Any, tmp_path: Path) -> None:
+    path = pack(tmp_path)
+    assert path.stat().st_size < 2**21
+    with limited(400 * 2**20), pytest.raises(DataError, match=r"data\.\w+.* its arrays take \d+ bytes, more than \d+"):
+        l2h.load_dataset(path, cache=False)
 
 
 def test_an_archive_that_packs_well_is_read(tmp_path: Path) -> None:

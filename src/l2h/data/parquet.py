@@ -15,9 +15,13 @@ import numpy as np
 from l2h.data.images import cached, decode_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, beside, existing, need, whole_file, without_train
 from l2h.errors import DataError
+from l2h.files import require_room
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label")
+
+#: Rows that are unpacked at a time.
+_ROWS = 256
 
 _log = logging.getLogger("l2h.data")
 
@@ -54,7 +58,7 @@ def _decode_file(path: Path, workers: int) -> RawPart:
         schema = file.schema_arrow
         image = _column(schema.names, IMAGE_COLUMNS, path)
         label = _column(schema.names, LABEL_COLUMNS, path)
-        table = file.read(columns=[image, label])
+        table = _read_bounded(pyarrow, file, [image, label], path.stat().st_size)
     if table.num_rows == 0:
         raise DataError(f"{str(path)!r} has no rows: at least one image is needed")
     y = _labels(pyarrow, table.column(label), label, path)
@@ -62,6 +66,17 @@ def _decode_file(path: Path, workers: int) -> RawPart:
     _log.info("decoding %d images of %s", len(encoded), path.name)
     X = decode_images(encoded, lambda row: f"row {row} of {path.name}", workers)
     return RawPart(X, y, _class_names(schema.metadata, label, path))
+
+
+def _read_bounded(pyarrow: Any, file: Any, columns: list[str], packed: int) -> Any:
+    """Read some rows at a time: a page that names one image for every row takes no room in the file."""
+    batches, total = [], 0
+    for batch in file.iter_batches(_ROWS, columns=columns):
+        batches.append(batch)
+        total += batch.nbytes
+        require_room(total, packed)
+    schema = pyarrow.schema([file.schema_arrow.field(name) for name in columns])
+    return pyarrow.Table.from_batches(batches, schema)
 
 
 def _column(columns: Sequence[str], accepted: Sequence[str], path: Path) -> str:

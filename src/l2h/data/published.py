@@ -5,6 +5,7 @@ containers and refuses everything else.
 """
 
 import io
+import math
 import pickle
 import tarfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, beside, existing, need, refuse_test, whole_file
 from l2h.errors import DataError
+from l2h.files import require_room
 
 SVHN_TRAIN, SVHN_TEST = "train_32x32.mat", "test_32x32.mat"
 
@@ -126,11 +128,13 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 
 def _from_tar(path: Path) -> dict[str, bytes]:
-    files = {}
+    files, total = {}, 0
     with whole_file(path, ".tar.gz"), tarfile.open(path, "r:gz") as tar:
         for member in tar:
             name = member.name.rsplit("/", 1)[-1]
             if member.isfile() and name in _FILES and (opened := tar.extractfile(member)) is not None:
+                total += member.size
+                require_room(total, path.stat().st_size)
                 files[name] = opened.read()
     return files
 
@@ -185,6 +189,8 @@ def _read_svhn(path: Path, test: Path | None) -> RawDataset:
 def _read_mat(path: Path) -> RawPart:
     matlab = need("scipy.io", "scipy", "reading .mat")
     with whole_file(path, ".mat that scipy can read"):
+        known = [(math.prod(shape), kind) for name, shape, kind in matlab.whosmat(path) if name in ("X", "y")]
+        require_room(sum(count * (1 if kind == "uint8" else 8) for count, kind in known), path.stat().st_size)
         arrays = matlab.loadmat(path, variable_names=["X", "y"])
     for key in ("X", "y"):
         if key not in arrays:
