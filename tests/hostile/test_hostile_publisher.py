@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
+from contextlib import suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -165,6 +167,27 @@ def test_an_older_version_is_refused_whoever_offers_it(rogue, tmp_path):
             until(lambda: fetcher.status().failures.get("older", 0) >= before + 2)  # noqa: B023
         assert fetcher.latest().version == 5
         assert fetcher.status().syncs == 1
+
+
+def test_answers_that_are_not_final_do_not_come_for_ever(standing, tmp_path):
+    gone = threading.Event()
+
+    def flood(listener):
+        peer, _ = listener.accept()
+        with peer, suppress(OSError):
+            while True:
+                peer.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
+        gone.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=flood, args=(listener,), daemon=True).start()
+        proxy = FaultProxy(listener.getsockname()[1])
+        with fetcher_for(proxy.url, tmp_path / "copy", timeout=0.5) as fetcher:
+            assert gone.wait(10)
+            until(lambda: fetcher.status().failures)
+            proxy.target = standing.port
+            until(fetcher.latest)
+        proxy.close()
 
 
 def test_the_token_goes_to_the_publisher_alone(rogue, tmp_path):

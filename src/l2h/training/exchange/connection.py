@@ -1,10 +1,11 @@
 """Requests to a publisher that may answer anything, late, or never."""
 
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,7 +50,8 @@ class PublisherConnection:
     """Sends requests to one publisher, from one thread.
 
     Every wait, for connecting or for the next piece of an answer, is bounded by ``timeout``, except the system's name
-    look-up. A request raises :class:`FetchFailure` when it fails, and :class:`FetchStopped` when ``stopping`` is set.
+    look-up, and all waits for the head of an answer together by twice that. A request raises :class:`FetchFailure` when
+    it fails, and :class:`FetchStopped` when ``stopping`` is set.
     ``count_bytes`` is told of the bytes of heads and bodies that move, in both directions, as HTTP/1.1 writes them;
     what lies below (TLS, TCP) is not counted.
     """
@@ -60,6 +62,7 @@ class PublisherConnection:
         self.saved = 0  # bytes added to downloads
         self.verified: str | None = None  # the digest of the verified identity; an answer under another is not used
         self._timeout, self._stopping, self._count_bytes = timeout, stopping, count_bytes
+        self._socket: socket.socket | None = None
         # The link is between two hosts: no proxy from the environment, no redirect, no compression.
         self._client = httpx.Client(
             base_url=url + PREFIX,
@@ -123,8 +126,13 @@ class PublisherConnection:
     def _get(self, path: str, expected: tuple[int, ...], **request: Any) -> Iterator[httpx.Response]:
         if self._stopping.is_set():
             raise FetchStopped
+        # Answers that are not final (1xx) may come for ever before the one that is.
+        watch = threading.Timer(2 * self._timeout, self._cut)
+        watch.daemon = True
+        watch.start()
         try:
-            with self._client.stream("GET", path, **request) as response:
+            with self._client.stream("GET", path, extensions={"trace": self._trace}, **request) as response:
+                watch.cancel()
                 self._count_bytes(_head_bytes(response))
                 self._check_head(response, expected)
                 yield response
@@ -136,6 +144,18 @@ class PublisherConnection:
             raise FetchFailure("cut", f"the connection broke: {error}") from error
         except httpx.HTTPError as error:
             raise FetchFailure("protocol", f"not an answer: {error}") from error
+        finally:
+            watch.cancel()
+
+    def _trace(self, event: str, details: dict[str, Any]) -> None:
+        """Note the socket of a new connection."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = details["return_value"].get_extra_info("socket")
+
+    def _cut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def _check_head(self, response: httpx.Response, expected: tuple[int, ...]) -> None:
         """Raise :class:`FetchFailure` unless the head is the verified publisher's, with an expected status."""
