@@ -46,6 +46,18 @@ def test_a_limiter_stops_deciding_at_the_deadline(connect, silent):
     assert edge.stats().limit["permits"] < 30
 
 
+def test_what_a_slow_limiter_permits_can_still_be_sent(connect, server):
+    class SlowLimiter(Limiter):
+        def allow(self, score, timeout=None):
+            time.sleep(0.05)
+            return super().allow(score, timeout)
+
+    edge = connect(server.url, deadline=2.0, costs=ALL, limit=SlowLimiter(RateLimit(10**6, per="1h"), pacing=False))
+    answers = edge.predict(np.repeat(X_TEST[:1], 60, axis=0))
+    assert set(answers.reason) == {"worth_asking", "deadline"}
+    assert edge.stats().limit["permits"] == sum(answers.source == "remote")
+
+
 @forks
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_asynchronous_client_is_refused_in_a_forked_child(bundle, silent):
@@ -156,6 +168,9 @@ def test_a_key_that_the_server_repeats_is_masked_wherever_it_says_it(connect, se
         edge = connect(server.url, key=key, costs=ALL, deadline=5.0)
         assert edge.predict(X_TEST[0])[0].reason == "bad_answer"
         assert KEY not in edge.stats().error
+    server.mode, server.version = "answer", f"version of {key}"
+    assert edge.predict(X_TEST[0])[0].reason == "worth_asking"
+    assert edge.stats().version == "version of ***"
     assert KEY not in caplog.text
 
 

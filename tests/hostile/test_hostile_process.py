@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import onnx
 import pytest
 from serving_maker import endless, failing, linear, write_bundle
 from serving_process import Client, Server, make_key
@@ -184,6 +187,40 @@ def test_a_moved_ledger_and_the_death_of_a_worker_stop_nothing_for_good(bundle, 
         until(lambda: server.events("worker_replaced"))
         until(lambda: {ask_afresh(server, x).status for _ in range(8)} == {200})
         assert server.stop() == 0
+
+
+def test_while_a_single_worker_cannot_start_nobody_waits_for_it(bundle, tmp_path, x):
+    keys, _, key = make_key(tmp_path)
+    good = keys.read_bytes()
+    with Server(bundle, tmp_path, keys=str(keys)) as server:
+        keys.write_text("{")
+        until(lambda: server.events("keys_refused"))
+        os.kill(server.workers[0], signal.SIGKILL)
+
+        def refused() -> bool:
+            with socket.socket() as peer:
+                return peer.connect_ex(("127.0.0.1", server.port)) == errno.ECONNREFUSED
+
+        until(refused)
+        until(lambda: len(server.events("worker_failed")) >= 2)
+        assert refused()
+        keys.write_bytes(good)
+        until(lambda: server.events("worker_replaced"))
+        assert {ask_afresh(server, x, key).status for _ in range(8)} == {200}
+        assert server.stop() == 0
+
+
+def test_a_bundle_that_says_much_is_refused_in_few_words(tmp_path, x):
+    folder = tmp_path / "b"
+    write_bundle(folder, linear())
+    talking = onnx.load_from_string(linear())
+    talking.graph.node[-1].op_type = "Word" * 2**20
+    with Server(folder, tmp_path) as server:
+        write_bundle(folder, talking.SerializeToString())
+        (refused,) = until(lambda: server.events("bundle_refused"))
+        assert "cannot be loaded" in refused["error"]
+        assert len(refused["error"]) < 10_000
+        assert Client(server).ask(x).status == 200
 
 
 def test_a_key_is_revoked_while_an_endless_bundle_loads_and_the_end_is_not_held_up(tmp_path, x):

@@ -230,6 +230,7 @@ def test_damaged_and_missing_files_are_refused(router: l2h.Router, tmp_path: Pat
         {"ngrams": {"words": [1, 2], "characters": [2, 5], "bits": 60}},
         {"ngrams": "x"},
         {"choice": 3},
+        {"choice": {"C": np.inf}},
         {"seed": np.inf},
         {"ngrams": None, "columns": np.inf},
     ):

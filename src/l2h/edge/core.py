@@ -24,12 +24,14 @@ from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
 from l2h.edge.transport import Reply
 from l2h.errors import L2HError, NotFittedError
-from l2h.limits import Limiter, LimitError, RateLimit
+from l2h.limits import Limiter, RateLimit, as_limit
 
 Array = npt.NDArray[Any]
 log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
 _MARGIN, _MARGIN_SHARE = 0.01, 0.05
+#: The part of the time left in which a limiter must decide: what it permits is still to be sent and answered.
+_PERMIT_SHARE = 0.5
 _TEXT = np.array(REASONS)
 _SOURCE = np.array(["local", "remote"])
 _KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
@@ -149,10 +151,7 @@ class EdgeCore:
             verify_tls=verify_tls,
         )
         every_price = self._bundle.manifest.rejector.specs[0].costs is None
-        if isinstance(limit, str):
-            limit = RateLimit.parse(limit)
-        elif not isinstance(limit, RateLimit | Limiter | None):
-            raise LimitError(f"limit={limit!r} is no limit: give a RateLimit, a Limiter, or text such as '20%'")
+        limit = limit if isinstance(limit, Limiter) else as_limit(limit)
         self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
@@ -285,8 +284,9 @@ class EdgeCore:
         return self._terms if costs is None else self._policy.terms(costs)
 
     def _permit(self, proposal: Proposal, most: int | None, until: float) -> tuple[BoolArray, int]:
+        now = time.monotonic()
         try:
-            return self._policy.permit(proposal, most, until)
+            return self._policy.permit(proposal, most, now + _PERMIT_SHARE * (until - now))
         except L2HError as error:  # the limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)

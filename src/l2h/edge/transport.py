@@ -207,7 +207,8 @@ class Transport:
             messages.read_labels, answer, replied, rows=len(X), classes=classes, model=model, output=output, id=id
         )
         label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
-        self._recorder.replied(time.monotonic() - begun, version, replied.get("l2h-charged"))
+        shown = None if version is None else self._masked(version)
+        self._recorder.replied(time.monotonic() - begun, shown, replied.get("l2h-charged"))
         return label
 
     async def _tensor_names(self, attempt: Attempt) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def load_router(folder: Path) -> Router:
             **arrays,
             dataset=str(config["dataset"]),
             seed=int(config["seed"]),
-            choice={str(name): float(value) for name, value in config["choice"].items()},
+            choice={str(name): _finite(name, value) for name, value in config["choice"].items()},
         )
     except FileNotFoundError:
         raise RunError(f"{folder} holds no finished router: {ARRAYS} is missing") from None
@@ -77,6 +78,13 @@ def _read_arrays(path: Path, sha256: str) -> dict[str, Any]:
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ValueError(f"{path.name} is not the file that {CONFIG} describes (sha256)")
     return read_npz(data, lambda _: _NAMES, _MOST_BYTES)
+
+
+def _finite(name: str, value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}")
+    return number
 
 
 def _ngrams(values: dict[str, Any]) -> NGrams:

@@ -16,6 +16,9 @@ from l2h.serving.errors import ServingError
 from l2h.serving.model.model import load_model
 from l2h.serving.process.config import ServingConfig
 
+#: Bytes that are kept of what the process says: a model can put much into a message.
+_MESSAGE = 4096
+
 
 def copy_bundle(source: Path, target: Path) -> Manifest:
     """Copy the server's half of a bundle, as far as its hashes are right, into a new folder."""
@@ -46,7 +49,9 @@ async def try_bundle(config: ServingConfig, target: Path) -> Manifest:
     )
     try:
         async with asyncio.timeout(config.load_timeout):
-            said, _ = await process.communicate()
+            assert process.stdout is not None
+            said = await _read_start(process.stdout)
+            await process.wait()
     except TimeoutError:
         raise ServingError(
             f"the new bundle could not be loaded and run within --load-timeout {config.load_timeout:g} s"
@@ -59,6 +64,14 @@ async def try_bundle(config: ServingConfig, target: Path) -> Manifest:
         ended = f"the process that loaded the new bundle ended with status {process.returncode}"
         raise ServingError(said.decode(errors="replace").replace(str(target), config.bundle) or ended)
     return Manifest.read(target)
+
+
+async def _read_start(stream: asyncio.StreamReader) -> bytes:
+    """Return the first bytes of all that a process says; the rest is read and dropped."""
+    said = b""
+    while piece := await stream.read(65536):
+        said = (said + piece)[:_MESSAGE]
+    return said
 
 
 def require_same_interface(manifest: Manifest, before: Manifest) -> None:

@@ -152,7 +152,7 @@ class Supervisor:
             log_event("error", "worker_died", **died)
             if failed and not self._announced:
                 raise ServingError("a worker could not start; the line above says why")
-            if failed and len(self._workers) > 1:  # the others answer what would wait for it
+            if failed:  # nobody is to wait for it: others answer, or the connection is refused
                 with suppress(OSError):
                     _replace_socket(worker)
             self._tell_down()
@@ -358,7 +358,8 @@ def _replace_socket(worker: _Worker) -> None:
     new = socket.socket(old.family, old.type, old.proto)
     try:
         new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for sock in (old, new):  # the one of a single worker was bound alone
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         new.bind(old.getsockname())
     except OSError:
         new.close()
