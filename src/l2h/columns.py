@@ -174,13 +174,9 @@ class Columns:
         return [name for column in self.columns for name in column.features]
 
     @property
-    def flags(self) -> npt.NDArray[np.bool_]:
-        """(d,), which of these numbers are 0 or 1: categories, and what says that a value is missing."""
-        parts = [
-            np.arange(column.width) >= (0 if column.kind == "category" else column.width - column.missing)
-            for column in self.columns
-        ]
-        return np.concatenate(parts)
+    def unscaled(self) -> npt.NDArray[np.bool_]:
+        """(d,), which of these numbers lie in 0 .. 1: all but those of columns of numbers."""
+        return np.concatenate([np.arange(column.width) >= (column.kind == "number") for column in self.columns])
 
     def encode(self, source: Any) -> EncodedTable:
         """Return rows with their numbers, float32 (n, d); the columns may come in any order, and more than are needed.

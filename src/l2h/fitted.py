@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from l2h.classifiers import Classifier, ClassifierAnswers
+from l2h.columns import Columns, EncodedTable
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.decision import Judgement, RejectorSpec, select_rejector
@@ -24,6 +25,8 @@ from l2h.training.recipes import rejector_scores, server_log_probabilities
 
 #: Prices in use where neither the caller nor the training names any.
 DEFAULT_COSTS = Costs(c_e=0.1, c_1=1.0)
+#: Rows of a training table that are kept to compare exported files with their originals.
+EXAMPLES = 32
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class FittedSystem:
         class_names: K names.
         embedding_size: how many features of the client the rejectors read.
         dataset: a name for reports.
+        columns: of the training table; None where the inputs are arrays.
+        examples: a few of its rows, on which exported files are compared with their originals; they are not saved.
         calibration: what followed from the calibration samples; None before.
         history: one row per epoch of the training.
     """
@@ -74,6 +79,8 @@ class FittedSystem:
     class_names: tuple[str, ...]
     embedding_size: int
     dataset: str
+    columns: Columns | None = None
+    examples: EncodedTable | None = None
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -150,8 +157,13 @@ class FittedSystem:
             "server": None if self.server is None else multiply_adds(self.server, x),
         }
 
-    def check_inputs(self, X: npt.ArrayLike) -> Array:
-        """Return inputs as an array; refuse a shape or type other than the system was fitted to, and bad values."""
+    def check_inputs(self, X: Any) -> Any:
+        """Return inputs as an array; refuse a shape or type other than the system was fitted to, and bad values.
+
+        Inputs of a system that was fitted to a table are returned as an :class:`l2h.columns.EncodedTable`.
+        """
+        if self.columns is not None:
+            return self.columns.encode(X)
         X = check_inputs(X)
         if tuple(X.shape[1:]) != self.input_shape:
             raise DataError(f"inputs have shape {tuple(X.shape[1:])}, the system was fitted to {self.input_shape}")
@@ -161,6 +173,6 @@ class FittedSystem:
             )
         return X
 
-    def check(self, X: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Labels]:
+    def check(self, X: Any, y: npt.ArrayLike) -> tuple[Any, Labels]:
         """Return inputs and labels as arrays; see :meth:`check_inputs`."""
         return check_arrays(self.check_inputs(X), y, num_classes=self.num_classes, allow_one_class=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -59,9 +59,9 @@ class Table:
         """Return some rows: a slice, a mask or row numbers."""
         return Table({name: values[rows] for name, values in self.columns.items()}, self.declared)
 
-    def without(self, name: str) -> Table:
-        """Return the table without one column."""
-        return Table({key: values for key, values in self.columns.items() if key != name}, self.declared)
+    def select(self, names: Iterable[str]) -> Table:
+        """Return some of the columns, in this order."""
+        return Table({name: self.columns[name] for name in names}, self.declared)
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame; a missing text is NaN there, and declared categories have their type."""

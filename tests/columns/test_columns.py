@@ -84,7 +84,7 @@ def test_the_numbers_are_those_that_their_names_say(columns: Columns) -> None:
         "size=l": [0, 1, 0, 0],
         "size=xl": [0, 0, 0, 0],
     }
-    assert columns.flags.tolist() == [name not in ("age", "visits", "member") for name in columns.features]
+    assert columns.unscaled.tolist() == [name not in ("age", "visits", "member") for name in columns.features]
 
 
 def test_columns_are_put_in_order_by_name_and_others_are_ignored_with_a_word(columns: Columns) -> None:

@@ -7,16 +7,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from l2h.columns import EncodedTable
 from l2h.costs import FloatArray
 from l2h.errors import ClientError
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
+#: A batch of samples (n, ...), or rows of a table.
+Inputs: TypeAlias = "Array | EncodedTable"
 #: Smallest probability of a class.
 FLOOR = 1e-6
 #: Up to so many values plain numbers are faster than arrays.
@@ -96,13 +99,17 @@ class Classifier(ABC):
             digest.update(blob)
         return digest.hexdigest()
 
-    def answers(self, X: Array, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def from_table(self, X: EncodedTable) -> Any:
+        """Return what :meth:`raw` gets of rows of a table: here the numbers that they became."""
+        return X.x
+
+    def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         """Run the classifier on every input, a batch at a time; refuse output that is not finite scores or labels."""
         return ClassifierAnswers.join(
             [self._answer_batch(X[i : i + batch], num_classes) for i in range(0, len(X), batch)]
         )
 
-    def check_repeatable(self, X: Array, num_classes: int) -> None:
+    def check_repeatable(self, X: Inputs, num_classes: int) -> None:
         """Refuse a classifier that answers the same inputs differently; the message says how to wrap it."""
         first, second = self.answers(X, num_classes), self.answers(X, num_classes)
         # 1e-3: threads may add up in another order, which no classifier with a fixed answer exceeds.
@@ -112,8 +119,8 @@ class Classifier(ABC):
                 "draws one answer per input and keeps it"
             )
 
-    def _answer_batch(self, X: Array, num_classes: int) -> ClassifierAnswers:
-        output, features = self.raw(X)
+    def _answer_batch(self, X: Inputs, num_classes: int) -> ClassifierAnswers:
+        output, features = self.raw(self.from_table(X) if isinstance(X, EncodedTable) else X)
         scores = np.asarray(output)
         if scores.shape == (len(X), 1):
             scores = scores[:, 0]

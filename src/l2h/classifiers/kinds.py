@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, prepare_inputs, to_array, unit_range
+from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, prepare_inputs, to_array, unit_range
 from l2h.classifiers.external import external_files, open_model
+from l2h.classifiers.tabular import column_feeds, estimator_inputs, matrix_of, takes_columns
+from l2h.columns import EncodedTable
 from l2h.errors import ClientError, shown
 from l2h.files import read_whole
 
@@ -128,7 +130,8 @@ class OnnxClassifier(Classifier):
     """An ONNX file, run by onnxruntime.
 
     Args:
-        path: the file. Its first input gets the batch: as it is where it takes uint8, else as float32 with uint8
+        path: the file. If it has several inputs, or one of texts, they get the columns of a table by their names.
+            Else its first input gets the batch: as it is where it takes uint8, else as float32 with uint8
             scaled to [-1, 1].
         scores: name of the output that holds scores; where None, the first floating output of two axes, or else the
             first output.
@@ -156,7 +159,8 @@ class OnnxClassifier(Classifier):
             self.session = open_model(self._bytes, options, self._beside)
         except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
             raise ClientError(f"cannot load {path}: {error}") from error
-        self.input = self.session.get_inputs()[0]
+        self.inputs = self.session.get_inputs()
+        self.input = self.inputs[0]
         outputs = {o.name: o for o in self.session.get_outputs()}
         for name in (scores, features):
             if name is not None and name not in outputs:
@@ -170,13 +174,20 @@ class OnnxClassifier(Classifier):
         #: How the input is fed, see :func:`l2h.classifiers.prepare_inputs`.
         self.feed = "flat" if self.flat else "as_is" if self.input.type == "tensor(uint8)" else "unit_range"
 
+    def from_table(self, X: EncodedTable) -> Any:
+        if takes_columns(self.inputs):
+            return column_feeds(X, self.inputs)
+        width = self.input.shape[-1]
+        return matrix_of(X, width if isinstance(width, int) else None, self.kind)
+
     def raw(self, X: Array) -> tuple[Array, Array | None]:
-        x = prepare_inputs(X, self.feed)
+        feeds = X if isinstance(X, dict) else {self.input.name: prepare_inputs(X, self.feed)}
         names = [self.scores] + ([self.features] if self.features else [])
         try:
-            out = self.session.run(names, {self.input.name: x})
+            out = self.session.run(names, feeds)
         except Exception as error:  # as above
-            raise ClientError(f"{self.path.name} failed on inputs of shape {x.shape}: {error}") from error
+            shapes = ", ".join(f"{name} {values.shape}" for name, values in feeds.items())
+            raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}") from error
         return to_array(out[0]), out[1] if self.features else None
 
     def weights(self) -> list[bytes]:
@@ -193,8 +204,8 @@ class OnnxClassifier(Classifier):
 class SklearnClassifier(Classifier):
     """A fitted scikit-learn estimator: ``predict_proba``, else ``decision_function``, else ``predict``.
 
-    It gets one flat row per sample. Its ``classes_`` must be integer labels; a class that it never saw gets
-    probability 0.
+    It gets one flat row per sample; of a table the columns that it was fitted to, as a data frame. Its ``classes_``
+    must be integer labels; a class that it never saw gets probability 0.
     """
 
     kind = "scikit-learn estimator"
@@ -211,7 +222,10 @@ class SklearnClassifier(Classifier):
         if not np.issubdtype(self.classes.dtype, np.integer) or self.classes.min() < 0:
             raise ClientError(f"the estimator's classes must be integers from 0; got {self.classes[:5].tolist()}")
 
-    def answers(self, X: Array, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def from_table(self, X: EncodedTable) -> Any:
+        return estimator_inputs(self.estimator, X)
+
+    def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         if self.classes.max() >= num_classes:
             raise ClientError(
                 f"the estimator knows class {self.classes.max()}, the labels have {num_classes} classes (0 to "
@@ -222,12 +236,12 @@ class SklearnClassifier(Classifier):
 
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         """Return scores over all classes in label order, or labels."""
-        rows = X.reshape(len(X), -1)
+        rows = X.reshape(len(X), -1) if isinstance(X, np.ndarray) else X  # or a data frame
         width = self.num_classes or int(self.classes.max()) + 1
         for name in ("predict_proba", "decision_function"):
             if not hasattr(self.estimator, name):
                 continue
-            scores = np.asarray(getattr(self.estimator, name)(rows), dtype=np.float64)
+            scores = np.asarray(self._call(name, rows), dtype=np.float64)
             if scores.ndim == 1:
                 scores = np.stack([-scores / 2, scores / 2], axis=1)
             if scores.shape[1] != len(self.classes):
@@ -236,7 +250,14 @@ class SklearnClassifier(Classifier):
             full = np.full((len(X), width), fill)
             full[:, self.classes] = scores
             return full, None
-        return np.asarray(self.estimator.predict(rows)).astype(np.int64), None
+        return np.asarray(self._call("predict", rows)).astype(np.int64), None
+
+    def _call(self, method: str, rows: Any) -> Any:
+        try:
+            return getattr(self.estimator, method)(rows)
+        except (ValueError, TypeError, KeyError) as error:
+            reason = (str(error).strip().splitlines() or [repr(error)])[0]
+            raise ClientError(f"the {self.kind} failed on inputs of shape {rows.shape}: {reason}") from error
 
     def weights(self) -> list[bytes]:
         """Return the estimator's pickle: written to be hashed, never read back."""
@@ -246,7 +267,8 @@ class SklearnClassifier(Classifier):
 class CallableClassifier(Classifier):
     """Any function of a batch that returns scores (n, K) or integer labels (n,).
 
-    It gets the array just as it was given to ``fit`` or ``predict``. What it holds cannot be seen from outside.
+    It gets the array just as it was given to ``fit`` or ``predict``, and a table as a pandas DataFrame with the columns
+    of the training. What it holds cannot be seen from outside.
     """
 
     kind = "callable"
@@ -254,6 +276,9 @@ class CallableClassifier(Classifier):
     def __init__(self, function: Callable[[Array], Any]) -> None:
         super().__init__()
         self.function = function
+
+    def from_table(self, X: EncodedTable) -> Any:
+        return X.table.to_frame()
 
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         return _to_numpy(self.function(X)), None

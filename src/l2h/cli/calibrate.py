@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import AsJson, Asked, MethodFiles, ServerRun, Texts
+from l2h.cli.options import AsJson, Asked, MethodFiles, ServerRun, Target, Texts
 from l2h.cli.output import print_json, print_pairs
 
 
@@ -16,6 +16,7 @@ def calibrate(
         str | None,
         Option("--data", "-d", help="Fresh samples: their training part. (default: the run's calibration part)"),
     ] = None,
+    target: Target = None,
     limit: Annotated[
         Texts, Option("--limit", help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several.")
     ] = None,
@@ -48,7 +49,9 @@ def calibrate(
             )
     with count_progress("server: inputs asked") as asked:
         asking = Asking(server, asked)
-        result = calibrate_run(run, bounds, data=data, c_e=c_e, c_1=c_1, server_run=server_run, asking=asking)
+        result = calibrate_run(
+            run, bounds, data=data, target=target, c_e=c_e, c_1=c_1, server_run=server_run, asking=asking
+        )
     if as_json:
         print_json(result.as_dict())
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import Asked, MethodFiles, Prices, TestPart, TextColumn, Texts, takes_groups
+from l2h.cli.options import Asked, MethodFiles, Prices, Target, TestPart, TextColumn, Texts, takes_groups
 from l2h.cli.output import grid_table, log, make_console, print_evaluations, print_json
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class EvaluateOptions:
     run: Annotated[list[Path], Argument(help="One run folder, or several of different seeds.")]
     data: Annotated[str | None, Option("--data", "-d", help="Other data than the run's; its test part is used.")] = None
     test: TestPart = None
+    target: Target = None
     outcomes: Annotated[
         str | None, Option("--outcomes", help="Of a router: another table than the run's test part.")
     ] = None
@@ -89,7 +90,7 @@ def evaluate(options: EvaluateOptions) -> None:
         raise typer.BadParameter(f"{runs[0]} holds no router: --data names other data", param_hint="--outcomes")
     given = (options.data, options.test, options.c_1, options.c_e, bounds, options.rule, options.server_run)
     with count_progress("server: inputs asked") as asked:
-        conditions = Conditions(*given, Asking(options.server, asked))
+        conditions = Conditions(*given, Asking(options.server, asked), options.target)
         if len(runs) > 1:
             return _print_spreads(evaluate_seeds(runs, conditions), options.as_json)
         evaluations = evaluate_run(runs[0], conditions, out)

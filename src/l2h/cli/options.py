@@ -36,6 +36,10 @@ def _load_methods(files: Texts) -> Texts:
 
 
 TestPart = Annotated[str | None, Option(help="The test part, where it is a file of its own.")]
+Target = Annotated[
+    str | None,
+    Option("--target", help="Of a table: the column of labels. (default: the one called target, label, class or y)"),
+]
 Limit = Annotated[int | None, Option(help="Use only so many rows of each part.", min=1)]
 Device = Annotated[str, training_option(help="auto, cpu, cuda, cuda:1.")]
 Precision = Annotated[str, training_option(help="fp32, tf32 or bf16.")]

@@ -33,11 +33,13 @@ class ModelOptions:
         Option(
             "--data",
             "-d",
-            help="digits, an .npz, an image folder, Hugging Face Parquet (FILE, or DIR/NAME for NAME-train.parquet), "
+            help="digits, an .npz, a table (.csv or Parquet, with --target), an image folder, Hugging Face Parquet "
+            "(FILE, or DIR/NAME for NAME-train.parquet), "
             "CIFAR python batches, or SVHN .mat.",
         ),
     ] = None
     test: shared.TestPart = None
+    target: shared.Target = None
     limit: shared.Limit = None
     client: Annotated[
         str,
@@ -196,6 +198,8 @@ def train(
     Example: [bold]l2h train --data photos --client legacy.onnx --server https://host/v2/models/big --server-version
     2026-05 --server-batch 32 --out runs/api[/] asks somebody's API about every input once, with the key of the variable
     L2H_KEY; after a failure the same with --resume asks for the rest.
+
+    Example: [bold]l2h train --data customers.csv --target left --client legacy.onnx --server mlp --out runs/left[/]
 
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.

@@ -97,13 +97,13 @@ class Dataset:
 
 
 def check_arrays(
-    X: npt.ArrayLike,
+    X: Any,
     y: npt.ArrayLike | None,
     num_classes: int | None = None,
     *,
     what: str = "the data",
     allow_one_class: bool = False,
-) -> tuple[Array, Labels]:
+) -> tuple[Any, Labels]:
     """Return samples as :func:`check_inputs` does, and their labels as int64 (n,).
 
     Labels are integers or booleans in ``0 .. num_classes - 1`` (None: no upper limit), of at least two classes unless
@@ -126,14 +126,14 @@ def check_arrays(
     return X, y
 
 
-def check_inputs(X: npt.ArrayLike, *, what: str = "the data") -> Array:
+def check_inputs(X: Any, *, what: str = "the data") -> Any:
     """Return samples (n, ...) in the types the library works with, or raise a :class:`DataError` that says what to do.
 
     uint8 of shape (n, C, H, W) are images and stay as they are; any other number type, and uint8 of another shape,
-    becomes float32.
+    becomes float32. A table that was encoded already is returned as it is.
     """
     if isinstance(X, EncodedTable):
-        return X  # type: ignore[return-value]  # it counts as an array, and its columns were checked
+        return X  # its columns were checked
     array = _as_array(X, "X", what)
     if array.dtype.kind not in "fiub":
         raise DataError(

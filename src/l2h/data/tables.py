@@ -42,7 +42,7 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
         nonlocal found
         table = read_table(file)
         target = _find_target(table, options.target, file)
-        labels, rest = Table({target: table.columns[target]}), table.without(target)
+        labels, rest = table.select([target]), table.select([name for name in table.names if name != target])
         if file.suffix == ".csv":
             labels, rest = infer_types(labels), infer_types(rest) if found is None else rest
         y = _labels(labels.columns[target], target, file)

@@ -57,6 +57,7 @@ class Conditions:
     rule: str | None = None  # how a share is met
     server_run: Path | None = None  # the run of a server that was trained by itself
     asking: Asking | None = None  # how a server that is asked is reached
+    target: str | None = None  # the column of a table that holds the labels; None: as in the run
 
 
 def evaluate_system(
@@ -86,7 +87,7 @@ def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
     """Evaluate a finished run, and write the metrics of the first price into ``out`` where that is given."""
     run = open_run(folder, conditions.server_run, conditions.asking)
-    dataset = run.dataset(conditions.data, conditions.test)
+    dataset = run.dataset(conditions.data, conditions.test, conditions.target)
     prices: list[Costs | None] = [*run.cost_grid(conditions.c_e, conditions.c_1)]
     if conditions.bounds and conditions.c_e is None and conditions.c_1 is None:
         prices = [None]

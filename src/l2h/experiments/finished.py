@@ -25,8 +25,8 @@ class FinishedRun:
     training: dict[str, Any]  # plain values of the plan; empty for a system that was saved without one
     system: HelpSystem
 
-    def dataset(self, data: str | None = None, test: str | None = None) -> Dataset:
-        """Load the data set named here, or the run's own."""
+    def dataset(self, data: str | None = None, test: str | None = None, target: str | None = None) -> Dataset:
+        """Load the data set named here, or the run's own; a table is read by the columns of the run."""
         training = self.training
         if data is None and "data" not in training:
             raise RunError(f"{self.folder} does not say what data it was trained on: give --data")
@@ -35,11 +35,13 @@ class FinishedRun:
             test if data else training["test"],
             seed=training.get("settings", {}).get("seed", 0),
             limit=None if data else training["limit"],
+            target=target or training.get("target"),
+            columns=self.system.require_fitted().columns,
         )
 
-    def calibration_samples(self, data: str | None = None) -> Samples:
+    def calibration_samples(self, data: str | None = None, target: str | None = None) -> Samples:
         """Return the training part of the data set named here, or the run's own calibration part."""
-        dataset = self.dataset(data)
+        dataset = self.dataset(data, target=target)
         if data is None:
             return divide(dataset, plan_of(self.training)).calibration
         return dataset.X_train, dataset.y_train
@@ -114,6 +116,7 @@ def calibrate_run(
     bounds: Sequence[RateLimit] = (),
     *,
     data: str | None = None,
+    target: str | None = None,
     c_e: float | None = None,
     c_1: float | None = None,
     server_run: Path | None = None,
@@ -121,12 +124,13 @@ def calibrate_run(
 ) -> RunCalibration:
     """Calibrate a run and save it.
 
-    The samples are the training part of ``data``; None: the run's own calibration part. A price that is None is the
+    The samples are the training part of ``data``; None: the run's own calibration part. ``target`` names the column of
+    a table that holds the labels. A price that is None is the
     run's. The bounds are shares of all requests, to find thresholds for.
     """
     run = open_run(folder, server_run, asking)
     system = run.system
-    X, y = run.calibration_samples(data)
+    X, y = run.calibration_samples(data, target)
     system.calibrate(X, y)
     costs = system.specs[0].costs or run.costs(c_e, c_1)
     held_out = system.require_fitted().held_out_judgement(0)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from l2h import methods
 from l2h.classifiers import Classifier, as_client, unit_range
+from l2h.columns import EncodedTable, numbers_of
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
@@ -24,13 +25,14 @@ from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.system.steps import choose_method
 from l2h.training import Context, Progress, train_classifier
+from l2h.training.job import input_scale
 from l2h.training.links import parse_link
 from l2h.training.loop import derive, repeatable, seeded
 from l2h.training.targets import CROSSFIT_UP_TO
 
 log = logging.getLogger("l2h")
-#: X and y.
-Samples = tuple[npt.NDArray[Any], npt.NDArray[np.int64]]
+#: X, an array or an encoded table, and y.
+Samples = tuple[Any, npt.NDArray[np.int64]]
 STAND_INS = ("tree", *NAMES)
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
@@ -43,6 +45,7 @@ class Plan:
     data: str  # what :func:`l2h.load_dataset` takes
     test: str | None = None  # its test part, where it is a file of its own
     limit: int | None = None  # use only so many rows of each part
+    target: str | None = None  # the column of a table that holds the labels; None: the one that is called so
     client: str = "lenet5"  # a file, or a stand-in trained here: ``tree`` or a model's name
     # Share of the training samples for the stand-in; below 1 they are its own, the rest is for server and rejector.
     client_share: float = 1.0
@@ -109,7 +112,7 @@ class Plan:
         return [spec if spec.costs is None else replace(spec, sync=sync) for spec in specs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
-        left_out = ("method", "server_version", "server_batch", "server_cache")
+        left_out = ("method", "server_version", "server_batch", "server_cache", "target")
         return {name: value for name, value in asdict(self).items() if value or not name.startswith(left_out)}
 
     def make_server(self) -> RemoteServer | str:
@@ -141,7 +144,7 @@ class SampleParts:
 
 def load_data(plan: Plan) -> Dataset:
     """Load the plan's data set."""
-    return load_dataset(plan.data, plan.test, seed=plan.settings.seed, limit=plan.limit)
+    return load_dataset(plan.data, plan.test, seed=plan.settings.seed, limit=plan.limit, target=plan.target)
 
 
 def with_augment(plan: Plan, dataset: Dataset, augment: str | None) -> Plan:
@@ -181,16 +184,17 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
 
         options = {"max_depth": 6, "random_state": plan.settings.seed, **plan.client_options}
         try:
-            tree = DecisionTreeClassifier(**options).fit(X.reshape(len(X), -1), y)
+            tree = DecisionTreeClassifier(**options).fit(numbers_of(X).reshape(len(X), -1), y)
         except (TypeError, ValueError) as error:
             raise ModelError(f"the tree cannot be fitted with {plan.client_options}: {error}") from error
         return as_client(tree)
     if plan.client in NAMES:
         with seeded(context.device, plan.settings.seed, "client"):
-            net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, **plan.client_options)
+            scale = input_scale(X, plan.settings) if isinstance(X, EncodedTable) else None
+            net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, scale, **plan.client_options)
         settings = replace(PAPER_SERVER, epochs=10) if plan.settings.recipe == "paper" else LEGACY
         plain = replace(context, settings=replace(context.settings, augment="none"))
-        train_classifier("client", net, unit_range(X), y, settings, plain)
+        train_classifier("client", net, unit_range(numbers_of(X)), y, settings, plain)
         return as_client(net)
     return as_client(plan.client)
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from l2h.columns import numbers_of
 from l2h.data import Dataset
 from l2h.errors import SettingsError
 from l2h.experiments import runs
@@ -37,7 +38,7 @@ def train_server_side(plan: Plan, dataset: Dataset, target: RunTarget, link: Hos
     with repeatable(settings, device):
         make = server_builder(plan.server, X, dataset.num_classes, settings, plan.server_options)
         model = initial_server(make, context)
-        x, labels = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
+        x, labels = torch.from_numpy(numbers_of(X)).to(device), torch.from_numpy(y).to(device)
         stage = PublishingStage("server", model, x, labels, settings.server or PAPER_SERVER, context)
         with publishing(stage, link, _identity(plan, dataset, X, y), target.folder / runs.SNAPSHOTS):
             if "server" not in runs.read_config(target.folder):  # else it was interrupted after its training
@@ -90,7 +91,7 @@ def _identity(plan: Plan, dataset: Dataset, X: npt.NDArray[Any], y: npt.NDArray[
         "classes": list(dataset.class_names),
         "input_shape": list(dataset.input_shape),
         "server": [plan.server, plan.server_options],
-        "data": digest(X, y),
+        "data": digest(numbers_of(X), y),
     }
 
 

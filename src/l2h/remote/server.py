@@ -15,6 +15,7 @@ import numpy as np
 
 from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers
 from l2h.classifiers.base import Array
+from l2h.columns import EncodedTable
 from l2h.errors import L2HError, SettingsError
 from l2h.functions import is_function, load_function
 from l2h.remote.cache import AnswerCache, Output
@@ -133,7 +134,7 @@ class RemoteServer(Classifier):
         out.target, out.probabilities = target, values["probabilities"]
         return out
 
-    def answers(self, X: Array, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def answers(self, X: Array | EncodedTable, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         """Return the answers to every input, asking for those that are not kept; see the class."""
         self._num_classes = num_classes
         return super().answers(X, num_classes, max(1, len(X)))  # all at once: what its output means is seen on all

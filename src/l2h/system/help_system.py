@@ -20,7 +20,7 @@ from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import ClientError, L2HWarning, NotFittedError
 from l2h.export import export_system
 from l2h.files import note_training
-from l2h.fitted import FittedSystem
+from l2h.fitted import EXAMPLES, FittedSystem
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
@@ -119,7 +119,7 @@ class HelpSystem:
 
     def fit(
         self,
-        X: npt.ArrayLike,
+        X: Any,
         y: npt.ArrayLike,
         costs: Costs | Sequence[Costs] | None = None,
         *,
@@ -133,7 +133,8 @@ class HelpSystem:
         """Train the server, then the rejector, and return the system itself.
 
         Args:
-            X: (n, ...), uint8 images (n, C, H, W) or floats.
+            X: (n, ...), uint8 images (n, C, H, W) or floats; or a table: a pandas or polars data frame, or a mapping of
+                columns. Its columns are remembered by their names (:class:`l2h.columns.Columns`).
             y: integer labels from 0.
             costs: the prices to train for, one rejector each; not needed by a method that answers for every price.
             specs: the rejectors one by one, instead of ``costs``: they may differ in loss, costs, seed and, under
@@ -200,7 +201,7 @@ class HelpSystem:
 
     def prepare(
         self,
-        X: npt.ArrayLike,
+        X: Any,
         y: npt.ArrayLike,
         costs: Costs | Sequence[Costs] | None = None,
         *,
@@ -221,12 +222,14 @@ class HelpSystem:
             input_dtype=str(job.X.dtype),
             class_names=self.given_class_names or tuple(str(k) for k in range(job.num_classes)),
             embedding_size=job.embedding_size,
+            columns=None if job.table is None else job.table.columns,
+            examples=None if job.table is None else job.table[:EXAMPLES],
             history=history,
         )
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
         return self
 
-    def calibrate(self, X: npt.ArrayLike, y: npt.ArrayLike) -> HelpSystem:
+    def calibrate(self, X: Any, y: npt.ArrayLike) -> HelpSystem:
         """Recalibrate on samples that nothing was trained on.
 
         Scale and shift of each priced head's logit, and the held-out outcomes that the confidence baseline takes its
@@ -239,7 +242,7 @@ class HelpSystem:
 
     def predict(
         self,
-        X: npt.ArrayLike,
+        X: Any,
         costs: Costs | None = None,
         *,
         limit: RateLimit | str | None = None,
@@ -268,7 +271,7 @@ class HelpSystem:
 
     def evaluate(
         self,
-        X: npt.ArrayLike,
+        X: Any,
         y: npt.ArrayLike,
         costs: Costs | None = None,
         *,
@@ -290,7 +293,7 @@ class HelpSystem:
             warnings.warn(text, L2HWarning, stacklevel=2)
         return steps.measure(fitted, *fitted.check(X, y), policy, policy.terms(costs, which), seed)
 
-    def judge(self, X: npt.ArrayLike, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
+    def judge(self, X: Any, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking anyone."""
         fitted = self.require_fitted()
         X = fitted.check_inputs(X)

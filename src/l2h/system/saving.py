@@ -18,6 +18,7 @@ from torch import nn
 
 from l2h import methods
 from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, TorchClassifier
+from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
 from l2h.errors import ConversionError, L2HWarning, RunError, UnknownNameError
@@ -116,6 +117,7 @@ def load(
         class_names=tuple(config["class_names"]),
         embedding_size=config["embedding_size"],
         calibration=_load_calibration(folder / CALIBRATION),
+        columns=Columns.from_list(config["columns"]) if "columns" in config else None,
     )
     return system
 
@@ -139,6 +141,8 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         "settings": fitted.settings.as_dict(),
         "multiply_adds": fitted.multiply_adds(),
     }
+    if fitted.columns is not None:
+        system["columns"] = fitted.columns.as_list()
     net = "attached" if fitted.rejector == "given" else fitted.rejector
     if fitted.method.name != methods.spelled(fitted.settings.loss, net).name:
         system["method"] = fitted.method.name

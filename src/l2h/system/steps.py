@@ -13,6 +13,7 @@ from torch import nn
 
 from l2h import decision, methods, metrics
 from l2h.answers import Answers
+from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.decision import Policy, RejectorSpec, Terms
@@ -59,7 +60,7 @@ def choose_method(
 
 def prepare_job(
     system: HelpSystem,
-    X: npt.ArrayLike,
+    X: Any,
     y: npt.ArrayLike,
     costs: Costs | Sequence[Costs] | None,
     specs: Sequence[RejectorSpec] | None,
@@ -69,7 +70,7 @@ def prepare_job(
     if specs is None:
         specs = system.method.specs([costs] if isinstance(costs, Costs) else costs)
     known = None if system.given_class_names is None else len(system.given_class_names)
-    X, y = check_arrays(X, y, num_classes=known)
+    X, y = check_arrays(encode_inputs(X), y, num_classes=known)
     num_classes = known or int(y.max()) + 1
     system.method.check(num_classes)
     for spec in specs:
@@ -94,7 +95,7 @@ def prepare_job(
         student=system.method.student,
     )
     return Job(
-        X=X,
+        X=numbers_of(X),
         y=y,
         client=system.client,
         answers=answers,
@@ -106,6 +107,7 @@ def prepare_job(
         make_rejector=make_rejector,
         specs=tuple(specs),
         held_out_rows=held_out_rows,
+        table=X if isinstance(X, EncodedTable) else None,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers, as_client
+from l2h.columns import EncodedTable, numbers_of
 from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, UnknownNameError
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
@@ -37,6 +38,12 @@ class Job:
     make_rejector: Callable[[], nn.Module]
     specs: Sequence[RejectorSpec]  # what each rejector of the batch is for
     held_out_rows: npt.NDArray[np.int64] | None = None  # unseen by the client; the server is to see them neither
+    table: EncodedTable | None = None  # the inputs with their columns, where they have names
+
+    @property
+    def inputs(self) -> Array | EncodedTable:
+        """The inputs as a classifier of the user's gets them: with their columns where they have names."""
+        return self.X if self.table is None else self.table
 
     @property
     def embedding_size(self) -> int:
@@ -84,7 +91,7 @@ def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module
 
 
 def server_builder(
-    given: str | nn.Module, X: Array, num_classes: int, settings: Settings, options: Mapping[str, Any]
+    given: str | nn.Module, X: Array | EncodedTable, num_classes: int, settings: Settings, options: Mapping[str, Any]
 ) -> Callable[[], nn.Module]:
     """Return a function that makes a fresh server: the named model, or a copy of the user's module."""
     shape = tuple(X.shape[1:])
@@ -93,7 +100,7 @@ def server_builder(
         if isinstance(given, str):
             return build_scaled(given, shape, num_classes, input_scale(X, settings), **options)
         net = Scaled(unit_scale(shape, X.dtype), copy.deepcopy(given))
-        _check_outputs(net, X[:2], num_classes)
+        _check_outputs(net, numbers_of(X[:2]), num_classes)
         return net
 
     return make
@@ -101,7 +108,7 @@ def server_builder(
 
 def rejector_builder(
     given: str | nn.Module,
-    X: Array | None,
+    X: Array | EncodedTable | None,
     *,
     input_shape: tuple[int, ...],
     input_dtype: str,
@@ -128,8 +135,10 @@ def rejector_builder(
     return make
 
 
-def input_scale(X: Array, settings: Settings) -> InputScale:
+def input_scale(X: Array | EncodedTable, settings: Settings) -> InputScale:
     """How a named network scales its inputs: to [-1, 1] under the paper's recipe, else standardised on ``X``."""
+    if isinstance(X, EncodedTable):
+        return InputScale.standardise(X.x, X.columns.unscaled)
     if settings.recipe == "paper" and X.dtype == np.uint8:
         return InputScale.to_unit_range(tuple(X.shape[1:]))
     return InputScale.standardise(X)

@@ -68,7 +68,7 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
         if isinstance(job.fixed_server, RemoteServer):
             job.fixed_server.progress = context.progress.asked
         # Once and in the order of the rows, before anything is trained.
-        answers = job.fixed_server.answers(job.X, job.num_classes)
+        answers = job.fixed_server.answers(job.inputs, job.num_classes)
         log_p = torch.from_numpy(answers.log_probability).to(context.device)
         teacher = make_teacher(job, context, everything, None, log_p, calibrate=answers.has_scores)
         return ServerOutcome(None, [teacher], None)
