@@ -5,7 +5,8 @@
 
 Goodput: answers per second that the server gave in time, by the number of callers that ask again at once, as a ratio to
 8 callers in the same run; and how many more inputs were charged than used. Overshoot: how long after its deadline a
-call came back, while a rogue server floods it, beside a server that is silent in the same run.
+call came back (median, 99th percentile, most) with one calling thread and with four, while a rogue server floods it,
+beside a server that is silent in the same run. ``--callers`` without numbers measures the overshoot alone.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ FLOODS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--callers", type=int, nargs="+", default=[1, 32, 128, 512])
-    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--callers", type=int, nargs="*", default=[1, 32, 128, 512])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--deadline", type=float, default=0.2)
     parser.add_argument("--seconds", type=float, default=4.0)
     arguments = parser.parse_args()
     bundle = DeviceBundle(arguments.bundle)
     gc.freeze()
-    for kind in (AsyncEdgeClient, EdgeClient):
+    for kind in (AsyncEdgeClient, EdgeClient) if arguments.callers else ():
         with (
             tempfile.TemporaryDirectory() as folder,
             Server(arguments.bundle, Path(folder), log_requests=False) as server,
@@ -64,8 +65,9 @@ def main() -> None:
             base = goodput(kind, bundle, server, 8, arguments, 0.0)
             for callers in arguments.callers:
                 goodput(kind, bundle, server, callers, arguments, base)
-    for flood in FLOODS:
-        overshoot(bundle, flood, arguments)
+    for threads in arguments.threads:
+        for flood in FLOODS:
+            overshoot(bundle, flood, threads, arguments)
 
 
 def goodput(kind, bundle, server, callers, arguments, base):
@@ -106,16 +108,16 @@ def goodput(kind, bundle, server, callers, arguments, base):
     return rate
 
 
-def overshoot(bundle: DeviceBundle, flood: str, arguments: argparse.Namespace) -> None:
-    """Print how late the calls of several threads came back from a rogue."""
+def overshoot(bundle: DeviceBundle, flood: str, threads: int, arguments: argparse.Namespace) -> None:
+    """Print how late the calls of so many threads came back from a rogue."""
     spawn = multiprocessing.get_context("spawn")
     port = spawn.Queue()
     rogue = spawn.Process(target=serve_flood, args=(flood, port), daemon=True)
     rogue.start()
     late: list[float] = []
     X = random_inputs(bundle.input_shape, bundle.input_dtype, 1)
-    end = time.monotonic() + 2 * arguments.seconds
     address = f"http://127.0.0.1:{port.get()}"
+    end = time.monotonic() + 2 * arguments.seconds  # the rogue took its time to start
     with EdgeClient(bundle, address, deadline=arguments.deadline, costs=ALL, failures=10**9) as edge:
 
         def call(_: int) -> None:
@@ -125,14 +127,14 @@ def overshoot(bundle: DeviceBundle, flood: str, arguments: argparse.Namespace) -
                 if reason != "crowded":  # that asked nobody
                     late.append(max(0.0, time.monotonic() - begun - arguments.deadline))
 
-        with ThreadPoolExecutor(arguments.threads) as pool:
-            list(pool.map(call, range(arguments.threads)))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(call, range(threads)))
         stats = edge.stats()
     rogue.terminate()
     p50, p99, most = 1e3 * np.percentile(late, [50, 99, 100])
     print(
-        f"{flood}, {arguments.threads} threads: late by {p50:.1f} ms (p50), {p99:.1f} ms (p99), {most:.1f} ms at most; "
-        f"{len(late)} calls, {dict(stats.reasons)}",
+        f"{flood}, {threads} thread{'s' * (threads > 1)}: late by {p50:.1f} ms (p50), {p99:.1f} ms (p99), "
+        f"{most:.1f} ms at most; {len(late)} calls, {dict(stats.reasons)}",
         flush=True,
     )
 
