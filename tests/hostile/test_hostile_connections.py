@@ -327,6 +327,31 @@ def test_one_address_cannot_take_the_places_of_others(bundle, tmp_path, x):
             assert peer.recv(4096).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second", "status"),
+    [
+        ("Authorization", None, "Bearer none", 401),
+        ("Authorization", "Bearer none", None, 401),
+        ("Authorization", None, None, 401),
+        ("Idempotency-Key", "a", "b", 400),
+        ("Content-Encoding", "identity", "identity", 415),
+        ("Content-Length", None, None, 400),
+        (protocol.LENGTH_HEADER, "1", "1", 400),
+        ("Accept", "text/plain", "application/json", 200),
+    ],
+)
+def test_a_header_that_has_one_value_is_not_repeated(target, name, first, second, status):
+    """Another server on the way may read the other one. None stands for the value that is right."""
+    if name == "Authorization" and target.key is None:
+        pytest.skip("a server without keys")
+    start, body = request(target).split(b"\r\n\r\n", 1)
+    lines = start.decode().split("\r\n")
+    right = next((line for line in lines if line.startswith(f"{name}: ")), None)
+    more = [right if value is None else f"{name}: {value}" for value in (first, second)]
+    whole = "\r\n".join([*(line for line in lines if line != right), *more]).encode() + b"\r\n\r\n" + body
+    assert heads(talk(target, whole, until_answers=1)) == [status]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("addresses", [1, 8])
 def test_thousands_of_idle_connections_lock_nobody_out(bundle, tmp_path, x, addresses):

@@ -8,7 +8,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
 from l2h.serving.accounts.key import ANONYMOUS, ID_LENGTH, PREFIX, Key
@@ -41,6 +41,8 @@ class Exchange:
         self._service, self._send = service, send
         self.state: dict[str, Any] = scope["state"]  # read by the connection, see :mod:`l2h.connections`
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(self.headers) < len(scope["headers"]):
+            self.headers = _joined(scope["headers"])
         self.request_id = clean_id(self.headers.get(b"x-request-id")) or f"{_prefix}-{next(_numbers):x}"
         self._echo = (b"x-request-id", self.request_id.encode())
         #: What the log will say of the request, beside its status and its time.
@@ -69,6 +71,14 @@ class Exchange:
         if self._service.config.log_requests:
             ms = round((self.seconds() if seconds is None else seconds) * 1e3, 2)
             self._service.log.put_request({**self.noted, "status": status, "ms": ms, **fields})
+
+
+def _joined(headers: Iterable[Header]) -> dict[bytes, bytes]:
+    """The values by their names; those of a repeated header are one list, as HTTP has it, and so no key and no id."""
+    values: dict[bytes, bytes] = {}
+    for name, value in headers:
+        values[name] = values[name] + b", " + value if name in values else value
+    return values
 
 
 def clean_id(value: bytes | None) -> str | None:

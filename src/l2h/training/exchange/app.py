@@ -153,7 +153,7 @@ class _Guard:
             await self._app(scope, receive, send)
         if scope["type"] != "http":
             return
-        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        authorization = b", ".join(value for name, value in scope["headers"] if name == b"authorization")
         # In a time that does not depend on how much of the token is right.
         if not hmac.compare_digest(sha256(authorization).digest(), self._expected):
             # Closed, so that guessing is as slow as connections are accepted.
