@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 _NAMES: dict[str, tuple[str, ...]] = {
     "answers": ("Answer", "Answers"),
     "bundle": (),
-    "classifiers": ("StochasticClient", "as_client"),
+    "classifiers": ("Preprocessing", "StochasticClient", "as_client"),
     "costs": ("Costs",),
     "data": ("Dataset", "load_dataset"),
     "decision": (),
@@ -46,6 +46,7 @@ __all__ = [
     "EdgeError",
     "HelpSystem",
     "Limiter",
+    "Preprocessing",
     "RateLimit",
     "RemoteServer",
     "Report",
@@ -61,7 +62,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from l2h.answers import Answer, Answers
-    from l2h.classifiers import StochasticClient, as_client
+    from l2h.classifiers import Preprocessing, StochasticClient, as_client
     from l2h.costs import Costs
     from l2h.data import Dataset, load_dataset
     from l2h.edge import AsyncEdgeClient, EdgeClient, EdgeError

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import l2h
 from l2h import Costs, HelpSystem
 from l2h.bundle import BundleError, DeviceBundle, ServerBundle
-from l2h.bundle.sessions import exported_client, make_session
+from l2h.bundle.sessions import exported_client, file_run
 from l2h.decision import RejectorSpec
 from l2h.errors import L2HWarning, NotFittedError, SettingsError
 from l2h.export import ExportError
@@ -106,7 +106,7 @@ def test_clients_of_every_form_keep_their_answers(name: str) -> None:
     answers = client.answers(X, classes)
     exported = export_client(client, classes, answers.embedding is not None, BATCHES)
     assert exported.agreement <= 1e-5
-    label, log_p, embedding = exported_client(make_session(exported.data, "client.onnx", 1), exported.part, classes)(X)
+    label, log_p, embedding = exported_client(file_run(exported.data, exported.part), exported.part, classes)(X)
     np.testing.assert_array_equal(label, answers.label)
     np.testing.assert_allclose(np.exp(log_p), np.exp(answers.log_probability), atol=1e-5)
     assert (embedding is None) == (answers.embedding is None)
@@ -250,7 +250,6 @@ def test_a_torch_server_that_is_kept_is_exported_with_its_scaling() -> None:
 @pytest.mark.parametrize(
     ("server", "shape", "why"),
     [
-        (tree, (FEATURES // 2, 2), "as they are"),
         (dictionaries, (FEATURES,), "scores"),
         (lambda: lambda X: X @ WEIGHTS, (FEATURES,), "no file"),
     ],

@@ -13,13 +13,15 @@ from l2h.bundle.sessions import (
     CHUNK,
     Array,
     ClientRun,
+    ModelRun,
     check_inputs,
     exported_client,
+    file_run,
     given_client,
     make_session,
     run,
 )
-from l2h.classifiers import all_finite, prepare_inputs
+from l2h.classifiers import all_finite
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
 from l2h.errors import SettingsError
@@ -81,15 +83,15 @@ class DeviceBundle(_Half):
         if part.file is not None and client is not None:
             raise BundleError(f"{folder} holds its client ({part.file}): leave out client=")
         self._lock = threading.Lock()
-        self._client_session: Any = None
+        self._client_file: ModelRun | None = None
         self._client = None if client is None else given_client(client, self.manifest)
         self._session = make_session(files[rejector.file], rejector.file, threads, files)
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._fused, self._file = rejector.fused, rejector.file
         self._check_graph()
         if not self._fused and part.file is not None:
-            self._client_session = make_session(files[part.file], part.file, threads, files)
-            self._client = exported_client(self._client_session, part, len(self.classes))
+            self._client_file = file_run(files[part.file], part, threads, files)
+            self._client = exported_client(self._client_file, part, len(self.classes))
         self._platt = rejector.platt
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
@@ -151,27 +153,27 @@ class DeviceBundle(_Half):
         return label, scores
 
     def model_calls(self, X: Array) -> Callable[[], None]:
-        """Return a function that makes the calls of onnxruntime that :meth:`judge` makes, and nothing else.
+        """Return a function that makes the calls of the models that :meth:`judge` makes, and nothing else.
 
         The time of an answer is compared with the time of these calls.
 
         Raises:
-            BundleError: the client was given, so that its calls are not onnxruntime's.
+            BundleError: the client was given, so that its calls are not those of a file.
         """
         session, part = self._session, self.manifest.client
         if self._fused:
             return lambda: session.run(["log_probability", "scores"], {"x": X})
-        if self._client_session is None:
+        client = self._client_file
+        if client is None:
             raise BundleError("the client of this bundle is given from outside: its calls cannot be told apart")
-        client, outputs = self._client_session, [name for name in (part.output, part.features) if name is not None]
-        x = prepare_inputs(X, part.feed)
+        x = part.inputs.apply(X)
         assert self._client is not None
         _, log_p, embedding = self._client(X)
         values: dict[str, Any] = {"x": X, "log_probability": log_p, "embedding": embedding}
         feeds = {name: values[name] for name in self._inputs}
 
         def both() -> None:
-            client.run(outputs, {part.input: x})
+            client(x)
             session.run(["scores"], feeds)
 
         return both
@@ -190,8 +192,8 @@ class DeviceBundle(_Half):
                 part = self.manifest.client
                 assert part.file is not None
                 files = {name: read_file(self.folder, self.manifest, name) for name in self.manifest.files_of("device")}
-                session = make_session(files[part.file], part.file, self._threads, files)
-                self._client = exported_client(session, part, len(self.classes))
+                client = file_run(files[part.file], part, self._threads, files)
+                self._client = exported_client(client, part, len(self.classes))
             return self._client
 
     def _check_graph(self) -> None:
@@ -243,15 +245,8 @@ class ServerBundle(_Half):
         if part.file is None:
             raise BundleError(f"{folder} holds no server: the one of the training could not be exported")
         self.name, self.version = self.manifest.name, self.manifest.version
-        self._file, self._input, self._output = part.file, part.input, [part.output]
-        self._session = make_session(files[part.file], part.file, threads, files)
-        inputs = {entry.name for entry in self._session.get_inputs()}
-        outputs = {entry.name for entry in self._session.get_outputs()}
-        if inputs != {part.input} or part.output not in outputs:
-            raise BundleError(
-                f"{part.file} takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
-                f"expected {part.input} and {part.output}"
-            )
+        self._file, self._inputs = part.file, part.preprocessing
+        self._model = file_run(files[part.file], part, threads, files)
 
     def run(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return scores (n, K), the largest of which is the answer.
@@ -260,7 +255,7 @@ class ServerBundle(_Half):
             BundleError: inputs that do not fit, or scores of another shape.
         """
         x = self.check(X)
-        (scores,) = run(self._session, self._output, {self._input: x}, self._file)
+        (scores,) = self._model(x if self._inputs is None else self._inputs.apply(x))
         if scores.shape != (len(x), len(self.classes)):
             raise BundleError(f"{self._file} gives {scores.shape}, expected {(len(x), len(self.classes))}")
         return np.asarray(scores, dtype=np.float32)

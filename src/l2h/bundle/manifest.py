@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, ValidationError, convert
 
+from l2h.classifiers import UNIT_RANGE, Preprocessing
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CostError, L2HError, SettingsError, shown
@@ -25,6 +26,7 @@ SIDES = ("device", "server")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LARGEST = 16 * 2**20
 _BLANK = "0" * 64
+_FEEDS = {"as_is": Preprocessing(), "unit_range": UNIT_RANGE, "flat": Preprocessing(flat=True)}
 _T = TypeVar("_T")
 _Text = Annotated[str, Meta(min_length=1)]
 _Whole = Annotated[int, Meta(ge=0)]
@@ -42,6 +44,12 @@ def _one_of(*known: str) -> Meta:
     return Meta(pattern=rf"^({'|'.join(known)})\Z")
 
 
+def feed_of(inputs: Preprocessing) -> dict[str, Any]:
+    """Return the keys of a :class:`ClientPart` that say what is done to samples."""
+    named = [name for name, feed in _FEEDS.items() if feed == inputs]
+    return {"feed": named[0]} if named else {"feed": "prepared", "preprocessing": inputs}
+
+
 @dataclass(frozen=True)
 class InputPart:
     """One sample: its shape, and ``uint8`` or ``float32``."""
@@ -57,12 +65,20 @@ class ClientPart:
     file: _Text | None  # its ONNX file; None where it could not be exported and must be given
     kind: _Text  # what it was, for people
     input: _Text | None  # name of the file's input
-    # What the input gets: the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); or one "flat"
-    # float32 row per sample, unscaled.
-    feed: Annotated[str, _one_of("as_is", "unit_range", "flat")]
+    # What the input gets: the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); one "flat"
+    # float32 row per sample, unscaled; or the batch "prepared" as ``preprocessing`` says.
+    feed: Annotated[str, _one_of(*_FEEDS, "prepared")]
     output: _Text | None  # name of the output with its answers
     gives: Annotated[str, _one_of("log_probability", "probability", "logits", "label")]  # what the answers are
     features: _Text | None  # name of the output with its last features, which the rejector reads; None without
+    # What is done to a batch that is "prepared". Of a client that must be given: what is done to the inputs of a torch
+    # module or of a file, where it is not the usual.
+    preprocessing: Preprocessing | None = None
+
+    @property
+    def inputs(self) -> Preprocessing:
+        """What is done to samples before the file gets them."""
+        return _FEEDS[self.feed] if self.preprocessing is None else self.preprocessing
 
 
 @dataclass(frozen=True)
@@ -99,6 +115,12 @@ class ServerPart:
     file: _Text | None
     input: _Text
     output: _Text
+    preprocessing: Preprocessing | None = None  # what is done to samples first; None where the file takes them raw
+
+    @property
+    def inputs(self) -> Preprocessing:
+        """What is done to samples before the file gets them."""
+        return self.preprocessing or Preprocessing()
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,10 @@ class Manifest:
         """Return plain values, as in the file."""
         values = {"schema": SCHEMA, **asdict(self), "costs": self.costs.as_dict()}
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
+        for key, part in (("client", self.client), ("server", self.server)):
+            del values[key]["preprocessing"]
+            if part.preprocessing is not None:  # a bundle without is read by version 0.1, too
+                values[key]["preprocessing"] = part.preprocessing.as_dict()
         plain: dict[str, Any] = json.loads(json.dumps(values))  # lists for tuples
         return plain
 
@@ -270,11 +296,20 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
 
 
 def _client(values: Any, where: str) -> ClientPart:
-    part = _read(values, ClientPart, where)
+    part = _read(_with_preprocessing(values, where), ClientPart, where)
     for name, value in (("input", part.input), ("output", part.output)):
         if part.file is not None and value is None:
             raise BundleError(f"{where} is damaged: {name!r} is None, expected a name: the client has a file")
+    if part.feed == "prepared" and part.preprocessing is None:
+        raise BundleError(f"{where} is damaged: 'preprocessing' is missing, and the client is fed as it says")
     return part
+
+
+def _with_preprocessing(values: Any, where: str) -> Any:
+    if not isinstance(values, dict) or values.get("preprocessing") is None:
+        return values
+    found = _read(values["preprocessing"], Preprocessing, f"{where}, preprocessing")
+    return {**values, "preprocessing": found}
 
 
 def _rejector(values: Any, where: str) -> RejectorPart:
@@ -322,5 +357,5 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "rejector": _rejector,
     "calibration": lambda values, where: None if values is None else _read(values, CalibrationPart, where),
     "costs": _costs,
-    "server": lambda values, where: _read(values, ServerPart, where),
+    "server": lambda values, where: _read(_with_preprocessing(values, where), ServerPart, where),
 }

@@ -1,13 +1,23 @@
 """The files of a bundle as sessions of onnxruntime, the check of their inputs, and what the client answers."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.manifest import BundleError, ClientPart, InputPart, Manifest
-from l2h.classifiers import all_finite, as_client, open_model, prepare_inputs, read_output, to_array
+from l2h.bundle.manifest import BundleError, ClientPart, InputPart, Manifest, ServerPart
+from l2h.classifiers import (
+    Preprocessing,
+    all_finite,
+    as_client,
+    fixed_batch,
+    in_batches,
+    open_model,
+    read_output,
+    to_array,
+)
 from l2h.errors import ClientError
 
 Array = npt.NDArray[Any]
@@ -17,6 +27,8 @@ CHUNK = 1024
 ClientOutput = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32] | None]
 #: From a batch to its output.
 ClientRun = Callable[[Array], ClientOutput]
+#: From a prepared batch to the outputs of a file.
+ModelRun = Callable[[Array], list[Any]]
 
 
 def make_session(data: bytes, name: str, threads: int, files: Mapping[str, bytes] | None = None) -> Any:
@@ -50,6 +62,38 @@ def run(session: Any, outputs: list[str], feeds: dict[str, Array], name: str) ->
     return values
 
 
+def file_run(
+    data: bytes, part: ClientPart | ServerPart, threads: int = 1, files: Mapping[str, bytes] | None = None
+) -> ModelRun:
+    """Return the function that runs the file of a client or a server on a prepared batch of any size."""
+    assert part.file is not None
+    assert part.input is not None
+    assert part.output is not None
+    session = make_session(data, part.file, threads, files)
+    inputs, outputs = (
+        {entry.name: entry for entry in entries} for entries in (session.get_inputs(), session.get_outputs())
+    )
+    names = [part.output] + ([part.features] if isinstance(part, ClientPart) and part.features else [])
+    if set(inputs) != {part.input} or not set(names) <= set(outputs):
+        raise BundleError(
+            f"{part.file} takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
+            f"expected {part.input} and {', '.join(names)}"
+        )
+    name, file, batch = part.input, part.file, fixed_batch(inputs[part.input].shape)
+
+    def once(x: Array) -> list[Any]:
+        return run(session, names, {name: x}, file)
+
+    return once if batch is None else partial(_in_batches, once, batch, file)
+
+
+def _in_batches(once: ModelRun, batch: int, file: str, x: Array) -> list[Any]:
+    try:
+        return list(in_batches(once, x, batch))
+    except ClientError as error:
+        raise BundleError(f"{file} does not fit the inputs: {error}") from error
+
+
 def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Array:
     """Return samples as a bundle takes them; a single one gets its first axis."""
     try:
@@ -74,16 +118,13 @@ def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Arr
     return x
 
 
-def exported_client(session: Any, part: ClientPart, classes: int) -> ClientRun:
+def exported_client(client: ModelRun, part: ClientPart, classes: int) -> ClientRun:
     """Return the function that runs the client's file on a batch."""
-    assert part.input is not None
-    assert part.output is not None
-    assert part.file is not None
-    file, name, features, feed, gives = part.file, part.input, part.features, part.feed, part.gives
-    outputs = [part.output] if features is None else [part.output, features]
+    file, features, prepare, gives = part.file, part.features, part.inputs.apply, part.gives
+    raw = part.inputs == Preprocessing()
 
     def answer(X: Array) -> ClientOutput:
-        values = run(session, outputs, {name: prepare_inputs(X, feed)}, file)
+        values = client(X if raw else prepare(X))
         try:
             label, log_p = read_output(to_array(values[0]), gives, len(X), classes)
         except ClientError as error:
@@ -98,8 +139,10 @@ def exported_client(session: Any, part: ClientPart, classes: int) -> ClientRun:
 def given_client(client: Any, manifest: Manifest) -> ClientRun:
     """Return the function that runs the user's own classifier on a batch, reading its output as in training."""
     part, classifier = manifest.client, as_client(client)
-    if classifier.probabilities is None and part.gives in ("probability", "logits"):
+    if classifier.probabilities is None:
         classifier.probabilities = part.gives == "probability"
+    if part.preprocessing is not None and classifier.preprocessing == Preprocessing():
+        classifier.preprocessing = part.preprocessing
 
     def answer(X: Array) -> ClientOutput:
         answers = classifier.answers(X, len(manifest.classes))

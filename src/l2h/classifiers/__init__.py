@@ -9,7 +9,8 @@ from l2h.classifiers.base import (
     Classifier,
     ClassifierAnswers,
     all_finite,
-    prepare_inputs,
+    fixed_batch,
+    in_batches,
     read_output,
     to_array,
     unit_range,
@@ -23,21 +24,29 @@ from l2h.classifiers.kinds import (
     TorchClassifier,
     as_client,
 )
+from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
+from l2h.classifiers.settling import check_accuracy, probe_rows, settle_scale
 
 __all__ = [
     "FLOOR",
+    "UNIT_RANGE",
     "CallableClassifier",
     "Classifier",
     "ClassifierAnswers",
     "OnnxClassifier",
+    "Preprocessing",
     "SklearnClassifier",
     "StochasticClient",
     "TorchClassifier",
     "all_finite",
     "as_client",
+    "check_accuracy",
+    "fixed_batch",
+    "in_batches",
     "open_model",
-    "prepare_inputs",
+    "probe_rows",
     "read_output",
+    "settle_scale",
     "to_array",
     "unit_range",
 ]

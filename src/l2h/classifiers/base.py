@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
 from l2h.columns import EncodedTable
 from l2h.costs import FloatArray
 from l2h.errors import ClientError
@@ -73,10 +74,22 @@ class Classifier(ABC):
     """A fixed classifier. Subclasses give scores or labels, and the bytes that must not change."""
 
     kind: str
+    #: What uint8 images are scaled to where nobody says; None leaves them as they are.
+    usual_scale: str | None = None
+    #: Whether other scales are tried on labelled samples where nobody says.
+    tries_scales = False
 
     def __init__(self) -> None:
         #: Whether the scores are probabilities; None until the first inputs are answered, which decide it for good.
         self.probabilities: bool | None = None
+        #: Whether one number per sample that may be a probability or a logit is refused until somebody says which.
+        self.asks_meaning = True
+        #: What is done to samples before the model gets them, as far as somebody said or samples have shown.
+        self.preprocessing = Preprocessing()
+        #: The share of right answers that the user expects of it; None where it is not known.
+        self.expected_accuracy: float | None = None
+        #: The share of right answers by the scales that were tried, the chosen one first.
+        self.scales_tried: dict[str, float] = {}
 
     @property
     def known_output(self) -> str:
@@ -85,7 +98,11 @@ class Classifier(ABC):
 
     @abstractmethod
     def raw(self, X: Array) -> tuple[Array, Array | None]:
-        """Return scores (n, K) or labels (n,), and features (n, E) or None."""
+        """Return scores (n, K) or labels (n,) of prepared samples, and features (n, E) or None."""
+
+    def feed(self, shape: Sequence[int]) -> Preprocessing:
+        """Return what is done to samples of this shape before the model gets them."""
+        return self.preprocessing.completed(shape, usual=self.usual_scale)
 
     @abstractmethod
     def weights(self) -> list[bytes]:
@@ -120,7 +137,10 @@ class Classifier(ABC):
             )
 
     def _answer_batch(self, X: Inputs, num_classes: int) -> ClassifierAnswers:
-        output, features = self.raw(self.from_table(X) if isinstance(X, EncodedTable) else X)
+        given = self.from_table(X) if isinstance(X, EncodedTable) else X
+        if isinstance(given, np.ndarray):
+            given = self.feed(given.shape[1:]).apply(given)
+        output, features = self.raw(given)
         scores = np.asarray(output)
         if scores.shape == (len(X), 1):
             scores = scores[:, 0]
@@ -140,7 +160,7 @@ class Classifier(ABC):
         if scores.shape == (n,) and np.issubdtype(scores.dtype, np.integer):
             return "label"
         if scores.shape == (n,) and num_classes == 2:
-            return "logits"
+            return self._meaning_of_one_number(require_finite(scores.astype(np.float64)))
         if scores.ndim != 2 or len(scores) != n:
             raise ClientError(
                 f"the {self.kind} returned {scores.dtype} of shape {scores.shape} for {n} inputs: "
@@ -156,23 +176,54 @@ class Classifier(ABC):
             self.probabilities = bool((values >= 0).all() and np.allclose(values.sum(axis=1), 1.0, atol=1e-3))
         return "probability" if self.probabilities else "logits"
 
-
-def prepare_inputs(X: Array, feed: str) -> Array:
-    """Return samples (n, ...) as a model takes them.
-
-    ``feed`` is ``as_is``; ``unit_range``, float32 with uint8 scaled to [-1, 1]; or ``flat``, one unscaled float32 row
-    per sample.
-    """
-    if feed == "flat":
-        return X.reshape(len(X), -1).astype(np.float32, copy=False)
-    return X if feed == "as_is" else unit_range(X)
+    def _meaning_of_one_number(self, values: Array) -> str:
+        """Return what one number per sample of two classes is: nobody can tell logits from probabilities in [0, 1]."""
+        outside = (values < 0) | (values > 1)
+        if self.probabilities is None:
+            if self.asks_meaning and not outside.any():
+                raise ClientError(
+                    f"the {self.kind} returned one number per sample, all between 0 and 1: say what they are, with "
+                    "output='probability' (of class 1) or output='logit' of l2h.as_client, or with --client-output "
+                    "(--server-output)"
+                )
+            self.probabilities = False
+        if self.probabilities and outside.any():
+            row = int(np.argmax(outside))
+            raise ClientError(
+                f"the {self.kind} gave {values[row]:g} for sample {row}, which is no probability: "
+                "output='logit' of l2h.as_client, or --client-output logit, reads it as a logit"
+            )
+        return "probability" if self.probabilities else "logits"
 
 
 def unit_range(X: Array) -> npt.NDArray[np.float32]:
     """Return float32 samples: uint8 scaled to [-1, 1], floats as they are."""
-    if X.dtype == np.uint8:
-        return X.astype(np.float32) / np.float32(127.5) - np.float32(1)
-    return np.ascontiguousarray(X, dtype=np.float32)
+    return UNIT_RANGE.apply(X)
+
+
+def fixed_batch(shape: Sequence[Any]) -> int | None:
+    """Return how many samples a model takes at once by the shape of its input; None where it takes any number."""
+    return shape[0] if shape and isinstance(shape[0], int) and shape[0] > 0 else None
+
+
+def in_batches(run: Callable[[Array], Sequence[Any]], x: Array, batch: int) -> list[Array]:
+    """Return the outputs of a model that takes ``batch`` samples at once; the last batch is filled up with copies."""
+    parts = []
+    for start in range(0, len(x), batch):
+        rows = x[start : start + batch]
+        n = len(rows)
+        if n < batch:
+            rows = np.concatenate([rows, np.repeat(rows[-1:], batch - n, axis=0)])
+        outputs = [to_array(output) for output in run(rows)]
+        # A model of single samples may give them without a first axis.
+        outputs = [output[None] if batch == 1 and output.shape[:1] != (1,) else output for output in outputs]
+        wrong = [output.shape for output in outputs if output.shape[0] != batch]
+        if wrong:
+            raise ClientError(
+                f"a model that takes {batch} samples at once gives {wrong[0]}: one row per sample is needed"
+            )
+        parts.append([output[:n] for output in outputs])
+    return [np.concatenate(output) for output in zip(*parts, strict=True)]
 
 
 def to_array(output: Any) -> Array:
@@ -185,13 +236,15 @@ def to_array(output: Any) -> Array:
 def read_output(output: Array, gives: str, n: int, num_classes: int) -> tuple[Labels, npt.NDArray[np.float32]]:
     """Return the labels (n,) and log-probabilities (n, K) that a classifier's output for n samples stands for.
 
-    The output is, as ``gives`` says: ``log_probability``, ``probability`` or ``logits``, each (n, K); logits of two
-    classes may be the margin (n,) of class 1 over class 0; or ``label`` (n,), read as one-hot with a floor of 1e-6.
+    The output is, as ``gives`` says: ``log_probability``, ``probability`` or ``logits``, each (n, K); of two classes it
+    may be (n,), the probability of class 1 or its margin over class 0; or ``label`` (n,), read as one-hot with a floor
+    of 1e-6.
     """
     if gives == "label":
         return _read_labels(output.reshape(-1), n, num_classes)
-    if gives == "logits" and num_classes == 2 and output.size == n:
-        output = np.stack([np.zeros(n), output.reshape(n)], axis=1)
+    if gives != "log_probability" and num_classes == 2 and output.size == n:
+        one = output.reshape(n)
+        output = np.stack([1 - one if gives == "probability" else np.zeros(n), one], axis=1)
     if output.shape != (n, num_classes):
         raise ClientError(f"the client gives {output.shape} for {n} inputs, expected ({n}, {num_classes})")
     require_finite(output)

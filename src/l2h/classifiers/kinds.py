@@ -2,26 +2,39 @@
 
 import hashlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, prepare_inputs, to_array, unit_range
+from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, fixed_batch, in_batches, to_array
 from l2h.classifiers.external import external_files, open_model
+from l2h.classifiers.preprocessing import Preprocessing
 from l2h.classifiers.tabular import column_feeds, estimator_inputs, matrix_of, takes_columns
 from l2h.columns import EncodedTable
 from l2h.errors import ClientError, shown
 from l2h.files import read_whole
 
 
-def as_client(model: Any, **options: Any) -> Classifier:
+def as_client(
+    model: Any,
+    *,
+    preprocessing: Preprocessing | None = None,
+    output: str | None = None,
+    accuracy: float | None = None,
+    **options: Any,
+) -> Classifier:
     """Return a classifier over a model, which is never trained or changed.
 
     Args:
         model: a :class:`Classifier`; a torch module, TorchScript or exported program; a path to an ``.onnx``, ``.pt``
             (TorchScript) or ``.pt2`` (exported program) file; a fitted scikit-learn estimator; a callable.
+        preprocessing: what is done to samples before the model gets them.
+        output: what its scores are, ``probability`` or ``logit``; where None, the values tell. A model of two classes
+            that gives one number per sample, all in [0, 1], needs it.
+        accuracy: its share of right answers, where it is known: ``fit`` warns where the answers are far from it.
         options: those of the classifier, such as ``feature_layer="fc2"`` for a torch module.
 
     Raises:
@@ -31,6 +44,21 @@ def as_client(model: Any, **options: Any) -> Classifier:
         >>> as_client(lambda X: X.sum(axis=1) > 0).kind
         'callable'
     """
+    classifier = _wrap(model, options)
+    if preprocessing is not None:
+        classifier.preprocessing = preprocessing
+    if output is not None:
+        if output not in ("probability", "logit"):
+            raise ClientError(f"output={shown(output)} is neither 'probability' nor 'logit'")
+        classifier.probabilities = output == "probability"
+    if accuracy is not None:
+        if not 0 < accuracy <= 1:
+            raise ClientError(f"accuracy={accuracy} must be a share above 0 and at most 1")
+        classifier.expected_accuracy = accuracy
+    return classifier
+
+
+def _wrap(model: Any, options: dict[str, Any]) -> Classifier:
     if isinstance(model, Classifier):
         return model
     if isinstance(model, str | Path):
@@ -48,13 +76,16 @@ def as_client(model: Any, **options: Any) -> Classifier:
 
 
 class TorchClassifier(Classifier):
-    """A torch module, TorchScript program or ``torch.export`` program, fed with float32; uint8 is scaled to [-1, 1].
+    """A torch module, TorchScript program or ``torch.export`` program, fed with float32.
 
     Args:
         module: called as ``module(x)`` with a float32 batch; scores (n, K) or labels (n,).
         feature_layer: dotted name of the submodule whose output is its last features. Where None, the module's own
             method ``embed(x)`` is used if it has one.
     """
+
+    usual_scale = "-1..1"
+    tries_scales = True
 
     def __init__(self, module: Any, feature_layer: str | None = None) -> None:
         super().__init__()
@@ -86,7 +117,7 @@ class TorchClassifier(Classifier):
 
         module = self.callable_module
         first = next(iter(module.parameters()), None)
-        x = torch.from_numpy(unit_range(X)).to("cpu" if first is None else first.device)
+        x = torch.from_numpy(X).to("cpu" if first is None else first.device)
         modes = [(m, m.training) for m in module.modules()]
         if self.kind != "exported program":
             module.eval()
@@ -131,8 +162,8 @@ class OnnxClassifier(Classifier):
 
     Args:
         path: the file. If it has several inputs, or one of texts, they get the columns of a table by their names.
-            Else its first input gets the batch: as it is where it takes uint8, else as float32 with uint8
-            scaled to [-1, 1].
+            Else its first input gets the batch: as it is where it takes uint8, else as float32. A file that takes a
+            fixed number of samples at once is run as often as it needs.
         scores: name of the output that holds scores; where None, the first floating output of two axes, or else the
             first output.
         features: name of the output that holds features.
@@ -171,8 +202,12 @@ class OnnxClassifier(Classifier):
         self.scores = scores or (floats or maps or list(outputs))[0]
         self.features = features
         self.flat = len(self.input.shape) == 2 if flat is None else flat
-        #: How the input is fed, see :func:`l2h.classifiers.prepare_inputs`.
-        self.feed = "flat" if self.flat else "as_is" if self.input.type == "tensor(uint8)" else "unit_range"
+        self.tries_scales = self.input.type != "tensor(uint8)"
+        self.usual_scale = "-1..1" if self.tries_scales and not self.flat else None
+
+    def feed(self, shape: Sequence[int]) -> Preprocessing:
+        wanted = replace(self.preprocessing, flat=True) if self.flat else self.preprocessing
+        return wanted.completed(shape, self.input.shape[1:], self.usual_scale)
 
     def from_table(self, X: EncodedTable) -> Any:
         if takes_columns(self.inputs):
@@ -181,10 +216,17 @@ class OnnxClassifier(Classifier):
         return matrix_of(X, width if isinstance(width, int) else None, self.kind)
 
     def raw(self, X: Array) -> tuple[Array, Array | None]:
-        feeds = X if isinstance(X, dict) else {self.input.name: prepare_inputs(X, self.feed)}
+        feeds = X if isinstance(X, dict) else {self.input.name: X}
         names = [self.scores] + ([self.features] if self.features else [])
+        batch = None if isinstance(X, dict) else fixed_batch(self.input.shape)
+
+        def run(x: Array) -> Any:
+            return self.session.run(names, {**feeds, self.input.name: x})
+
         try:
-            out = self.session.run(names, feeds)
+            out = run(feeds[self.input.name]) if batch is None else in_batches(run, X, batch)
+        except ClientError:
+            raise
         except Exception as error:  # as above
             shapes = ", ".join(f"{name} {values.shape}" for name, values in feeds.items())
             raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}") from error

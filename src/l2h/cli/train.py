@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from l2h.experiments.runs import RunTarget
     from l2h.system import HelpSystem
 
+_feed = partial(typer.Option, rich_help_panel="What client and server files are fed")
 _two = partial(typer.Option, rich_help_panel="Two programs over a network")
 _api = partial(typer.Option, rich_help_panel="Somebody's API as the server")
 
@@ -85,6 +86,38 @@ class ApiOptions:
     server_cache: Annotated[
         str | None, _api(help="Folder of the answers, shared by all runs that name it. (default: the run folder)")
     ] = None
+
+
+@dataclass(frozen=True)
+class FeedOptions:
+    """What models that are files are fed, and how their output is read."""
+
+    client_scale: Annotated[
+        str | None,
+        _feed(
+            help="What the pixels of a client file become: 0..1, -1..1, 0..255 or imagenet (its mean and std). "
+            "(default: all are tried on labelled samples, and the best is taken)"
+        ),
+    ] = None
+    client_mean: Annotated[str | None, _feed(help="Subtracted after scaling to 0..1: 0.5, or one per channel.")] = None
+    client_std: Annotated[str | None, _feed(help="What that is divided by: 0.5, or 0.229,0.224,0.225.")] = None
+    client_size: Annotated[
+        str | None,
+        _feed(help="Height and width that the client takes: 224, or 224x160. (default: what its file declares)"),
+    ] = None
+    client_layout: Annotated[str | None, _feed(help="NCHW or NHWC. (default: what its file declares)")] = None
+    client_output: Annotated[
+        str | None, _feed(help="What the client's scores are: probability or logit. (default: their values tell)")
+    ] = None
+    client_accuracy: Annotated[
+        float | None, _feed(help="The client's share of right answers, if you know it: 0.91. Far less gets a warning.")
+    ] = None
+    server_scale: Annotated[str | None, _feed(help="As --client-scale, for a server that is a file.")] = None
+    server_mean: Annotated[str | None, _feed(help="As --client-mean.")] = None
+    server_std: Annotated[str | None, _feed(help="As --client-std.")] = None
+    server_size: Annotated[str | None, _feed(help="As --client-size.")] = None
+    server_layout: Annotated[str | None, _feed(help="As --client-layout.")] = None
+    server_output: Annotated[str | None, _feed(help="As --client-output.")] = None
 
 
 @dataclass(frozen=True)
@@ -179,6 +212,7 @@ class HostOptions:
 def train(
     models: ModelOptions,
     api: ApiOptions,
+    feeds: FeedOptions,
     only: OutcomeOptions,
     run: RunOptions,
     training: TrainingOptions,
@@ -201,6 +235,9 @@ def train(
 
     Example: [bold]l2h train --data customers.csv --target left --client legacy.onnx --server mlp --out runs/left[/]
 
+    Example: [bold]l2h train --data photos --client mobilenet.onnx --client-scale imagenet --server alexnet --out
+    runs/photos[/]
+
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.
     """
@@ -216,7 +253,7 @@ def train(
         return _train_router(models, only, run, training, target)
     if models.data is None:
         raise typer.BadParameter("give --data, or --outcomes where only outcomes are known", param_hint="--data")
-    plan = _plan(models, api, training)
+    plan = _plan(models, api, feeds, training)
     _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
     plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
@@ -255,18 +292,24 @@ def _train_router(
     routing.train(plan, target, run.as_json)
 
 
-def _plan(models: ModelOptions, api: ApiOptions, training: TrainingOptions) -> Plan:
-    from l2h.experiments.overrides import make_settings, parse_options
+def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: TrainingOptions) -> Plan:
+    from l2h.experiments.overrides import make_settings, parse_options, parse_preprocessing
     from l2h.experiments.plan import Plan
 
     options: dict[str, Any] = parse_options(training.option or [])
     values = {name: getattr(training, name) for name in ("recipe", "honest", "seed", "device", "precision")}
+    for who in ("client", "server"):
+        texts = {name: getattr(feeds, f"{who}_{name}") for name in ("scale", "mean", "std", "size", "layout")}
+        options[f"{who}_preprocessing"] = parse_preprocessing(texts, f"--{who}-")
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
     return Plan(
         **vars(models) | vars(api) | {"method_files": tuple(models.method_files or ())},
         c_1=tuple(training.c_1 or (1.0,)),
         c_e=tuple(training.c_e or (0.1,)),
         sync=tuple(training.sync or ("1",)),
+        client_output=feeds.client_output,
+        server_output=feeds.server_output,
+        client_accuracy=feeds.client_accuracy,
         settings=make_settings(values, training.set_ or [], models.server),
         **options,
     )

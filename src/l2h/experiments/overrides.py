@@ -1,9 +1,10 @@
 """Settings and model options from texts of the form ``NAME=VALUE``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from l2h.classifiers import Preprocessing
 from l2h.errors import SettingsError
 from l2h.models import recommended
 from l2h.settings import CHOICES, DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
@@ -49,6 +50,31 @@ def parse_options(options: Sequence[str]) -> dict[str, dict[str, Any]]:
             )
         by_model[f"{model}_options"][key] = value
     return by_model
+
+
+def parse_preprocessing(values: dict[str, str | None], flag: str) -> dict[str, Any]:
+    """Return fields of :class:`l2h.Preprocessing` from texts; ``flag`` is how an error names one, without its end."""
+    kinds: dict[str, tuple[str, Callable[[str], float]]] = {
+        "mean": (",", float),
+        "std": (",", float),
+        "size": ("x", int),
+    }
+    found: dict[str, Any] = {}
+    for name, text in values.items():
+        if text is None:
+            continue
+        separator, kind = kinds.get(name, ("", None))
+        try:
+            found[name] = text if kind is None else [kind(part) for part in text.split(separator)]
+        except ValueError as error:
+            form = "224 or 224x160" if name == "size" else "a number, or one per channel as 0.485,0.456,0.406"
+            raise SettingsError(f"{flag}{name} {text}: expected {form}") from error
+    if len(found.get("size", ())) == 1:
+        found["size"] *= 2
+    try:
+        return Preprocessing.from_dict(found).as_dict()
+    except SettingsError as error:
+        raise SettingsError(f"{flag}...: {error}") from error
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import methods
-from l2h.classifiers import Classifier, as_client, unit_range
+from l2h.classifiers import UNIT_RANGE, Classifier, Preprocessing, as_client, unit_range
 from l2h.columns import EncodedTable, numbers_of
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
@@ -34,6 +34,8 @@ log = logging.getLogger("l2h")
 #: X, an array or an encoded table, and y.
 Samples = tuple[Any, npt.NDArray[np.int64]]
 STAND_INS = ("tree", *NAMES)
+_OF_FILES = ("preprocessing", "output", "accuracy")
+_NEWER = ("method", "method_files", "server_version", "server_batch", "server_cache", "target", *_OF_FILES)
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
 
@@ -64,6 +66,12 @@ class Plan:
     server_options: dict[str, Any] = field(default_factory=dict)
     rejector_options: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
+    # What a client and a server that are files are fed, as fields of :class:`l2h.Preprocessing`.
+    client_preprocessing: dict[str, Any] = field(default_factory=dict)
+    server_preprocessing: dict[str, Any] = field(default_factory=dict)
+    client_output: str | None = None  # what the scores of a client that is a file are: ``probability`` or ``logit``
+    server_output: str | None = None
+    client_accuracy: float | None = None  # what is known of the client's
     method: str | None = None  # the one that trains the rejector; None for the one that loss and rejector spell
     method_files: tuple[str, ...] = ()  # Python files that register methods
 
@@ -86,6 +94,12 @@ class Plan:
                 raise SettingsError(
                     f"--{flag} goes with a server that is asked: --server https://... or module:function"
                 )
+        for who, model, names in (("client", self.client, STAND_INS), ("server", self.server, NAMES)):
+            Preprocessing.from_dict(getattr(self, f"{who}_preprocessing"))
+            given = [name for name in _OF_FILES if getattr(self, f"{who}_{name}", None)]
+            if given and (model in names or is_remote(model)):
+                flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
+                raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {model} is none")
         object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
 
     @property
@@ -112,13 +126,16 @@ class Plan:
         return [spec if spec.costs is None else replace(spec, sync=sync) for spec in specs for sync in self.sync]
 
     def as_dict(self) -> dict[str, Any]:
-        left_out = ("method", "server_version", "server_batch", "server_cache", "target")
-        return {name: value for name, value in asdict(self).items() if value or not name.startswith(left_out)}
+        # What version 0.1 did not know is left out where it is not used.
+        return {name: value for name, value in asdict(self).items() if value or not name.endswith(_NEWER)}
 
-    def make_server(self) -> RemoteServer | str:
+    def make_server(self) -> RemoteServer | Classifier | str:
         """Return what :class:`l2h.HelpSystem` takes as the server; the key of an address is that of the environment."""
-        if not is_remote(self.server):
+        if self.server in NAMES:
             return self.server
+        if not is_remote(self.server):
+            inputs = Preprocessing.from_dict(self.server_preprocessing)
+            return as_client(self.server, preprocessing=inputs, output=self.server_output)
         given = {"version": self.server_version, "batch": self.server_batch, "cache": self.server_cache}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return RemoteServer(self.server, key=given_key(), **options)
@@ -195,8 +212,13 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
         settings = replace(PAPER_SERVER, epochs=10) if plan.settings.recipe == "paper" else LEGACY
         plain = replace(context, settings=replace(context.settings, augment="none"))
         train_classifier("client", net, unit_range(numbers_of(X)), y, settings, plain)
-        return as_client(net)
-    return as_client(plan.client)
+        return as_client(net, preprocessing=UNIT_RANGE if X.dtype == np.uint8 else None)
+    return as_client(
+        plan.client,
+        preprocessing=Preprocessing.from_dict(plan.client_preprocessing),
+        output=plan.client_output,
+        accuracy=plan.client_accuracy,
+    )
 
 
 def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:

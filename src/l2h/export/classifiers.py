@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from l2h.bundle import BundleError, ClientPart
-from l2h.bundle.sessions import exported_client, make_session
-from l2h.classifiers import Classifier, SklearnClassifier, TorchClassifier, prepare_inputs
+from l2h.bundle.sessions import exported_client, file_run
+from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchClassifier
 from l2h.classifiers.base import Array
 from l2h.errors import ConversionError, ExportError, L2HWarning
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
@@ -34,26 +34,24 @@ def export_client(client: Classifier, num_classes: int, features: bool, probes: 
                 stacklevel=4,
             )
     embedding = "embedding" if features else None
-    return ExportedClassifier(ClientPart(None, "given", None, "as_is", None, client.known_output, embedding), None)
+    chosen = client.preprocessing if client.preprocessing != Preprocessing() else None
+    part = ClientPart(None, "given", None, "as_is", None, client.known_output, embedding, chosen)
+    return ExportedClassifier(part, None)
 
 
 def export_fixed_server(
     server: Classifier, num_classes: int, probes: list[Array]
 ) -> tuple[ExportedClassifier | None, str]:
-    """Return a server that was taken as it is, where it runs on raw samples; else None and the reason."""
+    """Return a server that was taken as it is, where it can be a file that gives scores; else None and the reason."""
     if not isinstance(server, ConvertibleClassifier):
         return None, f"a {server.kind} is no file"
     try:
         exported = _export(server, num_classes, False, probes, SERVER)
     except ConversionError as error:
         return None, str(error)
-    feed = exported.part.feed
-    raw = probes[0].dtype == np.float32 and (feed != "flat" or probes[0].ndim == 2)
-    if not raw and feed != "as_is":
-        return None, f"the {server.kind} does not take samples as they are ({feed})"
     assert exported.data is not None
-    x = prepare_inputs(probes[1], feed)
-    (scores,) = make_session(exported.data, SERVER, 1).run([exported.part.output], {exported.part.input: x})
+    x = exported.part.inputs.apply(probes[1])
+    (scores,) = file_run(exported.data, exported.part)(x)
     if getattr(scores, "shape", None) != (len(x), num_classes) or not np.issubdtype(scores.dtype, np.floating):
         return None, f"the {server.kind} does not give (n, {num_classes}) scores"
     return exported, ""
@@ -107,7 +105,7 @@ def _largest_difference(
     assert part.file is not None
     assert exported.data is not None
     name, worst = part.file, 0.0
-    answer = exported_client(make_session(exported.data, name, 1), part, num_classes)
+    answer = exported_client(file_run(exported.data, part), part, num_classes)
     for X in probes:
         original = classifier.answers(X, num_classes)
         label, log_p, features = answer(X)

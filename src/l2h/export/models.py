@@ -209,7 +209,12 @@ def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | 
             part = exported.part
             assert part.input is not None
             assert part.output is not None
-            return exported.data, ServerPart(SERVER, part.input, part.output), exported.agreement or 0.0
+            # Samples that come out as they went in need nothing done to them.
+            raw = all(
+                batch.dtype == (x := part.inputs.apply(batch)).dtype and np.array_equal(batch, x) for batch in batches
+            )
+            inputs = None if raw else part.inputs
+            return exported.data, ServerPart(SERVER, part.input, part.output, inputs), exported.agreement or 0.0
     elif fitted.server is None:
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:

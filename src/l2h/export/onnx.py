@@ -8,7 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from l2h.bundle import ClientPart
-from l2h.classifiers import FLOOR, OnnxClassifier, SklearnClassifier, TorchClassifier
+from l2h.bundle.manifest import feed_of
+from l2h.classifiers import FLOOR, OnnxClassifier, Preprocessing, SklearnClassifier, TorchClassifier
 from l2h.classifiers.base import Array
+from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.errors import ConversionError
 
 if TYPE_CHECKING:
@@ -55,11 +57,11 @@ def classifier_to_onnx(
 
     ``example`` are two samples of the type that the model is to take; ``output`` and ``features`` name the outputs of a
     torch model (None leaves its features out). ``gives`` None keeps the classifier's output: a torch model takes
-    float32 samples in the unit range and gives its own scores. For a device it is what the output is
+    prepared samples and gives its own scores. For a device it is what the output is
     (``probability``, ``logits`` or ``label``): a torch model then takes raw samples and gives log-probabilities, and an
     estimator gives probabilities of all ``num_classes``.
     """
-    known = gives or classifier.known_output
+    known, inputs = gives or classifier.known_output, classifier.feed(example.shape[1:])
     if isinstance(classifier, OnnxClassifier):
         data, *others = classifier.weights()
         if others:
@@ -67,23 +69,51 @@ def classifier_to_onnx(
                 f"{classifier.path.name} keeps its weights in other files: put them into it, with "
                 "onnx.save(onnx.load(path), path)"
             )
-        name = classifier.input.name
-        part = ClientPart(file, classifier.kind, name, classifier.feed, classifier.scores, known, classifier.features)
+        part = ClientPart(
+            file=file,
+            kind=classifier.kind,
+            input=classifier.input.name,
+            output=classifier.scores,
+            gives=known,
+            features=classifier.features,
+            **feed_of(inputs),
+        )
         return ExportedClassifier(part, data)
     if isinstance(classifier, SklearnClassifier):
-        model = _convert_estimator(classifier.estimator, int(np.prod(example.shape[1:])), gives is not None)
+        rows = replace(inputs, flat=True)
+        model = _convert_estimator(classifier.estimator, rows.apply(example).shape[1], gives is not None)
         scores = model.graph.output[0 if gives == "label" else -1].name
         if gives == "probability" and len(classifier.classes) != num_classes:
             scores = _add_missing_classes(model, scores, classifier.classes, num_classes)
-        part = ClientPart(file, classifier.kind, model.graph.input[0].name, "flat", scores, known, None)
+        part = ClientPart(
+            file=file,
+            kind=classifier.kind,
+            input=model.graph.input[0].name,
+            output=scores,
+            gives=known,
+            features=None,
+            **feed_of(rows),
+        )
         return ExportedClassifier(part, model.SerializeToString())
     if not classifier.has_features:
         features = None
-    graph = _ClassifierGraph(on_cpu(classifier), gives, num_classes, features is not None)
+    if gives is None:
+        example, outside, inside = inputs.apply(example), inputs, Preprocessing()
+    else:
+        outside, inside, known = Preprocessing(), inputs, "log_probability"
+    prepare = _PreprocessingGraph(inside, example.shape[1:])
+    graph = _ClassifierGraph(on_cpu(classifier), prepare, gives, num_classes, features is not None)
     outputs = [output] if features is None else [output, features]
     model = to_onnx(graph, {"x": example}, outputs, f"the {classifier.kind}")
-    feed, known = ("unit_range", known) if gives is None else ("as_is", "log_probability")
-    part = ClientPart(file, classifier.kind, "x", feed, output, known, features)
+    part = ClientPart(
+        file=file,
+        kind=classifier.kind,
+        input="x",
+        output=output,
+        gives=known,
+        features=features,
+        **feed_of(outside),
+    )
     return ExportedClassifier(part, model.SerializeToString(), model)
 
 
@@ -98,7 +128,7 @@ def on_cpu(classifier: TorchClassifier) -> TorchClassifier:
 
             module = move_to_device_pass(module, "cpu")
         moved = TorchClassifier(module, classifier.feature_layer)
-    moved.probabilities = classifier.probabilities
+    moved.probabilities, moved.preprocessing = classifier.probabilities, classifier.preprocessing
     return moved
 
 
@@ -139,21 +169,63 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
+class _PreprocessingGraph(nn.Module):
+    """:meth:`Preprocessing.apply` for samples of one shape, as a part of a graph."""
+
+    rows: Tensor
+    columns: Tensor
+    mean: Tensor | None
+    std: Tensor | None
+
+    def __init__(self, inputs: Preprocessing, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.inputs, self.scale = inputs, inputs.pixel_scale
+        self.resizes = inputs.size is not None and len(shape) == 3
+        if self.resizes:
+            assert isinstance(inputs.size, tuple)
+            rows, columns = resize_matrices(shape[1], shape[2], inputs.size)
+            self.register_buffer("rows", torch.from_numpy(rows))
+            self.register_buffer("columns", torch.from_numpy(columns))
+        example = np.empty((1, *shape), dtype=np.float32)
+        for name, values in zip(("mean", "std"), inputs.statistics, strict=True):
+            self.register_buffer(name, None if values is None else torch.from_numpy(by_channel(values, example)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels = x.dtype == torch.uint8
+        if self.resizes:
+            x = self.rows @ x.float() @ self.columns
+        if pixels and self.scale is not None:
+            divisor, subtracted = RANGES[self.scale]
+            x = x.float() / divisor - subtracted
+        if self.mean is not None:
+            x = x - self.mean
+        if self.std is not None:
+            x = x / self.std
+        if self.inputs.layout == "NHWC" and x.ndim == 4:
+            x = x.permute(0, 2, 3, 1)
+        return x.flatten(1).float() if self.inputs.flat else x
+
+
 class _ClassifierGraph(nn.Module):
     """A torch classifier on the CPU: its log-probabilities (n, K) of raw samples, and its features if wanted.
 
     ``gives`` says what its output is: ``logits``, ``probability`` or ``label``; None gives the output as it is.
     """
 
-    def __init__(self, classifier: TorchClassifier, gives: str | None, num_classes: int, features: bool) -> None:
+    def __init__(
+        self,
+        classifier: TorchClassifier,
+        prepare: _PreprocessingGraph,
+        gives: str | None,
+        num_classes: int,
+        features: bool,
+    ) -> None:
         super().__init__()
-        self.module = classifier.callable_module
+        self.module, self.prepare = classifier.callable_module, prepare
         self.classifier, self.gives, self.num_classes, self.features = classifier, gives, num_classes, features
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        if x.dtype == torch.uint8:
-            x = x.float() / 127.5 - 1
-        scores, features = self.classifier.forward(x, self.features)
+        scores, features = self.classifier.forward(self.prepare(x), self.features)
         if self.gives is not None:
             scores = self._log_probability(scores)
         return (scores, features) if self.features else (scores,)
@@ -164,12 +236,11 @@ class _ClassifierGraph(nn.Module):
             label = scores.reshape(-1, 1).long()
             one_hot = label == torch.arange(self.num_classes)
             return torch.where(one_hot, 0.0, _LOWEST)
-        if self.gives == "probability":
-            return scores.float().clamp(min=FLOOR).log()
-        if self.num_classes == 2 and (scores.ndim == 1 or scores.shape[1] == 1):  # the margin of class 1 over class 0
-            margin = scores.reshape(-1, 1).float()
-            return torch.log_softmax(torch.cat([torch.zeros_like(margin), margin], dim=1), dim=1)
-        return torch.log_softmax(scores.float(), dim=1)
+        scores = scores.float()
+        if self.num_classes == 2 and (scores.ndim == 1 or scores.shape[1] == 1):  # of class 1 alone
+            one = scores.reshape(-1, 1)
+            scores = torch.cat([1 - one if self.gives == "probability" else torch.zeros_like(one), one], dim=1)
+        return scores.clamp(min=FLOOR).log() if self.gives == "probability" else torch.log_softmax(scores, dim=1)
 
 
 def _by_export(module: nn.Module, example: tuple[Tensor, ...], inputs: list[str], outputs: list[str]) -> ModelProto:

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from l2h.bundle import BundleError
-from l2h.bundle.sessions import CHUNK, exported_client, make_session, run
+from l2h.bundle.sessions import CHUNK, exported_client, file_run, make_session, run
 from l2h.classifiers import ClassifierAnswers
 from l2h.classifiers.base import Array, Labels
 from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.errors import ConversionError
-from l2h.export.classifiers import CLIENT, SERVER
 from l2h.export.models import BundleModels
 from l2h.fitted import FittedSystem
 
@@ -112,7 +111,8 @@ def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> Cla
     """Return the client's answers as the device gets them: by its file where it has one."""
     if models.client.data is None:
         return fitted.client.answers(X, fitted.num_classes)
-    answer = exported_client(make_session(models.client.data, CLIENT, 1), models.client.part, fitted.num_classes)
+    part = models.client.part
+    answer = exported_client(file_run(models.client.data, part), part, fitted.num_classes)
     batches = [X[i : i + CHUNK] for i in range(0, len(X), CHUNK)]
     return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
 
@@ -120,8 +120,8 @@ def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> Cla
 def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array) -> Labels:
     if models.server is None:
         return np.asarray(fitted.server_log_probability(X).argmax(axis=1))
-    session, part = make_session(models.server, SERVER, 1), models.server_part
-    scores = [session.run([part.output], {part.input: X[i : i + CHUNK]})[0] for i in range(0, len(X), CHUNK)]
+    model, prepare = file_run(models.server, models.server_part), models.server_part.inputs.apply
+    scores = [model(prepare(X[i : i + CHUNK]))[0] for i in range(0, len(X), CHUNK)]
     return np.asarray(np.concatenate(scores).argmax(axis=1))
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from l2h import methods
-from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, TorchClassifier
+from l2h.classifiers import Classifier, OnnxClassifier, Preprocessing, SklearnClassifier, TorchClassifier
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
@@ -103,6 +103,9 @@ def load(
             f"{folder} was trained by a method from outside: {error}; name its file with --method-file or "
             "l2h.methods.load_file(FILE)"
         ) from error
+    _restore_inputs(system.client, config["client"])
+    if system.fixed_server is not None:
+        _restore_inputs(system.fixed_server, config["server"])
     if client is not None and config["client"].get("fingerprint") not in (None, system.client.fingerprint()):
         text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
         warnings.warn(text, L2HWarning, stacklevel=2)
@@ -202,30 +205,54 @@ def _save_client(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
     plan = getattr(getattr(client, "module", None), "plan", None)
     if isinstance(client, TorchClassifier) and plan is not None:
         save_checkpoint(folder / CLIENT, client.module.state_dict(), {})
-        return {"kind": "named", "plan": plan, "fingerprint": client.fingerprint()}
+        return {"kind": "named", "plan": plan, "fingerprint": client.fingerprint()} | _inputs(client)
     return {"kind": "given"} | _save_onnx(client, folder / CLIENT_ONNX, fitted.input_shape)
+
+
+def _inputs(classifier: Classifier) -> dict[str, Any]:
+    """Return what a classifier is fed, where it is not the usual, and what its scores are."""
+    values: dict[str, Any] = {}
+    inputs = classifier.preprocessing.as_dict()
+    if classifier.scales_tried or inputs not in ({}, {"scale": classifier.usual_scale}):
+        values["preprocessing"] = inputs
+    if classifier.scales_tried:
+        values["scales_tried"] = classifier.scales_tried
+    if classifier.probabilities is not None:
+        values["probabilities"] = classifier.probabilities
+    return values
+
+
+def _restore_inputs(classifier: Classifier, config: Mapping[str, Any]) -> None:
+    """Feed a classifier as in training and read its scores so, where the caller does not say otherwise."""
+    if classifier.preprocessing == Preprocessing():
+        classifier.preprocessing = Preprocessing.from_dict(config.get("preprocessing", {}))
+    if classifier.probabilities is None:
+        classifier.probabilities = config.get("probabilities")
+    classifier.scales_tried = dict(config.get("scales_tried", {}))
+    classifier.asks_meaning = False  # version 0.1 read every single number as a logit
 
 
 def _save_onnx(classifier: Classifier, path: Path, input_shape: tuple[int, ...]) -> dict[str, Any]:
     """Write a fixed classifier as ONNX and return how to read it back: nothing where it must be given again."""
     converted = None
     if _can_be_saved(classifier):
-        example = np.zeros((2, *input_shape), dtype=np.float32)
+        example = np.zeros((2, *input_shape), dtype=np.float32)  # which no scale changes
         try:
             converted = classifier_to_onnx(classifier, example, path.name)
         except ConversionError as error:
             warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
     if converted is None or converted.data is None:
         path.unlink(missing_ok=True)
-        return {}
+        return _inputs(classifier)
     write_atomically(path, converted.data)
     return {
         "kind": "onnx",
         "scores": converted.part.output,
         "features": converted.part.features,
-        "flat": converted.part.feed == "flat",
+        "flat": converted.part.inputs.flat,
         "probabilities": classifier.probabilities,
         "fingerprint": classifier.fingerprint(),
+        **_inputs(classifier),
     }
 
 
@@ -312,9 +339,7 @@ def _load_client(folder: Path, config: Mapping[str, Any]) -> Classifier:
 
 
 def _load_onnx(path: Path, config: Mapping[str, Any]) -> OnnxClassifier:
-    classifier = OnnxClassifier(path, config["scores"], config["features"], config["flat"])
-    classifier.probabilities = config["probabilities"]
-    return classifier
+    return OnnxClassifier(path, config["scores"], config["features"], config["flat"])
 
 
 def _load_weights(net: nn.Module, path: Path) -> nn.Module:

@@ -13,6 +13,7 @@ from torch import nn
 
 from l2h import decision, methods, metrics
 from l2h.answers import Answers
+from l2h.classifiers import Classifier, check_accuracy, probe_rows, settle_scale
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
@@ -75,8 +76,12 @@ def prepare_job(
     system.method.check(num_classes)
     for spec in specs:
         parse_link(spec.sync, spec.seed)
+    settle_scale(system.client, X, y, num_classes, "client")
     system.client.check_repeatable(X[:PROBE], num_classes)
     answers = system.client.answers(X, num_classes)
+    check_accuracy(system.client, answers.label, y, "client")
+    if system.fixed_server is not None:
+        _settle_server(system.fixed_server, X, y, num_classes)
     if not answers.has_scores:
         log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
     empty = np.setdiff1d(np.arange(num_classes), y)
@@ -109,6 +114,14 @@ def prepare_job(
         held_out_rows=held_out_rows,
         table=X if isinstance(X, EncodedTable) else None,
     )
+
+
+def _settle_server(server: Classifier, X: Array, y: Labels, num_classes: int) -> None:
+    """Find out how a server that is a file is fed; somebody's API is not asked more than training needs."""
+    settle_scale(server, X, y, num_classes, "server")
+    if server.tries_scales:
+        rows = probe_rows(len(X))
+        check_accuracy(server, server.answers(X[rows], num_classes).label, y[rows], "server")
 
 
 def assemble(system: HelpSystem, **found: Any) -> FittedSystem:

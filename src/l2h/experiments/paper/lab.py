@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from l2h.classifiers import Classifier, as_client, unit_range
+from l2h.classifiers import UNIT_RANGE, Classifier, as_client, unit_range
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
@@ -296,7 +296,7 @@ def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, contex
         net = build_scaled("lenet5", dataset.input_shape, dataset.num_classes)
     settings = replace(PAPER_SERVER, epochs=scale.client_epochs, lr=scale.lr)
     train_classifier("client", net, unit_range(dataset.X_train[rows]), dataset.y_train[rows], settings, context)
-    return as_client(net)
+    return as_client(net, preprocessing=UNIT_RANGE if dataset.X_train.dtype == np.uint8 else None)
 
 
 def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
