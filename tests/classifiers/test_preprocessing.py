@@ -183,5 +183,5 @@ def test_numbers_that_can_only_be_logits_need_no_word_and_are_no_probabilities()
     assert np.allclose(answers.probability[:, 1], 1 / (1 + np.exp(-margins)), atol=1e-6)
     with pytest.raises(ClientError, match="gave -3 for sample 0, which is no probability"):
         as_client(lambda _: margins, output="probability").answers(margins[:, None], 2)
-    with pytest.raises(ClientError, match="neither 'probability' nor 'logit'"):
+    with pytest.raises(SettingsError, match="neither 'probability' nor 'logit'"):
         as_client(lambda _: margins, output="odds")

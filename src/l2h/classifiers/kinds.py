@@ -14,7 +14,7 @@ from l2h.classifiers.external import external_files, open_model
 from l2h.classifiers.preprocessing import Preprocessing
 from l2h.classifiers.tabular import column_feeds, estimator_inputs, matrix_of, takes_columns
 from l2h.columns import EncodedTable
-from l2h.errors import ClientError, shown
+from l2h.errors import ClientError, SettingsError, shown
 from l2h.files import read_whole
 
 
@@ -39,6 +39,7 @@ def as_client(
 
     Raises:
         ClientError: it is none of these, or the file cannot be read.
+        SettingsError: an ``output`` or an ``accuracy`` that is none.
 
     Example:
         >>> as_client(lambda X: X.sum(axis=1) > 0).kind
@@ -49,11 +50,11 @@ def as_client(
         classifier.preprocessing = preprocessing
     if output is not None:
         if output not in ("probability", "logit"):
-            raise ClientError(f"output={shown(output)} is neither 'probability' nor 'logit'")
+            raise SettingsError(f"output={shown(output)} is neither 'probability' nor 'logit'")
         classifier.probabilities = output == "probability"
     if accuracy is not None:
         if not 0 < accuracy <= 1:
-            raise ClientError(f"accuracy={accuracy} must be a share above 0 and at most 1")
+            raise SettingsError(f"accuracy={accuracy} must be a share above 0 and at most 1")
         classifier.expected_accuracy = accuracy
     return classifier
 

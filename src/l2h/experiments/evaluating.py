@@ -40,7 +40,7 @@ class Evaluations:
 
     results: list[Evaluation]  # one per price, rejector and bound
     dataset: Dataset  # the data set whose test part was used
-    training: dict[str, Any]  # plain values of the plan that the run was trained by
+    training: dict[str, Any]  # plain values of the plan that the run was trained by, and of what it found out
     specs: Sequence[RejectorSpec]  # one per rejector of the system
     history: Sequence[dict[str, Any]] = ()  # the rows of its training, where they are at hand
 
@@ -81,7 +81,8 @@ def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path
     """Evaluate at every price of the plan, and write the metrics of the first price into the run folder."""
     results = evaluate_system(system, dataset, plan.costs)
     runs.write_json(folder / runs.METRICS, results[0].as_dict())
-    return Evaluations(results, dataset, plan.as_dict(), system.specs, system.require_fitted().history)
+    training = plan.as_dict() | _scales_found(system)
+    return Evaluations(results, dataset, training, system.specs, system.require_fitted().history)
 
 
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
@@ -94,7 +95,17 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
         runs.write_json(out / runs.METRICS, results[0].as_dict())
-    return Evaluations(results, dataset, run.training, run.system.specs)
+    return Evaluations(results, dataset, run.training | _scales_found(run.system), run.system.specs)
+
+
+def _scales_found(system: HelpSystem) -> dict[str, Any]:
+    """Return the scales of client and server that were found out on labelled samples, and how they were chosen."""
+    models = {"client": system.client, "server": system.fixed_server}
+    return {
+        f"{who}_fed": {"scale": model.preprocessing.scale, "accuracy": model.scales_tried}
+        for who, model in models.items()
+        if model is not None and model.scales_tried
+    }
 
 
 def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[SeedSpread]:
