@@ -58,6 +58,7 @@ class FittedSystem:
         class_names: K names.
         embedding_size: how many features of the client the rejectors read.
         dataset: a name for reports.
+        image_size: what images were brought to; None where they were taken as they are.
         columns: of the training table; None where the inputs are arrays.
         examples: a few of its rows, on which exported files are compared with their originals; they are not saved.
         calibration: what followed from the calibration samples; None before.
@@ -79,6 +80,7 @@ class FittedSystem:
     class_names: tuple[str, ...]
     embedding_size: int
     dataset: str
+    image_size: int | None = None
     columns: Columns | None = None
     examples: EncodedTable | None = None
     calibration: Calibration | None = None

@@ -56,6 +56,9 @@ class InputPart:
 
     shape: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
     dtype: Annotated[str, _one_of("uint8", "float32")]
+    # What the shorter side of a picture was resized to, of which the centre was cut out; None where they were taken as
+    # they are.
+    size: Annotated[int, Meta(ge=1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,8 @@ class Manifest:
         """Return plain values, as in the file."""
         values = {"schema": SCHEMA, **asdict(self), "costs": self.costs.as_dict()}
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
+        if self.input.size is None:
+            del values["input"]["size"]
         for key, part in (("client", self.client), ("server", self.server)):
             del values[key]["preprocessing"]
             if part.preprocessing is not None:  # a bundle without is read by version 0.1, too

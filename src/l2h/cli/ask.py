@@ -61,6 +61,8 @@ def ask(options: AskOptions) -> None:
 
     Example: [bold]l2h ask bundle digits --index 3 --server http://127.0.0.1:8080[/]
 
+    Example: [bold]l2h ask bundle photo.jpg[/], of any size where the bundle was trained with --size
+
     Example: [bold]l2h ask bundle photos.npy --c-e 0.02 --limit 20% --json[/]
 
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
@@ -98,7 +100,8 @@ def ask(options: AskOptions) -> None:
             edge.check(timeout=max(options.deadline, 5.0))
             _print_checked(edge, str(server), options.as_json)
             return
-        rows = _answers(edge, read_inputs(inputs, bundle.input_shape), options.index, options.batch)
+        X = read_inputs(inputs, bundle.input_shape, bundle.manifest.input.size)
+        rows = _answers(edge, X, options.index, options.batch)
         stats = edge.stats()
     if options.as_json:
         print_json({"answers": rows, "summary": _summary(rows, stats)})

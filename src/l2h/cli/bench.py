@@ -36,7 +36,11 @@ def edge(
 
     loaded = DeviceBundle(bundle)
     shape = loaded.input_shape
-    X = random_inputs(shape, loaded.input_dtype, 256) if data is None else read_inputs(data, shape)
+    X = (
+        random_inputs(shape, loaded.input_dtype, 256)
+        if data is None
+        else read_inputs(data, shape, loaded.manifest.input.size)
+    )
     trusted = True if ca_file is None else ca_file
     timing = measure(loaded, X, repeats=repeats, server=server, key=read_key(key_file), verify_tls=trusted)
     if as_json:

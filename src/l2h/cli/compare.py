@@ -51,6 +51,7 @@ class CompareOptions:
     method_files: shared.MethodFiles = None
     test: shared.TestPart = None
     limit: shared.Limit = None
+    size: shared.Size = None
     classes: Annotated[
         str | None, Option(help="Only these classes, by name, with commas: 3,8. Two make it a binary task.")
     ] = None
@@ -96,7 +97,12 @@ def compare(options: CompareOptions) -> None:
     if options.seeds < 1:
         raise SettingsError(f"--seeds {options.seeds}: at least 1")
     given = {name: getattr(options, name) for name in ("client", "client_share", "server", "calibration")}
-    given |= {"test": options.test, "limit": options.limit, "method_files": tuple(options.method_files or ())}
+    given |= {
+        "test": options.test,
+        "limit": options.limit,
+        "size": options.size,
+        "method_files": tuple(options.method_files or ()),
+    }
     given |= {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
     settings = {"device": options.device, "precision": options.precision}
     summary = compare_methods(

@@ -41,6 +41,14 @@ Target = Annotated[
     Option("--target", help="Of a table: the column of labels. (default: the one called target, label, class or y)"),
 ]
 Limit = Annotated[int | None, Option(help="Use only so many rows of each part.", min=1)]
+Size = Annotated[
+    int | None,
+    Option(
+        help="Bring images of any size, from a folder or Parquet, to so many pixels: the shorter side is resized, "
+        "and the centre is cut out.",
+        min=1,
+    ),
+]
 Device = Annotated[str, training_option(help="auto, cpu, cuda, cuda:1.")]
 Precision = Annotated[str, training_option(help="fp32, tf32 or bf16.")]
 Set = Annotated[

@@ -42,6 +42,7 @@ class ModelOptions:
     test: shared.TestPart = None
     target: shared.Target = None
     limit: shared.Limit = None
+    size: shared.Size = None
     client: Annotated[
         str,
         Option(
@@ -235,8 +236,8 @@ def train(
 
     Example: [bold]l2h train --data customers.csv --target left --client legacy.onnx --server mlp --out runs/left[/]
 
-    Example: [bold]l2h train --data photos --client mobilenet.onnx --client-scale imagenet --server alexnet --out
-    runs/photos[/]
+    Example: [bold]l2h train --data photos --size 224 --client mobilenet.onnx --client-scale imagenet --server alexnet
+    --out runs/photos[/]
 
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.

@@ -4,6 +4,7 @@ Importing this package needs numpy alone; the packages that a format needs are i
 """
 
 from l2h.data.dataset import Dataset, split
+from l2h.data.images import read_images
 from l2h.data.load import digits, load_dataset
 
-__all__ = ["Dataset", "digits", "load_dataset", "split"]
+__all__ = ["Dataset", "digits", "load_dataset", "read_images", "split"]

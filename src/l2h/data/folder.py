@@ -58,7 +58,7 @@ def _read_folder(root: Path, names: tuple[str, ...], options: ReadOptions) -> Ra
 
     def decode() -> RawPart:
         _log.info("decoding %d images of %s", len(files), root.name)
-        X = decode_images(files, lambda i: str(files[i]), options.workers)
+        X = decode_images(files, lambda i: str(files[i]), options.workers, options.size)
         return RawPart(X, np.array(labels, np.int64), names)
 
-    return cached(files, decode, options.cache)
+    return cached(files, decode, options.cache, options.size)

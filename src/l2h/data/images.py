@@ -39,6 +39,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 _GREY = ("1", "L", "LA")
 _COLOUR = ("RGB", "RGBA", "RGBX", "P", "PA", "CMYK", "YCbCr")
 _CHUNK = 32
+_LARGEST_SIZE = 8192
 # Below this, reading an image's header, which holds the interpreter's lock, takes longer than decoding it, which does
 # not: on two idle cores, two threads took 1.4 to 1.6 times as long as one at 32x32, 0.5 to 0.95 times from 64x64 on.
 # Smaller images are decoded by processes, where there are enough images to make up for starting the processes.
@@ -46,15 +47,20 @@ _PIXELS_WORTH_A_THREAD = 64 * 64
 _IMAGES_WORTH_A_PROCESS = 4096
 
 
-def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], workers: int) -> Pixels:
+def decode_images(
+    encoded: Sequence[bytes | Path], name: Callable[[int], str], workers: int, size: int | None = None
+) -> Pixels:
     """Decode one or more images of one size to uint8 (n, C, H, W): C is 1 where every image is grey, else 3.
+
+    With ``size`` they may be of any size. Each is turned as its EXIF orientation says, its shorter side is resized to
+    ``size`` by Pillow's ``BILINEAR`` filter, and the centre of size x size is cut out.
 
     ``encoded`` are the bytes of each image, or the file that holds them; ``name(i)`` is what messages call image ``i``.
     ``workers`` is the number of threads, from 64x64 pixels on. Smaller images are decoded by this many processes, where
     there are thousands of them and the system can fork, else by one thread. The pixels do not depend on it.
     """
     pillow = need("PIL.Image", "pillow", "decoding images")
-    width, height = _decode(pillow, encoded[0], name(0))[0]
+    width, height = _decode(pillow, encoded[0], name(0), size)[0]
     # Shared memory, so that forked processes can write into it.
     shape = (len(encoded), 3, height, width)
     pixels = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
@@ -63,11 +69,11 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
         stop = min(start + _CHUNK, len(encoded))
         rows, any_colour = [], False
         for i in range(start, stop):
-            size, colour, row = _decode(pillow, encoded[i], name(i))
-            if size != (width, height):
+            found, colour, row = _decode(pillow, encoded[i], name(i), size)
+            if found != (width, height):
                 raise DataError(
-                    f"{name(i)}: the image is {size[0]}x{size[1]}, but {name(0)} is {width}x{height}: "
-                    "bring every image to one size first"
+                    f"{name(i)}: the image is {found[0]}x{found[1]}, but {name(0)} is {width}x{height}: "
+                    "bring every image to one size, with size= or --size"
                 )
             rows.append(row)
             any_colour |= colour
@@ -76,7 +82,7 @@ def decode_images(encoded: Sequence[bytes | Path], name: Callable[[int], str], w
         return any_colour
 
     starts = range(0, len(encoded), _CHUNK)
-    small = width * height < _PIXELS_WORTH_A_THREAD
+    small = size is None and width * height < _PIXELS_WORTH_A_THREAD
     if workers > 1 and not small:
         with ThreadPoolExecutor(workers, thread_name_prefix="l2h-decode") as pool:
             colours = list(pool.map(decode_chunk, starts))
@@ -96,14 +102,43 @@ def cache_folder(cache: str | Path | bool) -> Path | None:
     return Path(cache)
 
 
-def cached(files: Sequence[Path], build: Callable[[], RawPart], folder: Path | None) -> RawPart:
+def read_images(
+    files: Sequence[str | Path], size: int | None = None, *, colour: bool = False, workers: int = 1
+) -> Pixels:
+    """Read images as uint8 (n, C, H, W), as :func:`l2h.load_dataset` reads those of a folder.
+
+    Args:
+        files: their paths.
+        size: what their shorter side is resized to; the centre is cut out, and the EXIF orientation is followed. Where
+            None, they must be of one size.
+        colour: give three channels even where every image is grey.
+        workers: how many threads decode them.
+
+    Raises:
+        DataError: a file is missing or no image, or the sizes differ; the message names it.
+    """
+    check_size(size)
+    pixels = decode_images([Path(file) for file in files], lambda i: str(files[i]), workers, size)
+    return np.repeat(pixels, 3, axis=1) if colour and pixels.shape[1] == 1 else pixels
+
+
+def check_size(size: int | None) -> None:
+    """Raise a :class:`DataError` where a size of images is none."""
+    if size is not None and not (isinstance(size, int) and 1 <= size <= _LARGEST_SIZE):
+        raise DataError(f"size={size!r} must be a whole number from 1 to {_LARGEST_SIZE}")
+
+
+def cached(
+    files: Sequence[Path], build: Callable[[], RawPart], folder: Path | None, size: int | None = None
+) -> RawPart:
     """Return what ``build`` makes of these files, from the cache where they have not changed since.
 
+    ``size`` is that to which it brings images, if any.
     A cache folder that cannot be written is reported in the log, and the part is returned all the same.
     """
     if folder is None:
         return build()
-    key = _key(files)
+    key = _key(files, size)
     part = _read(folder, key)
     if part is None:
         part = build()
@@ -154,15 +189,22 @@ def _in_processes(decode_chunk: Callable[[int], bool], starts: range, workers: i
     return colours
 
 
-def _decode(pillow: ModuleType, encoded: bytes | Path, name: str) -> tuple[tuple[int, int], bool, bytes]:
+def _decode(
+    pillow: ModuleType, encoded: bytes | Path, name: str, size: int | None = None
+) -> tuple[tuple[int, int], bool, bytes]:
     """Return width and height, whether it has colour, and its RGB bytes row by row."""
     source = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
     try:
         with pillow.open(source, formats=FORMATS) as image:
             mode = image.mode
             if mode in _GREY or mode in _COLOUR:
+                if size is not None:
+                    image.draft(None, (2 * size, 2 * size))  # a large JPEG is decoded no larger than is needed
                 rgb = image if mode == "RGB" else image.convert("RGB")
-                return image.size, mode in _COLOUR, rgb.tobytes()
+                if size is not None:
+                    edit = need("PIL.ImageOps", "pillow", "resizing images")
+                    rgb = edit.fit(edit.exif_transpose(rgb), (size, size), pillow.Resampling.BILINEAR)
+                return rgb.size, mode in _COLOUR, rgb.tobytes()
     except Exception as error:  # damaged bytes make Pillow's decoders raise almost anything
         # Pillow's own text ends in the address of a buffer, which tells the reader nothing.
         reason = str(error).split(" <_io.")[0] or type(error).__name__
@@ -170,8 +212,8 @@ def _decode(pillow: ModuleType, encoded: bytes | Path, name: str) -> tuple[tuple
     raise DataError(f"{name}: cannot decode image: mode {mode} is not 8 bits per channel: convert it to RGB or L")
 
 
-def _key(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256(f"l2h {FORMAT_VERSION}".encode())
+def _key(files: Sequence[Path], size: int | None) -> str:
+    digest = hashlib.sha256(f"l2h {FORMAT_VERSION}{'' if size is None else f' size {size}'}".encode())
     for file in files:
         stat = file.stat()
         identity = f"\0{os.path.abspath(file)}\0{stat.st_size}\0{stat.st_mtime_ns}"

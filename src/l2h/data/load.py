@@ -12,7 +12,7 @@ import numpy as np
 from l2h.columns import Columns
 from l2h.data import folder, npz, parquet, published, tables
 from l2h.data.dataset import Dataset, check_arrays, split, subset
-from l2h.data.images import SUFFIXES, cache_folder, decode_images
+from l2h.data.images import SUFFIXES, cache_folder, check_size, read_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
 from l2h.errors import DataError
 from l2h.files import open_regular, read_npy, read_npz
@@ -43,6 +43,7 @@ def load_dataset(
     limit: int | None = None,
     target: str | None = None,
     columns: Columns | None = None,
+    size: int | None = None,
 ) -> Dataset:
     """Read a dataset, whatever its format.
 
@@ -62,6 +63,8 @@ def load_dataset(
         target: the column of a table that holds the labels; where ``None``, the one that is called ``target``,
             ``label``, ``class`` or ``y``.
         columns: those of a trained system, by which a table is read; where ``None``, they are found in the table.
+        size: bring images of any size, from a folder or Parquet, to ``size`` x ``size``: each is turned as its EXIF
+            orientation says, its shorter side is resized to ``size``, and the centre is cut out.
 
     Returns:
         The dataset, checked. ``augment`` is "flip+shift" for CIFAR, "shift" for other images, else "none".
@@ -76,18 +79,22 @@ def load_dataset(
     """
     if workers is not None and workers < 1:
         raise DataError(f"workers={workers} must be 1 or more, or None for one on each core")
+    check_size(size)
     test = None if test is None else Path(test).expanduser()
     if isinstance(source, str) and source == "digits":
         refuse_test(test, "digits")
+        _refuse_size(size, "digits")
         return _limited(digits(seed), limit, seed)
     if not isinstance(source, str | Path):
         raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
     path = Path(source).expanduser()
-    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1, target, columns)
+    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1, target, columns, size)
     for reader in _FORMATS:
         if reader.matches(path):
             if target is not None and reader is not tables:
                 raise DataError(f"target={target!r} names a column, but {str(source)!r} is no table: leave it out")
+            if reader not in (folder, parquet):
+                _refuse_size(size, repr(str(source)))
             return _limited(_assemble(reader.read(path, test, options), test_share, seed), limit, seed)
     problem = "is of no known format" if path.exists() else "does not exist"
     raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
@@ -124,22 +131,33 @@ def digits(seed: int = 0) -> Dataset:
     )
 
 
-def read_inputs(source: str, input_shape: Sequence[int]) -> Any:
+def holds_pictures(source: str | Path) -> bool:
+    """Return whether a source holds compressed images, which ``size`` can bring to one size."""
+    path = Path(source).expanduser()
+    return next((reader in (folder, parquet) for reader in _FORMATS if reader.matches(path)), False)
+
+
+def _refuse_size(size: int | None, source: str) -> None:
+    if size is not None:
+        raise DataError(
+            f"size={size} is for a folder of images or Parquet images, and {source} is neither: leave it out"
+        )
+
+
+def read_inputs(source: str, input_shape: Sequence[int], size: int | None = None) -> Any:
     """Read inputs for a model from a ``.npy``, an ``.npz``, an image, a table, or what :func:`load_dataset` takes.
 
     A table is returned as it is: its columns are compared where it is encoded. A grey image for a model of colour
     images gets three equal channels, as in training; beyond that the inputs are not compared with ``input_shape``, the
-    shape of one of them.
+    shape of one of them. ``size`` is what images are brought to, as in training.
     """
     path = Path(source).expanduser()
     if tables.matches(path) and path.is_file():
         return tables.read_table(path)
     if path.suffix.lower() in SUFFIXES and path.is_file():
-        pixels = decode_images([path], lambda _: str(path), workers=1)
-        in_colour = len(input_shape) == 3 and input_shape[0] == 3
-        return np.repeat(pixels, 3, axis=1) if in_colour and pixels.shape[1] == 1 else pixels
+        return read_images([path], size, colour=len(input_shape) == 3 and input_shape[0] == 3)
     if path.suffix not in (".npy", ".npz") or not path.is_file():
-        return load_dataset(source).X_test
+        return load_dataset(source, size=size if holds_pictures(source) else None).X_test
     with whole_file(path, "file of plain arrays"):
         if path.suffix == ".npy":
             with open_regular(path) as file:

@@ -42,7 +42,7 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
         test = beside(train, train.stem.removesuffix("-train") + "-test.parquet")
 
     def read_file(file: Path) -> RawPart:
-        return cached([file], lambda: _decode_file(file, options.workers), options.cache)
+        return cached([file], lambda: _decode_file(file, options.workers, options.size), options.cache, options.size)
 
     return RawDataset.read(without_train(train.stem), train, test, read_file)
 
@@ -51,7 +51,7 @@ def _train_of(stem: Path) -> Path:
     return stem.with_name(stem.name + "-train.parquet")
 
 
-def _decode_file(path: Path, workers: int) -> RawPart:
+def _decode_file(path: Path, workers: int, size: int | None) -> RawPart:
     pyarrow = need("pyarrow", "pyarrow", "reading Parquet")
     parquet = need("pyarrow.parquet", "pyarrow", "reading Parquet")
     with whole_file(path, "Parquet file"), parquet.ParquetFile(path) as file:
@@ -64,7 +64,7 @@ def _decode_file(path: Path, workers: int) -> RawPart:
     y = _labels(pyarrow, table.column(label), label, path)
     encoded = _image_bytes(pyarrow, table.column(image), image, path)
     _log.info("decoding %d images of %s", len(encoded), path.name)
-    X = decode_images(encoded, lambda row: f"row {row} of {path.name}", workers)
+    X = decode_images(encoded, lambda row: f"row {row} of {path.name}", workers, size)
     return RawPart(X, y, _class_names(schema.metadata, label, path))
 
 

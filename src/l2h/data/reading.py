@@ -45,6 +45,7 @@ class ReadOptions:
     workers: int = 1  # how many threads or processes decode them
     target: str | None = None  # the column of a table that holds the labels
     columns: Columns | None = None  # those of a training, by which a table is encoded; None: its own
+    size: int | None = None  # what images are brought to; None: they are of one size
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset
+from l2h.data.load import holds_pictures
 from l2h.decision import Policy
 from l2h.errors import RunError
 from l2h.experiments import runs
@@ -30,13 +31,15 @@ class FinishedRun:
         training = self.training
         if data is None and "data" not in training:
             raise RunError(f"{self.folder} does not say what data it was trained on: give --data")
+        source, fitted = data or training["data"], self.system.require_fitted()
         return load_dataset(
-            data or training["data"],
+            source,
             test if data else training["test"],
             seed=training.get("settings", {}).get("seed", 0),
             limit=None if data else training["limit"],
             target=target or training.get("target"),
-            columns=self.system.require_fitted().columns,
+            columns=fitted.columns,
+            size=fitted.image_size if holds_pictures(source) else None,
         )
 
     def calibration_samples(self, data: str | None = None, target: str | None = None) -> Samples:

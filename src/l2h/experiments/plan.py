@@ -35,7 +35,7 @@ log = logging.getLogger("l2h")
 Samples = tuple[Any, npt.NDArray[np.int64]]
 STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
-_NEWER = ("method", "method_files", "server_version", "server_batch", "server_cache", "target", *_OF_FILES)
+_NEWER = ("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", *_OF_FILES)
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
 
@@ -47,6 +47,7 @@ class Plan:
     data: str  # what :func:`l2h.load_dataset` takes
     test: str | None = None  # its test part, where it is a file of its own
     limit: int | None = None  # use only so many rows of each part
+    size: int | None = None  # what images of any size are brought to
     target: str | None = None  # the column of a table that holds the labels; None: the one that is called so
     client: str = "lenet5"  # a file, or a stand-in trained here: ``tree`` or a model's name
     # Share of the training samples for the stand-in; below 1 they are its own, the rest is for server and rejector.
@@ -161,7 +162,8 @@ class SampleParts:
 
 def load_data(plan: Plan) -> Dataset:
     """Load the plan's data set."""
-    return load_dataset(plan.data, plan.test, seed=plan.settings.seed, limit=plan.limit, target=plan.target)
+    seed = plan.settings.seed
+    return load_dataset(plan.data, plan.test, seed=seed, limit=plan.limit, target=plan.target, size=plan.size)
 
 
 def with_augment(plan: Plan, dataset: Dataset, augment: str | None) -> Plan:
@@ -231,6 +233,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
         settings=plan.settings,
         class_names=dataset.class_names,
         dataset=dataset.name,
+        image_size=plan.size,
         server_options=plan.server_options,
         rejector_options=plan.rejector_options,
     )

@@ -103,7 +103,7 @@ def export_system(
         version=sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12],
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         l2h=l2h.__version__,
-        input=InputPart(fitted.input_shape, fitted.input_dtype),
+        input=InputPart(fitted.input_shape, fitted.input_dtype, fitted.image_size),
         classes=fitted.class_names,
         preprocessing="inside",
         client=models.client.part,

@@ -49,6 +49,8 @@ class HelpSystem:
         settings: of the training.
         class_names: one per class; numbers where None.
         dataset: a name for reports.
+        image_size: what ``load_dataset(..., size=)`` or ``l2h.data.read_images`` brought the images to. It is kept, so
+            that ``l2h ask`` does the same to a picture of any size.
         server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``.
         train_server: False keeps a torch module as it is.
 
@@ -76,6 +78,7 @@ class HelpSystem:
         settings: Settings | None = None,
         class_names: Sequence[str] | None = None,
         dataset: str = "unnamed",
+        image_size: int | None = None,
         server_options: Mapping[str, Any] | None = None,
         rejector_options: Mapping[str, Any] | None = None,
         train_server: bool | None = None,
@@ -83,7 +86,7 @@ class HelpSystem:
         self.client: Classifier = as_client(client)
         self.settings = settings or Settings()
         self.method, self.rejector = steps.choose_method(method, rejector, self.settings)
-        self.dataset = dataset
+        self.dataset, self.image_size = dataset, image_size
         self.given_class_names = None if class_names is None else tuple(class_names)
         self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})

@@ -92,6 +92,7 @@ def load(
             settings=settings,
             class_names=config["class_names"],
             dataset=config["dataset"],
+            image_size=config.get("image_size"),
             server_options=(config["server"].get("plan") or {}).get("options"),
             rejector_options=config["rejector"]["options"],
             train_server=False if config["server"]["kind"] in ("fixed", "onnx") else None,
@@ -144,6 +145,8 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         "settings": fitted.settings.as_dict(),
         "multiply_adds": fitted.multiply_adds(),
     }
+    if fitted.image_size is not None:
+        system["image_size"] = fitted.image_size
     if fitted.columns is not None:
         system["columns"] = fitted.columns.as_list()
     net = "attached" if fitted.rejector == "given" else fitted.rejector

@@ -135,6 +135,7 @@ def assemble(system: HelpSystem, **found: Any) -> FittedSystem:
         settings=system.settings,
         device=system.device,
         dataset=system.dataset,
+        image_size=system.image_size,
         **found,
     )
 
