@@ -64,7 +64,7 @@ ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.it
 EXTERNAL = {
     **{name: set() for name in VALUES},
     "table": {"pandas"},  # only where a model wants a data frame
-    "classifiers": {"onnxruntime", "torch"},  # torch only when handed a model of its kind
+    "classifiers": {"ai_edge_litert", "onnxruntime", "torch"},  # torch and LiteRT only for models of their kind
     "protocol": {"orjson"},
     "connections": {"httptools", "uvicorn"},
     "bundle": {"msgspec", "onnxruntime"},

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from l2h.bundle.manifest import BundleError, ClientPart, InputPart, Manifest, ServerPart
 from l2h.classifiers import (
+    LITERT,
+    LiteRTModel,
     Preprocessing,
     all_finite,
     as_client,
@@ -69,6 +71,8 @@ def file_run(
     assert part.file is not None
     assert part.input is not None
     assert part.output is not None
+    if part.file.endswith(LITERT):
+        return _litert_run(data, part, threads)
     session = make_session(data, part.file, threads, files)
     inputs, outputs = (
         {entry.name: entry for entry in entries} for entries in (session.get_inputs(), session.get_outputs())
@@ -85,6 +89,21 @@ def file_run(
         return run(session, names, {name: x}, file)
 
     return once if batch is None else partial(_in_batches, once, batch, file)
+
+
+def _litert_run(data: bytes, part: ClientPart | ServerPart, threads: int) -> ModelRun:
+    try:
+        model = LiteRTModel(data, threads, part.output)
+    except (ValueError, RuntimeError) as error:
+        raise BundleError(f"{part.file} cannot be loaded: {error}") from error
+
+    def run_model(x: Array) -> list[Any]:
+        try:
+            return [model.run(x)]
+        except (ValueError, RuntimeError) as error:
+            raise BundleError(f"{part.file} failed on {x.shape}: {error}") from error
+
+    return run_model
 
 
 def _in_batches(once: ModelRun, batch: int, file: str, x: Array) -> list[Any]:

@@ -24,15 +24,19 @@ from l2h.classifiers.kinds import (
     TorchClassifier,
     as_client,
 )
+from l2h.classifiers.litert import LITERT, LiteRTClassifier, LiteRTModel
 from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
 from l2h.classifiers.settling import check_accuracy, probe_rows, settle_scale
 
 __all__ = [
     "FLOOR",
+    "LITERT",
     "UNIT_RANGE",
     "CallableClassifier",
     "Classifier",
     "ClassifierAnswers",
+    "LiteRTClassifier",
+    "LiteRTModel",
     "OnnxClassifier",
     "Preprocessing",
     "SklearnClassifier",

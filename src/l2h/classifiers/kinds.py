@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,15 @@ import numpy as np
 
 from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, fixed_batch, in_batches, to_array
 from l2h.classifiers.external import external_files, open_model
+from l2h.classifiers.litert import LITERT, LiteRTClassifier
 from l2h.classifiers.preprocessing import Preprocessing
 from l2h.classifiers.tabular import column_feeds, estimator_inputs, matrix_of, takes_columns
 from l2h.columns import EncodedTable
 from l2h.errors import ClientError, SettingsError, shown
 from l2h.files import read_whole
+
+_FILES = ".onnx, .tflite (LiteRT), .pt (TorchScript) or .pt2 (exported program)"
+_PICKLES = (".joblib", ".pkl", ".pickle")
 
 
 def as_client(
@@ -29,8 +34,9 @@ def as_client(
     """Return a classifier over a model, which is never trained or changed.
 
     Args:
-        model: a :class:`Classifier`; a torch module, TorchScript or exported program; a path to an ``.onnx``, ``.pt``
-            (TorchScript) or ``.pt2`` (exported program) file; a fitted scikit-learn estimator; a callable.
+        model: a :class:`Classifier`; a torch module, TorchScript or exported program; a path to an ``.onnx``,
+            ``.tflite`` (LiteRT), ``.pt`` (TorchScript) or ``.pt2`` (exported program) file; a fitted scikit-learn
+            estimator; a callable.
         preprocessing: what is done to samples before the model gets them.
         output: what its scores are, ``probability`` or ``logit``; where None, the values tell. A model of two classes
             that gives one number per sample, all in [0, 1], needs it.
@@ -374,8 +380,10 @@ class StochasticClient(Classifier):
 def _from_file(path: Path, options: dict[str, Any]) -> Classifier:
     if path.suffix == ".onnx":
         return OnnxClassifier(path, **options)
+    if path.suffix == LITERT:
+        return LiteRTClassifier(path, **options)
     if not path.is_file():
-        raise ClientError(f"no client at {path}: give an .onnx, .pt (TorchScript) or .pt2 (exported program) file")
+        raise ClientError(f"no client at {path}: give an {_FILES} file")
     if path.suffix in (".pt", ".ts", ".pt2"):
         import torch
 
@@ -384,10 +392,19 @@ def _from_file(path: Path, options: dict[str, Any]) -> Classifier:
         except (RuntimeError, ValueError, OSError) as error:
             raise ClientError(f"cannot load {path}: {error}") from error
         return TorchClassifier(loaded, **options)
-    raise ClientError(
-        f"cannot use {path.name} as a client: known are .onnx, .pt (TorchScript) and .pt2 (exported program). "
-        "Pickled models are not loaded, since a pickle from a stranger runs code; export yours to ONNX"
-    )
+    if path.suffix in _PICKLES:
+        code = (
+            f"import joblib; from l2h.export import save_onnx; save_onnx(joblib.load({str(path)!r}), {_onnx(path)!r})"
+        )
+        raise ClientError(
+            "Pickled models are not loaded, since a pickle from a stranger runs code. If you trust it, this line "
+            f"writes {_onnx(path)}: {shlex.join(['python', '-c', code])}"
+        )
+    raise ClientError(f"cannot use {path.name} as a client: known are {_FILES}; export yours to ONNX")
+
+
+def _onnx(path: Path) -> str:
+    return str(path.with_suffix(".onnx"))
 
 
 def _is_torch(model: Any) -> bool:

@@ -48,8 +48,8 @@ class ModelOptions:
         Option(
             "--client",
             "-m",
-            help="The classifier that cannot change: an .onnx, .pt (TorchScript) or .pt2 file; or a stand-in trained "
-            "here first: tree, lenet5, alexnet, vit, mlp.",
+            help="The classifier that cannot change: an .onnx, .tflite, .pt (TorchScript) or .pt2 file; or a stand-in "
+            "trained here first: tree, lenet5, alexnet, vit, mlp.",
         ),
     ] = "lenet5"
     client_share: Annotated[

@@ -85,7 +85,9 @@ class Plan:
         # A misspelt name is refused here, before anything is written or trained.
         if self.client not in STAND_INS and not Path(self.client).suffix:
             known = ", ".join(STAND_INS)
-            raise UnknownNameError(f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .pt, .pt2)")
+            raise UnknownNameError(
+                f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .tflite, .pt, .pt2)"
+            )
         if self.server not in NAMES and not is_remote(self.server) and not Path(self.server).suffix:
             known = f"{', '.join(NAMES)}, a file (.onnx), an address (https://...), or module:function"
             raise UnknownNameError(f"unknown model {self.server!r}; known: {known}")

@@ -3,15 +3,18 @@
 import copy
 import warnings
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.sessions import exported_client, file_run
-from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchClassifier
+from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchClassifier, as_client
 from l2h.classifiers.base import Array
 from l2h.errors import ConversionError, ExportError, L2HWarning
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
+from l2h.files import write_atomically
 
 CLIENT, SERVER = "client.onnx", "server.onnx"
 #: Largest difference of an output, in units of the largest output where that is above 1.
@@ -55,6 +58,29 @@ def export_fixed_server(
     if getattr(scores, "shape", None) != (len(x), num_classes) or not np.issubdtype(scores.dtype, np.floating):
         return None, f"the {server.kind} does not give (n, {num_classes}) scores"
     return exported, ""
+
+
+def save_onnx(estimator: Any, path: str | Path) -> Path:
+    """Write a fitted scikit-learn estimator of a matrix as an ONNX file, if that answers the same, and return its path.
+
+    Args:
+        estimator: its classes are 0, 1, ...
+        path: the file, which is replaced.
+
+    Raises:
+        ConversionError: it is no such estimator, skl2onnx cannot convert it, or the file would answer differently.
+    """
+    classifier = as_client(estimator)
+    width = getattr(estimator, "n_features_in_", None)
+    if not isinstance(classifier, SklearnClassifier) or width is None:
+        raise ConversionError(f"a {type(estimator).__name__} is no fitted scikit-learn estimator of a matrix")
+    if not np.array_equal(classifier.classes, np.arange(len(classifier.classes))):
+        raise ConversionError(f"the classes of the estimator are {classifier.classes.tolist()[:5]}, not 0, 1, ...")
+    rng = np.random.default_rng(0)
+    probes = [rng.normal(size=(n, width)).astype(np.float32) for n in (1, 3, 17)]
+    exported = _export(classifier, len(classifier.classes), False, probes, CLIENT)
+    assert exported.data is not None
+    return write_atomically(Path(path), exported.data)
 
 
 def compare(name: str, exported: Array, original: Array, tolerance: float = TOLERANCE) -> float:

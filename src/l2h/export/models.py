@@ -67,8 +67,8 @@ def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
     rejector, uses_client, agreed = _export_rejector(fitted, chosen, batches)
     log.info("exporting the server")
     server, server_part, server_agreed = _export_server(fitted, batches)
-    agreements = {REJECTOR: agreed, CLIENT: client.agreement, SERVER: server_agreed}
-    agreement = {file: difference for file, difference in agreements.items() if difference is not None}
+    agreements = {REJECTOR: agreed, client.part.file or CLIENT: client.agreement, server_part.file: server_agreed}
+    agreement = {file: value for file, value in agreements.items() if file is not None and value is not None}
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
     if fused:
         assert client.graph is not None
@@ -214,7 +214,7 @@ def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | 
                 batch.dtype == (x := part.inputs.apply(batch)).dtype and np.array_equal(batch, x) for batch in batches
             )
             inputs = None if raw else part.inputs
-            return exported.data, ServerPart(SERVER, part.input, part.output, inputs), exported.agreement or 0.0
+            return exported.data, ServerPart(part.file, part.input, part.output, inputs), exported.agreement or 0.0
     elif fitted.server is None:
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:

@@ -18,7 +18,15 @@ from torch import Tensor, nn
 
 from l2h.bundle import ClientPart
 from l2h.bundle.manifest import feed_of
-from l2h.classifiers import FLOOR, OnnxClassifier, Preprocessing, SklearnClassifier, TorchClassifier
+from l2h.classifiers import (
+    FLOOR,
+    LITERT,
+    LiteRTClassifier,
+    OnnxClassifier,
+    Preprocessing,
+    SklearnClassifier,
+    TorchClassifier,
+)
 from l2h.classifiers.base import Array
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.errors import ConversionError
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 #: The kinds of classifiers that can become a file; the others are only functions.
-ConvertibleClassifier = OnnxClassifier | SklearnClassifier | TorchClassifier
+ConvertibleClassifier = LiteRTClassifier | OnnxClassifier | SklearnClassifier | TorchClassifier
 #: Operator sets of files for devices, whose onnxruntime may be older than the one here.
 _DEVICE_OPSETS = {"": 18, "ai.onnx.ml": 3}
 _LOWEST = float(np.log(FLOOR))
@@ -35,7 +43,7 @@ _LOWEST = float(np.log(FLOOR))
 
 @dataclass(frozen=True)
 class ExportedClassifier:
-    """A classifier as an ONNX file."""
+    """A classifier as an ONNX or LiteRT file."""
 
     part: ClientPart  # how it is fed and read
     data: bytes | None  # the file; None where the classifier cannot be one
@@ -53,7 +61,7 @@ def classifier_to_onnx(
     gives: str | None = None,
     num_classes: int = 0,
 ) -> ExportedClassifier:
-    """Convert a fixed classifier, which is not changed, into an ONNX model; an ONNX file is taken as it is.
+    """Convert a fixed classifier, which is not changed, into an ONNX model; an ONNX or LiteRT file is taken as it is.
 
     ``example`` are two samples of the type that the model is to take; ``output`` and ``features`` name the outputs of a
     torch model (None leaves its features out). ``gives`` None keeps the classifier's output: a torch model takes
@@ -62,6 +70,18 @@ def classifier_to_onnx(
     estimator gives probabilities of all ``num_classes``.
     """
     known, inputs = gives or classifier.known_output, classifier.feed(example.shape[1:])
+    if isinstance(classifier, LiteRTClassifier):
+        (data,), model = classifier.weights(), classifier.model
+        part = ClientPart(
+            file=str(Path(file).with_suffix(LITERT)),
+            kind=classifier.kind,
+            input=model.input,
+            output=model.output,
+            gives=known,
+            features=None,
+            **feed_of(inputs),
+        )
+        return ExportedClassifier(part, data)
     if isinstance(classifier, OnnxClassifier):
         data, *others = classifier.weights()
         if others:

@@ -87,13 +87,13 @@ def export_system(
         np.savez(saved, scores=scores)
     files = {
         CALIBRATION: None if scores is None else saved.getvalue(),
-        CLIENT: models.client.data,
+        models.client.part.file or CLIENT: models.client.data,
         REJECTOR: rejector.SerializeToString(),
-        SERVER: models.server,
+        models.server_part.file or SERVER: models.server,
     }
     written = {key: data for key, data in files.items() if data is not None}
     table = {
-        key: FilePart(sha256(data).hexdigest(), len(data), "server" if key == SERVER else "device")
+        key: FilePart(sha256(data).hexdigest(), len(data), "server" if key == models.server_part.file else "device")
         for key, data in written.items()
     }
     platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if fitted.calibration is None else fitted.calibration.platt[chosen]

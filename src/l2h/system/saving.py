@@ -1,9 +1,9 @@
 """Saving a system and loading it again: JSON, safetensors and ONNX, never a pickle.
 
 A named network is saved as its weights and the plan to build it again. A classifier of another kind is saved as ONNX
-where it can be (torch modules, scikit-learn estimators, ONNX files); a callable, and a server or rejector of the user's
-own class, must be given again on loading, since their code is not in the folder. Of a server that is asked
-(:class:`l2h.RemoteServer`) the folder has the name and the answers.
+where it can be (torch modules, scikit-learn estimators, ONNX files), and a LiteRT file as it is; a callable, and a
+server or rejector of the user's own class, must be given again on loading, since their code is not in the folder. Of a
+server that is asked (:class:`l2h.RemoteServer`) the folder has the name and the answers.
 """
 
 import copy
@@ -17,7 +17,15 @@ import torch
 from torch import nn
 
 from l2h import methods
-from l2h.classifiers import Classifier, OnnxClassifier, Preprocessing, SklearnClassifier, TorchClassifier
+from l2h.classifiers import (
+    LITERT,
+    Classifier,
+    LiteRTClassifier,
+    OnnxClassifier,
+    Preprocessing,
+    SklearnClassifier,
+    TorchClassifier,
+)
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
@@ -38,6 +46,8 @@ CLIENT, SERVER, REJECTOR, CALIBRATION = (
     f"checkpoints/{name}.safetensors" for name in ("client", "server", "rejector", "calibration")
 )
 CLIENT_ONNX, SERVER_ONNX = "checkpoints/client.onnx", "checkpoints/server.onnx"
+#: Kinds of classifiers that a run folder holds as a file of their own.
+_FILES = ("onnx", "litert")
 
 
 def load(
@@ -95,7 +105,7 @@ def load(
             image_size=config.get("image_size"),
             server_options=(config["server"].get("plan") or {}).get("options"),
             rejector_options=config["rejector"]["options"],
-            train_server=False if config["server"]["kind"] in ("fixed", "onnx") else None,
+            train_server=False if config["server"]["kind"] in ("fixed", *_FILES) else None,
         )
     except UnknownNameError as error:
         if "method" not in config:
@@ -244,12 +254,14 @@ def _save_onnx(classifier: Classifier, path: Path, input_shape: tuple[int, ...])
             converted = classifier_to_onnx(classifier, example, path.name)
         except ConversionError as error:
             warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
+    for left in (path, path.with_suffix(LITERT)):  # of a system that was saved here before
+        left.unlink(missing_ok=True)
     if converted is None or converted.data is None:
-        path.unlink(missing_ok=True)
         return _inputs(classifier)
-    write_atomically(path, converted.data)
+    assert converted.part.file is not None
+    write_atomically(path.with_name(converted.part.file), converted.data)
     return {
-        "kind": "onnx",
+        "kind": "litert" if isinstance(classifier, LiteRTClassifier) else "onnx",
         "scores": converted.part.output,
         "features": converted.part.features,
         "flat": converted.part.inputs.flat,
@@ -267,7 +279,7 @@ def _can_be_saved(classifier: Classifier) -> TypeGuard[ConvertibleClassifier]:
         return complete and hasattr(classifier.estimator, "predict_proba")
     if isinstance(classifier, TorchClassifier):
         return classifier.kind == "torch module" and classifier.feature_layer is None
-    return isinstance(classifier, OnnxClassifier)
+    return isinstance(classifier, LiteRTClassifier | OnnxClassifier)
 
 
 def _load_server(
@@ -279,7 +291,7 @@ def _load_server(
         if not isinstance(given, nn.Module) or not (folder / SERVER).exists():
             return None
         net: nn.Module = Scaled(unit_scale(tuple(config["input_shape"]), config["input_dtype"]), copy.deepcopy(given))
-    elif kind == "onnx":
+    elif kind in _FILES:
         return None
     elif server_run is not None:
         return _load_other_server(Path(server_run), config["class_names"])
@@ -336,12 +348,14 @@ def _load_calibration(path: Path) -> Calibration | None:
 def _load_client(folder: Path, config: Mapping[str, Any]) -> Classifier:
     if config["kind"] == "named":
         return TorchClassifier(_load_weights(rebuild(config["plan"]), folder / CLIENT).eval())
-    if config["kind"] == "onnx":
+    if config["kind"] in _FILES:
         return _load_onnx(folder / CLIENT_ONNX, config)
     raise RunError(f"the client of {folder} is not in it: give it with l2h.load(folder, client=...)")
 
 
-def _load_onnx(path: Path, config: Mapping[str, Any]) -> OnnxClassifier:
+def _load_onnx(path: Path, config: Mapping[str, Any]) -> Classifier:
+    if config["kind"] == "litert":
+        return LiteRTClassifier(path.with_suffix(LITERT), config["scores"])
     return OnnxClassifier(path, config["scores"], config["features"], config["flat"])
 
 
