@@ -24,6 +24,8 @@ _HEAD = 32 * 1024
 _AHEAD = 64 * 1024
 #: The end of headers, and of a chunked body.
 _END = b"\r\n\r\n"
+#: Headers of a request that ends after so many bytes of a body.
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
 #: The line before a chunk, and what may yet become one. Whatever else a parser may take for such a line is refused.
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\r\n]*)?\r\n")
 _CHUNK_PART = re.compile(rb"[0-9a-fA-F]{1,16}(?:;[^\r\n]*)?\r?")
@@ -174,7 +176,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._kept = b""  # came, and was not read yet
         self._head = 0  # bytes of a head so far
         self._left = 0  # bytes of a body, or of a chunk and the end of its line, that are still to come
-        self._in_body = self._chunked = self._upgrading = self._refused = False
+        self._in_body = self._chunked = self._upgrading = self._refused = self._known = False
         self._ending, self._trailers = False, 0  # what follows the chunks is read; its bytes
         self._chunks, self._discarded, self._waiting = 0, 0, False
         self._fault: str | None = None
@@ -196,10 +198,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
             return
-        self._stop_timer("idle")
-        self._kept += data
-        self._read()
-        self._watch()
+        if "idle" in self._timers:
+            self._stop_timer("idle")
+        if self._is_one_request(data):
+            super().data_received(data)
+        else:
+            self._kept += data
+            self._read()
+        if not self._answering:
+            self._watch()
 
     def eof_received(self) -> None:
         self._start_timer("abort", self.idle_timeout, self.transport.abort)  # it is closed now
@@ -233,14 +240,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._answer.end()
         self._discard_until = self.loop.time() + self.idle_timeout
-        if self.cycle.scope["state"].get("known"):
+        if not self._known and self.cycle.scope["state"].get("known"):
+            self._known = True
             self.places.know(self)
         super().on_response_complete()
         if self.transport.is_closing():
             self._start_timer("abort", self.idle_timeout, self.transport.abort)
         elif self._kept:
-            self._read()
-            self._watch()
+            self._read_more()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -276,9 +283,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer("abort")
         self._start_timer("abort", _CLOSING, self.transport.abort)
 
+    def _is_one_request(self, data: bytes) -> bool:
+        """Return whether these bytes, and no others, are one request, as is usual: then the parser may have them all.
+
+        Where the parser sees another end of the request than we do, it refuses the request: two lengths, or chunks.
+        """
+        if self._in_body or self._kept or self._head or self._answering:
+            return False
+        end = data.find(_END, 0, _HEAD)
+        if end < 0 or data.find(b"pgrade", 0, end) >= 0:
+            return False
+        length = _LENGTH.search(data, 0, end + 2)
+        return length is not None and end + len(_END) + int(length[1]) == len(data)
+
     def _watch(self) -> None:
         """Start the timer of what the peer is to send."""
-        if self._refused or self.transport.is_closing() or self._answering:
+        if self._refused or self.transport.is_closing():
             return
         if self._in_body or not (self._head or self._kept):
             # A body answered before its end is read on, so that the peer gets to read the answer.
@@ -325,7 +345,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._waiting = False
         if not self._refused and not self.transport.is_closing():
             self._stop_timer("idle")
-            self._read()
+            self._read_more()
+
+    def _read_more(self) -> None:
+        self._read()
+        if not self._answering:
             self._watch()
 
     def _discards(self, size: int) -> bool:

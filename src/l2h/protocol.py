@@ -29,6 +29,8 @@ except ImportError:
 LENGTH_HEADER = "Inference-Header-Content-Length"
 BINARY, JSON = "application/octet-stream", "application/json"
 Array = npt.NDArray[Any]
+#: A text and how many bytes of it are JSON; None for a text that is too long to be searched.
+_Source = tuple[bytes | bytearray, int] | None
 
 _TYPES = {
     "BOOL": np.dtype(np.bool_),
@@ -220,11 +222,10 @@ def _decode(
     entries = _list(head, key)
     if len(entries) > limits.tensors:
         raise WireError(f"{len(entries)} tensors; at most {limits.tensors} are read")
-    flags = not long and _flags_in(body, length)
     tensors: list[Tensor] = []
     at = length
     for entry in entries:
-        tensor, at = _tensor(entry, view, at, limits, flags)
+        tensor, at = _tensor(entry, view, at, limits, None if long else (body, length))
         if any(tensor.name == other.name for other in tensors):
             raise WireError(f"tensor {shown(tensor.name)} comes twice")
         tensors.append(tensor)
@@ -233,10 +234,10 @@ def _decode(
     return head, tensors
 
 
-def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, flags: bool) -> tuple[Tensor, int]:
+def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, source: _Source) -> tuple[Tensor, int]:
     """Return the tensor that an entry describes, and where the next binary one starts.
 
-    ``flags`` is whether ``true`` or ``false`` may stand among its values.
+    ``source`` is the JSON that its values were read from.
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise WireError("every tensor is an object with a 'name'")
@@ -249,7 +250,7 @@ def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, flags:
         raise WireError(f"tensor {shown(name)}: {count} elements; at most {limits.elements} are read")
     size = _parameters(entry).get("binary_data_size")
     if size is None:
-        return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape), flags, limits.seconds)), at
+        return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape), source, limits.seconds)), at
     if "data" in entry:
         raise WireError(f"tensor {shown(name)} has 'data' and 'binary_data_size': one of them")
     if not _is_size(size) or size != count * kind.itemsize:
@@ -267,12 +268,14 @@ def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, flags:
     return Tensor(name, raw.reshape(shape)), at + size
 
 
-def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...], flags: bool, seconds: float) -> Array:
+def _from_json(
+    name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...], source: _Source, seconds: float
+) -> Array:
     if isinstance(data, LongList):
         return _from_long_list(name, data, kind, shape, seconds)
     if not isinstance(data, list):
         raise WireError(f"tensor {shown(name)}: 'data' must be a list, or 'binary_data_size' say where it lies")
-    flat = _flat(data, kind, flags) if len(data) == math.prod(shape) else None
+    flat = _flat(data, kind, source) if len(data) == math.prod(shape) else None
     if flat is not None:
         return flat.reshape(shape)
     leaves = _leaves(name, data, shape)
@@ -296,7 +299,7 @@ def _from_json(name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...]
 def _from_long_list(name: str, data: LongList, kind: np.dtype[Any], shape: tuple[int, ...], seconds: float) -> Array:
     def parse(text: bytes) -> Array:
         values = _loads(memoryview(text))
-        return _from_json(name, values, kind, (len(values),), _flags_in(text, len(text)), seconds)
+        return _from_json(name, values, kind, (len(values),), (text, len(text)), seconds)
 
     try:
         return data.read(shape, kind, parse, seconds)
@@ -318,12 +321,13 @@ def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
     return level
 
 
-def _flat(data: list[Any], kind: np.dtype[Any], flags: bool) -> Array | None:
+def _flat(data: list[Any], kind: np.dtype[Any], source: _Source) -> Array | None:
     """Return a flat list of numbers that all fit, several times as fast as numpy does; None for any other."""
     numbers = (int, float) if kind.kind == "f" else (int,)
     if not data or type(data[0]) not in numbers or kind.char in "?e" or sys.byteorder != "little":
         return None
-    if flags and bool in set(map(type, data)):  # Python takes true for 1; looking always would take half as long again
+    # Python takes true for 1; to look at all values always would take half as long again.
+    if (source is None or _flags_in(*source)) and bool in set(map(type, data)):
         return None
     try:
         out: Array = np.frombuffer(bytes(data) if kind.char == "B" else array(kind.char, data), dtype=kind)

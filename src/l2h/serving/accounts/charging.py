@@ -85,8 +85,6 @@ class ChargeWriter:
     def begin(self, charge: Charge) -> bool:
         """Note a request until :meth:`end`; return False where one with its Idempotency-Key is under way already."""
         pair = charge.key.id, charge.idempotency_key or ""
-        if pair[1] == "":
-            return True
         first = pair not in self._under_way
         self._under_way.add(pair)
         return first

@@ -71,7 +71,10 @@ class BodyReader:
             while not unpacker.eof and (waiting or at < len(view)):
                 if not waiting:  # in slices: what the unpacker did not take it copies every time
                     waiting, at = view[at : at + _PACKED], at + _PACKED
-                part = await self.work(len(body), unpacker.decompress, waiting, _UNPACKED)
+                if len(body) > LONG:
+                    part = await self.work(unpacker.decompress, waiting, _UNPACKED)
+                else:
+                    part = unpacker.decompress(waiting, _UNPACKED)
                 waiting = unpacker.unconsumed_tail
                 self._hold(part, len(body) + len(part), most)
                 body += part
@@ -82,10 +85,8 @@ class BodyReader:
             raise RefusalError(400, "the packed body is cut short, or followed by other bytes", "encoding")
         return body
 
-    async def work(self, size: int, function: Callable[..., T], *given: Any) -> T:
-        """Call a function about a body of so many bytes: here where it is short, else in the thread for long ones."""
-        if size <= LONG:
-            return function(*given)
+    async def work(self, function: Callable[..., T], *given: Any) -> T:
+        """Call a function about a body of more than ``LONG`` bytes in the thread for such bodies."""
         seconds = self._service.config.body_timeout
         try:
             async with asyncio.timeout(seconds):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from l2h import protocol
+from l2h.long_lists import LONG
 from l2h.serving.accounts.key import ANONYMOUS, Key
 from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
@@ -79,7 +80,10 @@ async def _compute(
         if path not in service.current.infer_paths:
             raise RefusalError(404, f"this version of {model.name!r} was replaced by {model.version!r}", "no_model")
         given = body, headers.get(_LENGTH), model, idempotency_key is not None
-        request, x, fingerprint = await reader.work(len(body), _read_inputs, *given)
+        if len(body) > LONG:
+            request, x, fingerprint = await reader.work(_read_inputs, *given)
+        else:
+            request, x, fingerprint = _read_inputs(*given)
         exchange.noted["n"] = len(x)
         if key.rate is not None and len(x) > 1:
             _require_rate(key, await service.accounts.take_rate(key, len(x), paid=1))
@@ -103,7 +107,7 @@ async def _compute(
 async def _run(service: Service, pending: PendingRequest) -> None:
     """Have the scores computed and charged, unless too much was computed for nothing and this would be too."""
     charge = pending.charge
-    first = service.charging.begin(charge)
+    first = charge.idempotency_key is None or service.charging.begin(charge)
     try:
         if not service.charging.take_credit(charge.key, charge.inputs):
             if not first:
@@ -114,7 +118,7 @@ async def _run(service: Service, pending: PendingRequest) -> None:
         service.batcher.submit(pending)
         await pending.future
     finally:
-        if first:
+        if first and charge.idempotency_key is not None:
             service.charging.end(charge)
 
 

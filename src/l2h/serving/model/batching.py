@@ -29,6 +29,8 @@ _NEW = 0.2
 _SEVERAL = 1.5
 #: After so many delays without a request the next one runs at once.
 _REST = 10
+#: Requests that are handed to the model's thread together.
+_TOGETHER = 8
 _not_finite = partial(
     malformed, "the model has no finite scores for these inputs: their values are beyond what it was made for"
 )
@@ -87,12 +89,14 @@ class Batcher:
     def submit(self, request: PendingRequest) -> None:
         """Have a request computed; from the event loop's thread.
 
-        Requests that come in one turn of the loop wake the model's thread once, not each of them.
+        Requests that come in one turn of the loop wake the model's thread a few times, not each of them.
         """
         self._put += len(request.x)
-        if not self._fresh:
-            asyncio.get_running_loop().call_soon(self._hand_over)
         self._fresh.append(request)
+        if len(self._fresh) == 1:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        elif len(self._fresh) >= _TOGETHER:
+            self._hand_over()
 
     @property
     def waiting(self) -> int:
@@ -112,8 +116,9 @@ class Batcher:
         self._thread.join()
 
     def _hand_over(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        self._queue.put(fresh)
+        if self._fresh:
+            self._queue.put(self._fresh)
+            self._fresh = []
 
     def _run(self) -> None:
         while self._gather():

@@ -7,6 +7,7 @@ When that closes, the supervisor has ended, and the worker stops as if told to.
 import asyncio
 import contextlib
 import ctypes
+import gc
 import itertools
 import json
 import os
@@ -48,6 +49,8 @@ _NOTICE = 0.3
 _FLUSH = 0.05
 #: Descriptors beside those of connections.
 _DESCRIPTORS = 128
+#: New objects after which garbage is looked for.
+_YOUNG = 10_000
 #: Seconds after which the interpreter's lock changes hands; the usual 5 ms would be added to every request.
 _SWITCH = 0.0005
 
@@ -151,6 +154,9 @@ async def _serve(
             if serving.done():
                 await serving
             await asyncio.sleep(0.005)
+        gc.collect()
+        gc.freeze()  # what was made so far stays: to look at it again and again takes time from every request
+        gc.set_threshold(_YOUNG)
         os.write(status, READY)
         os.set_blocking(status, False)
         background = [
