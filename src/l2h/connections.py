@@ -77,18 +77,24 @@ class Places:
         self._strangers[place] = None
         return True
 
-    def leave(self, place: _Place) -> None:
-        """Give the place back, if it is taken."""
+    def leave(self, place: _Place) -> bool:
+        """Give the place back; return False where it was not taken."""
         address = self._taken.pop(place, None)
-        if address is not None:
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
-            self._strangers.pop(place, None)
+        if address is None:
+            return False
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
+        self._strangers.pop(place, None)
+        return True
 
     def know(self, place: _Place) -> None:
         """Note that the peer is no stranger."""
         self._strangers.pop(place, None)
+
+    def forget_known(self) -> None:
+        """Take every peer for a stranger until it shows a valid key again."""
+        self._strangers = dict.fromkeys(self._taken)
 
     def note(self, what: str) -> None:
         """Count a connection that was closed for want of places or for bad manners; a line in the log sums them up."""
@@ -511,8 +517,8 @@ class TlsHandshake(asyncio.Protocol):
         try:
             await loop.connect_accepted_socket(*given, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE)
         except OSError:
-            self._places.leave(self)
-            self._places.note("without_tls")
+            if self._places.leave(self):  # else it gave way, and was counted
+                self._places.note("without_tls")
 
 
 def bounded(max_connections: int, idle_timeout: float, max_per_address: int | None = None) -> Any:

@@ -20,6 +20,7 @@ from serving_process import Client, Server, make_key
 from waiting import until
 
 from l2h import connections, protocol
+from l2h.serving.accounts import open_keys
 
 
 def request(target, *more: str, x=None, method: str = "POST") -> bytes:
@@ -327,6 +328,20 @@ def test_one_address_cannot_take_the_places_of_others(bundle, tmp_path, x):
             assert peer.recv(4096).startswith(b"HTTP/1.1 200")
 
 
+def test_a_key_that_was_revoked_keeps_no_place(bundle, tmp_path, x):
+    keys, _, key = make_key(tmp_path)
+    with Server(bundle, tmp_path, keys=str(keys), max_connections=5) as server:
+        known = [Client(server, key) for _ in range(5)]
+        assert {client.ask(x).status for client in known} == {200}
+        assert Client(server, key).ask(x).status == 503
+        *_, other = make_key(tmp_path, "bob")
+        open_keys(keys).change("alice", enabled=False)
+        until(lambda: known[0].ask(x).status == 403)
+        assert {client.post(b"", path="/v2/repository/index").status for client in known} == {200}
+        newcomers = [Client(server, other) for _ in range(5)]
+        assert {newcomer.ask(x).status for newcomer in newcomers} == {200}
+
+
 @pytest.mark.parametrize(
     ("name", "first", "second", "status"),
     [
@@ -398,7 +413,13 @@ def test_peers_that_never_shake_hands_hold_no_place_for_long(bundle, tmp_path, x
         for peer in silent[:20]:
             with contextlib.suppress(ConnectionResetError):
                 assert peer.recv(1) == b""
-        until(lambda: sum(line.get("without_tls", 0) for line in server.events("connections_closed")) >= 20)
+
+        def counted(*kinds: str) -> int:
+            return sum(line.get(kind, 0) for line in server.events("connections_closed") for kind in kinds)
+
+        until(lambda: counted("displaced", "without_tls") >= 30)
+        assert counted("displaced", "without_tls", "refused") == 30, "each once"
+        assert counted("displaced") >= 20
         assert "Traceback" not in server.log.read_text()
 
 

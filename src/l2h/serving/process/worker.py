@@ -28,7 +28,7 @@ from typing import Any
 
 import uvicorn
 
-from l2h.connections import TlsHandshake, bounded
+from l2h.connections import Places, TlsHandshake, bounded
 from l2h.errors import L2HError
 from l2h.serving.errors import KeyStoreError
 from l2h.serving.http.app import App
@@ -128,9 +128,11 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     service = Service(config, log, inherited)
+    per_address = config.max_per_address or config.max_connections
+    protocol = bounded(config.max_connections, config.idle_timeout, per_address)
     uvicorn_config = uvicorn.Config(
         App(service),
-        http=bounded(config.max_connections, config.idle_timeout, config.max_per_address or config.max_connections),
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -160,7 +162,7 @@ async def _serve(
         os.write(status, READY)
         os.set_blocking(status, False)
         background = [
-            asyncio.create_task(_watch_keys(service, orders.look)),
+            asyncio.create_task(_watch_keys(service, orders.look, protocol.places)),
             asyncio.create_task(_report(service, server, status)),
         ]
         await stop.wait()
@@ -232,8 +234,8 @@ class _Orders:
             os.write(self._status, READY)
 
 
-async def _watch_keys(service: Service, look: asyncio.Event) -> None:
-    """Follow changes of the keys."""
+async def _watch_keys(service: Service, look: asyncio.Event, places: Places) -> None:
+    """Follow changes of the keys. A peer whose key was revoked is a stranger again."""
     keys, file = service.accounts.keys, service.config.keys
     while keys is not None:
         with contextlib.suppress(TimeoutError):
@@ -248,6 +250,7 @@ async def _watch_keys(service: Service, look: asyncio.Event) -> None:
             log_event("error", "watch_failed", traceback=traceback.format_exc().rstrip())
         else:
             if count is not None:
+                places.forget_known()
                 log_event("info", "keys_reloaded", file=file, keys=count)
 
 
