@@ -182,7 +182,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._kept = b""  # came, and was not read yet
         self._head = 0  # bytes of a head so far
         self._left = 0  # bytes of a body, or of a chunk and the end of its line, that are still to come
-        self._in_body = self._chunked = self._upgrading = self._refused = self._known = False
+        self._in_body = self._chunked = self._upgrading = self._refused = False
         self._ending, self._trailers = False, 0  # what follows the chunks is read; its bytes
         self._chunks, self._discarded, self._waiting = 0, 0, False
         self._fault: str | None = None
@@ -246,8 +246,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._answer.end()
         self._discard_until = self.loop.time() + self.idle_timeout
-        if not self._known and self.cycle.scope["state"].get("known"):
-            self._known = True
+        if self.cycle.scope["state"].get("known"):
             self.places.know(self)
         super().on_response_complete()
         if self.transport.is_closing():
