@@ -75,6 +75,12 @@ def load_function(text: str, source: bytes | None = None) -> Callable[..., Any]:
     return function
 
 
+def function_name(function: Any) -> str:
+    """Return ``module:name`` of a function, or of the class of another object that can be called."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(named, '__module__', '')}:{named.__qualname__}"
+
+
 def _parts(text: str) -> tuple[str, str]:
     found = _TEXT.fullmatch(text)
     if found is None:

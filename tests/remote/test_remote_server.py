@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from api_process import Api, hashed, post
-from clouds import X_TEST, Y_TEST, X, Y, make, samples, scores
+from clouds import X_TEST, Y_TEST, X, Y, make, samples, scores, tree
 from commands import call, start
 from serving_maker import linear, write_bundle
 from serving_process import Server, make_key
@@ -206,3 +206,16 @@ def test_a_training_that_is_killed_goes_on_and_pays_for_nothing_twice(api: Api, 
     other = call("evaluate", run, "--data", tmp_path / "new.npz", "--server", server)
     assert (other.status, "40 of 40 inputs asked now" in other.err) == (0, True), other.err
     assert_paid_once(api, train[0], X_TEST, X_new)
+
+
+@pytest.mark.filterwarnings("ignore:the server is not in the bundle", "ignore:the client")
+def test_a_system_around_an_api_is_deployed_with_the_api(api: Api, tmp_path: Path) -> None:
+    ask, prices = asker(api), l2h.Costs(c_e=0.05)
+    system = make(tree(), RemoteServer(ask)).fit(X, Y)
+    system.export(tmp_path / "bundle", costs=prices)
+    with l2h.EdgeClient(tmp_path / "bundle", server=ask, deadline=10.0) as edge:
+        answers = edge.predict(X_TEST)
+        assert 0 < (answers.source == "remote").sum() < len(X_TEST)
+        np.testing.assert_array_equal(answers.label, system.predict(X_TEST, prices).label)
+        api.do("down")
+        assert set(edge.predict(X_TEST).reason) == {"not_worth_asking", "server_unreachable"}

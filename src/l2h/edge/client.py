@@ -42,8 +42,10 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
 
     Args:
         bundle: the folder of an exported system, or a loaded one.
-        server: ``http://HOST:PORT`` or ``https://HOST``, with or without a path before ``/v2``; None: never ask. It is
-            not contacted before the first request.
+        server: ``http://HOST:PORT`` or ``https://HOST``, with or without a path before ``/v2``; a function of a batch
+            that returns scores (n, K) or labels (n,); None: never ask. It is not contacted before the first request.
+            A function is called in a thread, at most ``connections`` times at once, and never repeated; what it raises,
+            and a call that hangs, leave the local answer.
         deadline: seconds for a whole ``predict``.
         costs: the prices; those of the bundle where None. Under a limit and without prices asking is free, and the
             limit is used up.
@@ -112,7 +114,8 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         """See that the server can be reached, is ready, takes the key, and has a model for this bundle.
 
         Compared are the model's name, shapes, type and number of classes, and their names where the server gives them.
-        Its version may be another than the bundle's: :attr:`server_versions`. Nothing is charged.
+        Its version may be another than the bundle's: :attr:`server_versions`. Nothing is charged, and a function that
+        is asked in place of a server is not called.
 
         Raises:
             EdgeError: it is not so; the message says what differs.
@@ -144,7 +147,9 @@ class AsyncEdgeClient(EdgeCore):
         ...     answers = await edge.predict(x)
     """
 
-    def __init__(self, bundle: str | Path | DeviceBundle, server: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, bundle: str | Path | DeviceBundle, server: str | Callable[..., Any] | None = None, **options: Any
+    ) -> None:
         super().__init__(bundle, server, **options)
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="l2h-edge-local")
 

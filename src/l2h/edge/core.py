@@ -117,7 +117,7 @@ class EdgeCore:
     def __init__(
         self,
         bundle: str | Path | DeviceBundle,
-        server: str | None = None,
+        server: str | Callable[..., Any] | None = None,
         *,
         deadline: float = 0.2,
         costs: Costs | None = None,
@@ -138,7 +138,8 @@ class EdgeCore:
         self._breaker = Breaker(failures, rest)
         self._bundle = bundle if isinstance(bundle, DeviceBundle) else DeviceBundle(bundle, client=client)
         self._options = EdgeOptions(
-            server=server,
+            server=None if callable(server) else server,
+            function=server if callable(server) else None,
             deadline=deadline,
             model=self._bundle.manifest.name if model is None else model,
             input_name=input_name,

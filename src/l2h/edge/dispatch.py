@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from l2h.bundle import Manifest
 from l2h.edge import reasons
+from l2h.edge.function import FunctionTransport
 from l2h.edge.loop import LoopThread
 from l2h.edge.options import EdgeOptions
 from l2h.edge.stats import Recorder
@@ -86,7 +87,8 @@ class Dispatcher:
     """
 
     def __init__(self, options: EdgeOptions, manifest: Manifest, recorder: Recorder) -> None:
-        self.transport = Transport(options, manifest, recorder)
+        given = options, manifest, recorder
+        self.transport = Transport(*given) if options.function is None else FunctionTransport(options.function, *given)
         self.loop = LoopThread(self.transport.close)
         self._lock = threading.Lock()
         self._pace = Pace(options.connections)

@@ -30,10 +30,11 @@ def read_labels(
     if scores is None:
         names = ", ".join(tensor.name for tensor in response.outputs) or "none"
         raise bad_answer(f"the answer has no output {output!r}; it has: {_short(names)}")
-    return _labels(scores, rows, classes), response.version
+    return labels_of(scores, rows, classes), response.version
 
 
-def _labels(scores: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
+def labels_of(scores: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
+    """Return the labels (rows,) of scores (rows, classes) or of labels; raise where they cannot be used."""
     if scores.dtype.kind in "iu" and scores.shape in ((rows,), (rows, 1)):
         label = scores.reshape(-1)
         if (label < 0).any() or (label >= classes).any():

@@ -9,7 +9,9 @@ import math
 import os
 import ssl
 import warnings
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
+from inspect import iscoroutinefunction
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import httpx
 
 from l2h.errors import L2HError, L2HWarning, SettingsError
+from l2h.functions import function_name
 
 log = logging.getLogger("l2h.edge")
 #: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance.
@@ -39,7 +42,8 @@ class EdgeSettingsError(EdgeError, SettingsError):
 class EdgeOptions:
     """How the server is asked; :class:`l2h.EdgeClient` describes the options. They do not change once checked."""
 
-    server: str | None  # its address without a slash at the end
+    server: str | None  # its address without a slash at the end, or the name of the function
+    function: Callable[..., Any] | None = None  # that is asked in place of a server
     deadline: float
     model: str
     input_name: str | None
@@ -53,13 +57,18 @@ class EdgeOptions:
     tls: ssl.SSLContext | None = field(init=False, repr=False)  # None for plain HTTP
 
     def __post_init__(self, verify_tls: bool | str | Path) -> None:
-        self.server = None if self.server is None else _check_url(self.server)
+        if self.function is not None:
+            self.server = _check_function(self.function)
+        else:
+            self.server = None if self.server is None else _check_url(self.server)
         for name in ("model", "input_name", "output_name"):
             text = getattr(self, name)
             if text is not None and (not isinstance(text, str) or not text):
                 raise EdgeSettingsError(f"{name}={text!r} must be a name")
         if self.key is not None:
             _check_key(self.key)
+            if self.function is not None:
+                raise EdgeSettingsError("key= goes with a server's address: a function has its own")
             if self.server is not None and _in_the_open(httpx.URL(self.server)):
                 log.warning("the key goes to %s unencrypted: use https where others can listen", self.server)
         self.deadline = check_seconds("deadline", self.deadline)
@@ -138,6 +147,13 @@ def _check_url(server: Any) -> str:
     if not usable or not 0 < port < 65536 or any(c.isspace() for c in server):
         raise EdgeSettingsError(f"server={server!r} is no server's address: {_ADDRESS_FORMS}")
     return str(url).rstrip("/")
+
+
+def _check_function(function: Any) -> str:
+    """Return the name of a function that is asked in place of a server."""
+    if iscoroutinefunction(function):
+        raise EdgeSettingsError("server= is a coroutine function: give a plain one, which is called in a thread")
+    return function_name(function)
 
 
 def _in_the_open(url: httpx.URL) -> bool:

@@ -52,7 +52,7 @@ class ConnectionPool:
 
     def __init__(self, options: EdgeOptions, recorder: Recorder) -> None:
         self._options, self._recorder = options, recorder
-        self._url = httpx.URL(options.server or "")
+        self._url = httpx.URL("" if options.server is None or options.function is not None else options.server)
         self._headers = {"Host": self._url.netloc.decode("ascii"), "Accept": "*/*", **options.headers()}
         self._idle: list[tuple[Connection, float]] = []  # and since when
 

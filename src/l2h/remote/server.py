@@ -17,7 +17,7 @@ from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers
 from l2h.classifiers.base import Array
 from l2h.columns import EncodedTable
 from l2h.errors import L2HError, SettingsError
-from l2h.functions import is_function, load_function
+from l2h.functions import function_name, is_function, load_function
 from l2h.remote.cache import AnswerCache, Output
 from l2h.remote.oip import OipCaller, RemoteError
 
@@ -106,7 +106,7 @@ class RemoteServer(Classifier):
             self.target = target
             self._ask = OipCaller(target, key, timeout) if _is_address(target) else load_function(target)
         elif callable(target):
-            self.target = _name_of(target)
+            self.target = target.name if isinstance(target, _NotGiven) else function_name(target)
             self._ask = target
         else:
             raise SettingsError(f"server={target!r} cannot be asked: give a function or an address")
@@ -226,20 +226,15 @@ class RemoteServer(Classifier):
 class _NotGiven:
     """Stands for a function of which only the name is known."""
 
-    def __init__(self, target: str) -> None:
-        self.target = target
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def __call__(self, X: Array) -> Any:
         raise RemoteError(
             "it was never asked about these inputs, and a run folder does not run functions: give it again, with "
-            f"--server {self.target} or l2h.load(folder, server=...)"
+            f"--server {self.name} or l2h.load(folder, server=...)"
         )
 
 
 def _is_address(text: str) -> bool:
     return re.match(r"https?://", text) is not None
-
-
-def _name_of(function: Any) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{getattr(named, '__module__', '')}:{named.__qualname__}"
