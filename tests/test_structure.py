@@ -43,7 +43,7 @@ PACKAGES = {
     "bundle": {"classifiers"},
     "remote": {"classifiers", "protocol"},
     "edge": {"bundle", "classifiers", "protocol", "remote"},
-    "serving": {"bundle", "connections", "protocol"},
+    "serving": {"bundle", "classifiers", "connections", "protocol"},
     "losses": set(),
     "models": set(),
     "data": set(),

@@ -45,23 +45,24 @@ def source_of(text: str) -> Path | None:
     return Path(spec.origin).absolute() if spec.origin is not None and spec.origin.endswith(".py") else None
 
 
-def load_function(text: str, source: bytes | None = None) -> Callable[..., Any]:
+def load_function(text: str, file: Path | None = None, source: bytes = b"") -> Callable[..., Any]:
     """Return the function that a text names; its module is run.
 
-    ``source`` is run in place of what the module's file holds now, under the file's name, even if the module was
-    imported before: this is how a function is loaded again.
+    With ``file``, which need not be there any more, ``source`` is run as what it holds, even if the module was imported
+    before: this is how a function is loaded again.
 
     Raises:
         SettingsError: there is no such module, file or function, or its module fails.
     """
     module, name = _parts(text)
-    path = source_of(text)
+    is_file = module.endswith(".py")
+    path = file or source_of(text)
     try:
-        if path is None or (source is None and not module.endswith(".py")):
+        if path is None or (file is None and not is_file):
             home = importlib.import_module(module)
         else:
-            _add_to_path(path.parent if module.endswith(".py") else Path.cwd())
-            home = _run(path.stem if module.endswith(".py") else module, path, source)
+            _add_to_path(path.parent if is_file else Path.cwd())
+            home = _run(path.stem if is_file else module, path, path.read_bytes() if file is None else source)
         found: Any = home
         for part in name.split("."):
             found = getattr(found, part)
@@ -88,12 +89,12 @@ def _parts(text: str) -> tuple[str, str]:
     return found["module"], found["name"]
 
 
-def _run(name: str, path: Path, source: bytes | None) -> ModuleType:
+def _run(name: str, path: Path, source: bytes) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # what its classes look themselves up in
-    exec(compile(path.read_bytes() if source is None else source, str(path), "exec"), module.__dict__)
+    exec(compile(source, str(path), "exec"), module.__dict__)
     return module
 
 

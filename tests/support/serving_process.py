@@ -38,6 +38,7 @@ class Server:
         command: list[str] | None = None,
         wait: bool = True,
         stderr: int | None = None,
+        cwd: Path | None = None,
         **settings,
     ):
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +50,7 @@ class Server:
             stdout=subprocess.PIPE,
             stderr=self.log.open("ab") if stderr is None else stderr,
             text=True,
+            cwd=cwd,
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )

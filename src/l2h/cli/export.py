@@ -79,4 +79,9 @@ def _print(manifest: Manifest, folder: Path) -> None:
     serves = manifest.server.file is not None
     if serves:
         print_line(f"Next: l2h serve {folder}    answers requests")
+    else:
+        print_line(
+            f"The server is not in the bundle: EdgeClient(..., server=function) asks a function, and l2h serve "
+            f"MODULE:FUNCTION --bundle {folder} serves one."
+        )
     print_line(f"{'Then' if serves else 'Next'}: l2h ask {folder} ...    answers, and asks where it pays")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from l2h.serving.process.config import ServingConfig
 
 _model = partial(typer.Option, rich_help_panel="Model")
+_function = partial(typer.Option, rich_help_panel="A Python function as the model")
 _money = partial(typer.Option, rich_help_panel="Keys and charges")
 _limits = partial(typer.Option, rich_help_panel="Limits")
 _logs = partial(typer.Option, rich_help_panel="Logs and the end")
@@ -28,12 +29,21 @@ _NEEDS = ("uvicorn", "httptools", "orjson", "prometheus_client")
 class ServeOptions:
     """The fields of :class:`l2h.serving.process.config.ServingConfig`, in the units of the command line."""
 
-    bundle: Annotated[Path, Argument(help="The bundle's folder, or its server's half.")]
+    model: Annotated[
+        str, Argument(metavar="BUNDLE", help="The bundle's folder, or its server's half; or module:function.")
+    ]
     host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for all of this machine's.")] = "127.0.0.1"
     port: Annotated[int, Option("--port", "-p", help="0 for any that is free.")] = 8080
     workers: Annotated[int, Option("--workers", "-w", help="Processes that share the port.")] = 1
     tls_cert: Annotated[Path | None, Option(help="For HTTPS: the certificate, with its chain.")] = None
     tls_key: Annotated[Path | None, Option(help="Its key.")] = None
+    bundle: Annotated[
+        Path | None, _function(help="The bundle whose server it is, which says what it takes and gives.")
+    ] = None
+    shape: Annotated[str | None, _function(help="Without a bundle, of one input: 1,28,28.")] = None
+    dtype: Annotated[str, _function(help="Without a bundle, of the inputs: uint8 or float32.")] = "float32"
+    classes: Annotated[str | None, _function(help="Without a bundle, their names, cat,dog,bird; or how many.")] = None
+    name: Annotated[str | None, _function(help="Of the model, on the wire. (default: the bundle's, or its own)")] = None
     threads: Annotated[int, _model(help="Of one model call. (0: the processors divided among the workers)")] = 0
     max_batch: Annotated[int, _model(help="Inputs of one model call, and of one request.")] = 64
     batch_delay: Annotated[float, _model(help="Milliseconds to wait for requests to join, under load.")] = 1.0
@@ -61,24 +71,50 @@ class ServeOptions:
 
     def config(self) -> ServingConfig:
         """Return the server's settings: seconds instead of milliseconds, bytes instead of MiB, texts for paths."""
+        from l2h.errors import SettingsError
+        from l2h.functions import is_function
         from l2h.serving.process.config import ServingConfig
 
-        values: dict[str, Any] = {name: value for name, value in vars(self).items() if name != "print_config"}
+        left_out = ("print_config", "model")
+        values: dict[str, Any] = {name: value for name, value in vars(self).items() if name not in left_out}
+        if is_function(self.model) and not Path(self.model).exists():
+            values |= {"function": self.model, "bundle": self.bundle or ""}
+        elif self.bundle is None:
+            values["bundle"] = self.model
+        else:
+            raise SettingsError(f"--bundle goes with a function, and {self.model} is none: write module:function")
+        values |= {"shape": _sizes(self.shape), "classes": _names(self.classes)}
         values |= {name: str(value) for name, value in values.items() if isinstance(value, Path)}
         values |= {name: values[name] / 1e3 for name in ("batch_delay", "max_wait")}
         values |= {name: round(values[name] * 2**20) for name in ("max_body", "max_memory")}
         return ServingConfig(**values)
 
 
+def _sizes(text: str | None) -> tuple[int, ...]:
+    try:
+        return () if text is None else tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no shape: whole numbers, 1,28,28", param_hint="--shape") from None
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    if text is not None and text.isdecimal():
+        return tuple(str(k) for k in range(int(text)))
+    return () if text is None else tuple(name.strip() for name in text.split(","))
+
+
 @takes_groups
 def serve(options: ServeOptions) -> None:
-    """Serve a bundle over HTTP: the Open Inference Protocol (V2), with batches, keys, quotas and a ledger.
+    """Serve a bundle or a function over HTTP: the Open Inference Protocol (V2), with batches, keys, quotas, a ledger.
 
     Requests of many connections are joined into one call of the model. A new bundle in the folder is taken over
     without dropping a request; SIGHUP makes it look at once, SIGTERM finishes what is in flight. Logs are JSON lines
     on stderr.
 
     Example: [bold]l2h serve bundles/digits[/]
+
+    Example: [bold]l2h serve mymodel:predict --bundle bundles/digits[/] serves a Python function for a bundle without a
+    server; [bold]--shape 1,28,28 --dtype uint8 --classes 10[/] describes one without a bundle.
 
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/], then
     [bold]l2h serve bundles/digits --host 0.0.0.0 --port 8443 --workers 2 --keys keys.json --tls-cert cert.pem --tls-key

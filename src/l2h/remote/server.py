@@ -74,7 +74,7 @@ class RemoteServer(Classifier):
         ([0, 1, 2, 2, 0], [0, 2, 2, 1, 0], [2, 1])
     """
 
-    kind = "server"
+    kind = "remote server"
 
     def __init__(
         self,

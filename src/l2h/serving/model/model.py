@@ -15,11 +15,11 @@ from l2h import protocol
 from l2h.bundle import ServerBundle
 from l2h.errors import L2HError
 from l2h.serving.errors import ServingError, malformed
+from l2h.serving.model.function import DESCRIPTION, FunctionModel
 from l2h.serving.process.logs import log_event
 from l2h.serving.process.metrics import Metrics
 
 INPUT, OUTPUT = "x", "scores"
-PLATFORM = "onnxruntime_onnx"
 _JSON = (b"content-type", protocol.JSON.encode())
 _BINARY = (b"content-type", protocol.BINARY.encode())
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
@@ -31,13 +31,15 @@ _NEW, _REPEATS, _SLOW = 0.1, 3, 0.2
 class ServedModel:
     """A bundle, ready to answer; at most ``most`` inputs in one call, and in one request."""
 
-    def __init__(self, bundle: ServerBundle, most: int) -> None:
+    def __init__(self, bundle: ServerBundle | FunctionModel, most: int) -> None:
         self.name, self.version = bundle.name, bundle.version
         self.shape, self.dtype = tuple(bundle.input_shape), np.dtype(bundle.input_dtype)
         self.classes, self.most = [str(name) for name in bundle.classes], most
         self.datatype = protocol.datatype(self.dtype)
         self.interface = self.shape, self.dtype, tuple(self.classes)
         self.run = bundle.run
+        python = isinstance(bundle, FunctionModel)
+        self._platform, self._backend = ("python", "python") if python else ("onnxruntime_onnx", "onnxruntime")
         self.elements = int(np.prod(self.shape))
         enough = protocol.MessageLimits().json_bytes
         self.limits = protocol.MessageLimits(
@@ -84,7 +86,7 @@ class ServedModel:
         return {
             "name": self.name,
             "versions": [self.version],
-            "platform": PLATFORM,
+            "platform": self._platform,
             "inputs": [{"name": INPUT, "datatype": self.datatype, "shape": [-1, *self.shape]}],
             "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, len(self.classes)]}],
             "parameters": {"classes": self.classes},
@@ -94,8 +96,8 @@ class ServedModel:
         """Return what ``/v2/models/NAME/config`` answers, in Triton's words."""
         return {
             "name": self.name,
-            "platform": PLATFORM,
-            "backend": "onnxruntime",
+            "platform": self._platform,
+            "backend": self._backend,
             "max_batch_size": self.most,
             "input": [{"name": INPUT, "data_type": f"TYPE_{self.datatype}", "dims": list(self.shape)}],
             "output": [{"name": OUTPUT, "data_type": "TYPE_FP32", "dims": [len(self.classes)]}],
@@ -151,14 +153,16 @@ def measure_timing(run: Callable[[int], object], most: int) -> Timing:
 
 
 def load_model(folder: Path, threads: int, most: int) -> ServedModel:
-    """Load a bundle and run it a few times; an L2HError where that cannot be done."""
-    bundle = ServerBundle(folder, threads=threads)
+    """Load a bundle, or the copy of a function, and run it a few times; an L2HError where that cannot be done."""
+    described = (folder / DESCRIPTION).exists()
+    bundle = FunctionModel(folder) if described else ServerBundle(folder, threads=threads)
     try:
         return ServedModel(bundle, most)
     except L2HError:
         raise
-    except Exception as error:  # what onnxruntime raises has no common class
-        raise ServingError(f"the model of {folder} cannot be run: {error}") from error
+    except Exception as error:  # what onnxruntime and functions raise has no common class
+        what = bundle.manifest.function if isinstance(bundle, FunctionModel) else f"the model of {folder}"
+        raise ServingError(f"{what} cannot be run: {type(error).__name__}: {error}") from error
 
 
 class CurrentModel:

@@ -1,18 +1,20 @@
-"""A bundle that may be served next: copied, loaded and run by a process of its own, which can be killed.
+"""A bundle or function that may be served next: copied, loaded and run by a process of its own, which can be killed.
 
-Workers load the copy of an accepted bundle and nothing else: what lies in the bundle's folder may change at any time.
+Workers load the copy of what was accepted and nothing else: what lies in the bundle's folder may change at any time.
 """
 
 import asyncio
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from l2h.bundle import Manifest
 from l2h.bundle.manifest import read_side
 from l2h.errors import L2HError
 from l2h.serving.errors import ServingError
+from l2h.serving.model.function import FunctionManifest, ModelSource, copy_function
 from l2h.serving.model.model import load_model
 from l2h.serving.process.config import ServingConfig
 
@@ -20,27 +22,30 @@ from l2h.serving.process.config import ServingConfig
 _MESSAGE = 4096
 
 
-def copy_bundle(source: Path, target: Path) -> Manifest:
-    """Copy the server's half of a bundle, as far as its hashes are right, into a new folder."""
-    manifest, files = read_side(source, "server")
+def copy_model(source: ModelSource, target: Path) -> Manifest | FunctionManifest:
+    """Copy a function, or the server's half of a bundle as far as its hashes are right, into a new folder."""
     try:
+        if source.function is not None:
+            return copy_function(source, target)
+        manifest, files = read_side(source.bundle, "server")
         target.mkdir()
         for name, data in files.items():
             (target / name).write_bytes(data)
     except OSError as error:
-        why = f"cannot copy the bundle to {target}: {error.strerror or error}; TMPDIR names another place"
+        why = f"cannot copy the model to {target}: {error.strerror or error}; TMPDIR names another place"
         raise ServingError(why) from error
     manifest.write(target)
     return manifest
 
 
-async def try_bundle(config: ServingConfig, target: Path) -> Manifest:
-    """Copy the bundle of the settings, load it and run it; return its manifest.
+async def try_model(config: ServingConfig, target: Path) -> Manifest | FunctionManifest:
+    """Copy the bundle or the function of the settings, load it and run it; return its manifest.
 
     Raises:
         L2HError: that failed, or took longer than ``load_timeout``; the message says why.
     """
-    arguments = (config.bundle, target, config.model_threads, config.max_batch, 1 + round(config.load_timeout))
+    source = config.source
+    arguments = (source.to_json(), target, config.model_threads, config.max_batch, 1 + round(config.load_timeout))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "l2h.serving.process.candidate", *map(str, arguments)),
         stdin=subprocess.DEVNULL,
@@ -63,7 +68,7 @@ async def try_bundle(config: ServingConfig, target: Path) -> Manifest:
     if process.returncode:
         ended = f"the process that loaded the new bundle ended with status {process.returncode}"
         raise ServingError(said.decode(errors="replace").replace(str(target), config.bundle) or ended)
-    return Manifest.read(target)
+    return Manifest.read(target) if source.function is None else FunctionManifest.read(target)
 
 
 async def _read_start(stream: asyncio.StreamReader) -> bytes:
@@ -74,7 +79,7 @@ async def _read_start(stream: asyncio.StreamReader) -> bytes:
     return said
 
 
-def require_same_interface(manifest: Manifest, before: Manifest) -> None:
+def require_same_interface(manifest: Manifest | FunctionManifest, before: Manifest | FunctionManifest) -> None:
     """Raise a ServingError where devices that know one bundle could not use the other's answers."""
     if manifest.name != before.name:
         raise ServingError(f"the new bundle is named {manifest.name!r}, this server serves {before.name!r}")
@@ -86,13 +91,14 @@ def require_same_interface(manifest: Manifest, before: Manifest) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Copy and try a bundle; the error, if any, is all that is printed."""
-    source, target = map(Path, arguments[:2])
+    """Copy and try a bundle or a function; the error, if any, is all that is printed."""
+    source, target = ModelSource.from_json(arguments[0]), Path(arguments[1])
     threads, most, seconds = map(int, arguments[2:])
     signal.alarm(seconds)  # if nobody is left to kill this process
     try:
-        copy_bundle(source, target)
-        load_model(target, threads, most)
+        with redirect_stdout(sys.stderr):  # what a function prints
+            copy_model(source, target)
+            load_model(target, threads, most)
     except (L2HError, MemoryError) as error:
         sys.stdout.write(str(error))
         return 1

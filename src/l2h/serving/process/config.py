@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from l2h.bundle.manifest import NAME
 from l2h.errors import SettingsError
+from l2h.serving.model.function import ModelSource
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -23,7 +25,12 @@ def _between(least: float, most: float, default: float) -> Any:
 class ServingConfig:
     """The settings of ``l2h serve``, under the names of its options; times in seconds, sizes in bytes."""
 
-    bundle: str
+    bundle: str  # the folder; empty where a function is described by the next ones
+    function: str | None = None
+    name: str | None = None
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    classes: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = _between(0, 65535, 8080)
     workers: int = _between(1, 256, 1)
@@ -56,6 +63,7 @@ class ServingConfig:
             if least is not None and not least <= value <= most:
                 flag = setting.name.replace("_", "-")
                 raise SettingsError(f"--{flag} {value}: it lies between {least} and {most}")
+        self._check_source()
         if self.log_level not in LEVELS:
             raise SettingsError(f"--log-level {self.log_level!r}: one of {', '.join(LEVELS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -69,6 +77,30 @@ class ServingConfig:
                 f"--host {self.host} can be reached from other machines and there are no keys: give --keys FILE, or "
                 f"--open to let everybody in"
             )
+
+    def _check_source(self) -> None:
+        if self.function is None and (self.name or self.shape or self.classes):
+            raise SettingsError("--name, --shape and --classes go with a function: a bundle has its own")
+        if self.function is not None and self.bundle and (self.shape or self.classes):
+            raise SettingsError("--shape and --classes describe a function without a bundle: leave out --bundle")
+        if self.function is not None and not self.bundle and (not self.shape or len(self.classes) < 2):
+            raise SettingsError(
+                f"{self.function}: say what it takes and gives, by --bundle DIR (as l2h export writes it), or by "
+                "--shape 1,28,28 --dtype uint8 --classes cat,dog (or --classes 10)"
+            )
+        if self.dtype not in ("uint8", "float32") or any(size < 1 for size in self.shape):
+            raise SettingsError(f"--shape {self.shape} --dtype {self.dtype}: sizes from 1, and uint8 or float32")
+        if self.name is not None and not NAME.fullmatch(self.name):
+            raise SettingsError(f"--name {self.name!r} cannot be part of an address: letters, digits, '.', '_' and '-'")
+
+    @property
+    def source(self) -> ModelSource:
+        """Where the model comes from."""
+        return ModelSource(self.bundle, self.function, self.name, tuple(self.shape), self.dtype, tuple(self.classes))
+
+    def with_copy(self, folder: Path) -> ServingConfig:
+        """Return the settings of a worker, whose model is the copy in a folder."""
+        return replace(self, bundle=str(folder), function=None, name=None, shape=(), classes=())
 
     @property
     def model_threads(self) -> int:

@@ -25,7 +25,7 @@ from typing import Any
 from l2h.errors import L2HError
 from l2h.serving.accounts import open_keys, prepare_accounts
 from l2h.serving.errors import ServingError
-from l2h.serving.process.candidate import copy_bundle, require_same_interface, try_bundle
+from l2h.serving.process.candidate import copy_model, require_same_interface, try_model
 from l2h.serving.process.config import ServingConfig, is_loopback
 from l2h.serving.process.folders import make_folder
 from l2h.serving.process.logs import LogWriter, log_event
@@ -85,7 +85,7 @@ class Supervisor:
         self._copies, _ = make_folder("bundle", in_memory=False)
         try:
             self._seen = self._signature()
-            self._manifest = copy_bundle(Path(config.bundle), self._copies / "1")
+            self._manifest = copy_model(config.source, self._copies / "1")
             _check_tls(config.tls_cert, config.tls_key)
             self._workers = [_Worker(sock) for sock in _bind(config.host, config.port, config.workers)]
             self._inherited = prepare_accounts(config.ledger)
@@ -162,13 +162,14 @@ class Supervisor:
 
     async def _start(self, worker: _Worker) -> asyncio.subprocess.Process:
         worker.told, worker.since = self._bundle, time.monotonic()
-        settings = json.dumps({**self.config.as_dict(), "bundle": str(self._copies / str(worker.told))})
+        settings = self.config.with_copy(self._copies / str(worker.told)).to_json()
         status, write_end = os.pipe()
         descriptors = (worker.socket.fileno(), write_end, *self._inherited)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "l2h.serving.process.worker", settings, *map(str, descriptors)),
                 stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 env={**os.environ, FOLDER: str(self._metrics)},
             )
@@ -215,7 +216,8 @@ class Supervisor:
             forced = self._look.is_set()
             self._look.clear()
             now = self._signature()
-            if (now == self._seen and not forced) or now[0] is None:  # a folder being replaced has none for a moment
+            # A folder being replaced has no manifest for a moment.
+            if (now == self._seen and not forced) or not now or now[0] is None:
                 continue
             self._seen = now
             try:
@@ -228,7 +230,7 @@ class Supervisor:
         self._numbers += 1
         copy, before = self._copies / str(self._numbers), self._manifest
         try:
-            manifest = await try_bundle(self.config, copy)
+            manifest = await try_model(self.config, copy)
             require_same_interface(manifest, before)
         except (L2HError, OSError) as error:
             log_event("error", "bundle_refused", error=str(error), serving=before.version)
@@ -298,8 +300,11 @@ class Supervisor:
             worker.tell(keys=True)
 
     def _signature(self) -> tuple[Signature, ...]:
-        """Of the manifest, and of the model's file, for a copy that was not finished when we looked."""
-        return tuple(signature(Path(self.config.bundle) / name) for name in ("manifest.json", "server.onnx"))
+        """Of the files that the model comes from; those of a function that is gone for the moment have none."""
+        try:
+            return tuple(signature(file) for file in self.config.source.files())
+        except L2HError:
+            return (None,)
 
 
 def _describe_keys(config: ServingConfig) -> str:

@@ -34,7 +34,7 @@ from l2h.serving.errors import KeyStoreError
 from l2h.serving.http.app import App
 from l2h.serving.model.model import ServedModel
 from l2h.serving.process.config import ServingConfig
-from l2h.serving.process.logs import LogWriter, log_as_json, log_event
+from l2h.serving.process.logs import LogWriter, PrintedLines, log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER
 from l2h.serving.process.service import Service
 
@@ -76,6 +76,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH)
     log = log_as_json(json.loads(arguments[0])["log_level"])
+    sys.stdout = PrintedLines()
     listener, status, *inherited = map(int, arguments[1:])
     try:
         config = ServingConfig.from_json(arguments[0])
