@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from waiting import until
 from l2h.bundle import ServerPart
 
 MODULE = """
+import time
 import numpy as np
 SIGN = {sign}
 
@@ -36,6 +38,11 @@ def wrong(X):
 
 def fails(X):
     return 1 / 0
+
+def hangs(X):
+    while X[0, 0, 0, 0] == 255:
+        time.sleep(0.01)
+    return scores(X)
 """
 ALONE = {"shape": SHAPE, "dtype": "uint8", "classes": [str(k) for k in range(CLASSES)]}
 
@@ -100,6 +107,16 @@ def test_a_changed_file_is_taken_over_and_one_that_fails_is_refused(tmp_path: Pa
         os.kill(worker, signal.SIGKILL)  # its successor loads what was accepted, not what lies in the file
         until(lambda: server.events("worker_replaced"))
         np.testing.assert_array_equal(Client(server, name="scores").ask(x).scores, expected(x, -1))
+
+
+def test_a_worker_whose_function_hangs_is_replaced(tmp_path: Path, x: np.ndarray) -> None:
+    text = f"{write_module(tmp_path)}:hangs"
+    with Server("", tmp_path / "server", function=text, load_timeout=1.0, **ALONE) as server:
+        with pytest.raises((OSError, http.client.HTTPException)):
+            Client(server, name="hangs").ask(np.full_like(x, 255))
+        assert server.events("model_stuck")[0]["seconds"] >= 1.0
+        until(lambda: server.events("worker_replaced"))
+        np.testing.assert_array_equal(Client(server, name="hangs").ask(x).scores, expected(x))
 
 
 @pytest.mark.parametrize(

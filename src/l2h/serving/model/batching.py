@@ -82,6 +82,7 @@ class Batcher:
         self._gathered: deque[PendingRequest] = deque()
         self._stopping = False
         self._busy_until = 0.0
+        self._begun: float | None = None  # when the call under way began
         self._usual = 1.0
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
@@ -108,6 +109,11 @@ class Batcher:
         running = max(0.0, self._busy_until - time.monotonic())
         waiting = self.waiting
         return running + timing.wait(waiting) if waiting else running
+
+    def running(self) -> float:
+        """Return for how many seconds the call under way has been running; 0 where there is none."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
 
     def close(self) -> None:
         """Compute what waits, then stop."""
@@ -212,10 +218,10 @@ class Batcher:
         start = time.monotonic()
         try:
             x = requests[0].x if len(requests) == 1 else np.concatenate([request.x for request in requests])
-            self._busy_until = start + model.timing.call(len(x))
+            self._begun, self._busy_until = start, start + model.timing.call(len(x))
             scores = model.run(x)
         finally:
-            self._busy_until = 0.0
+            self._begun, self._busy_until = None, 0.0
         seconds = time.monotonic() - start
         model.timing.observe(len(x), seconds)
         self._called(len(x), seconds)

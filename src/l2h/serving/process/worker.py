@@ -264,6 +264,10 @@ async def _report(service: Service, server: uvicorn.Server, status: int) -> None
             service.update_gauges()
             service.metrics.connections.set(len(server.server_state.connections))
         if count % 20 == 0:
+            if service.batcher.running() > service.config.load_timeout:
+                log_event("error", "model_stuck", seconds=round(service.batcher.running(), 1))
+                service.log.close()
+                os._exit(1)  # its thread cannot be ended; the supervisor starts another worker
             with contextlib.suppress(OSError):
                 os.write(status, _BEAT)
 
