@@ -13,16 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prompts import made_up
 from scripts import HEAVY, python
 from this_platform import VERSION_0_1
 
 import l2h
+from l2h.routing import fit_router
 
 PACKAGE = Path(l2h.__file__).parent
 PROJECT = Path(__file__).parents[1]
 #: Plain values and functions, which need numpy alone, and all that a device needs.
 VALUES = ["answers", "costs", "decision", "errors", "files", "limits", "metrics", "settings"]
-DEVICE = [*VALUES, "bundle", "classifiers", "edge", "protocol", "routing", "serving.bench"]
+DEVICE = [*VALUES, "bundle", "classifiers", "edge", "functions", "protocol", "remote", "routing", "serving.bench"]
 IMPORT_SECONDS = 0.3
 #: What a device does: it answers, and where it would ask there is nobody to.
 ON_A_DEVICE = """
@@ -197,6 +199,10 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
     assert command.returncode == 1
     assert "pip install" in command.stderr
     assert_answers(interpreter, tmp_path)
+    fit_router(*made_up(200)).save(tmp_path / "router")
+    words = "algebra: what is it?", "sports: what is it?"
+    routed = inside(f"import l2h\nprint(*l2h.Router.load({str(tmp_path / 'router')!r}).predict({words!r}).by)")
+    assert routed.stdout.split() == ["server", "client"], routed.stderr
 
 
 def assert_answers(interpreter: str, folder: Path) -> None:

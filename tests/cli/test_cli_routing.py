@@ -82,6 +82,12 @@ def test_ask_needs_no_torch(run: Path) -> None:
     assert done.stdout.startswith("strong")
 
 
+def test_export_and_calibrate_say_what_to_use_instead(run: Path, tmp_path: Path) -> None:
+    assert_told(call("export", run, "--out", tmp_path / "b"), 1, "is its own bundle", "l2h.Router.load(FOLDER)")
+    assert_told(call("calibrate", run), 1, "which its training calibrates", "l2h train --outcomes FILE")
+    assert not (tmp_path / "b").exists()
+
+
 def test_embeddings_from_a_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 4))

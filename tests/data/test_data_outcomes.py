@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,27 +17,15 @@ from l2h.data.outcomes import check_outcomes, read_outcomes
 from l2h.errors import DataError
 
 
-class Frame:
-    """What pandas and polars have in common: ``columns``, and columns by name with ``to_list``."""
-
-    class Column(list[Any]):
-        def to_list(self) -> list[Any]:
-            return list(self)
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values, self.columns = values, list(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.Column(self.values[name])
-
-
 def test_every_kind_of_table_gives_the_same(tmp_path: Path) -> None:
     texts, client, server = made_up(30)
     columns = {"id": list(range(30)), "prompt": texts, "client_right": client, "server_right": server}
     table = pa.table(columns)
     pq.write_table(table, tmp_path / "t.parquet")
     write_csv(tmp_path / "t.csv", 30)
-    for source in (tmp_path / "t.parquet", str(tmp_path / "t.csv"), table, columns, Frame(columns)):
+    frame = pandas.DataFrame(columns)
+    frames = (frame.set_index("id"), frame.convert_dtypes(), polars.DataFrame(columns))
+    for source in (tmp_path / "t.parquet", str(tmp_path / "t.csv"), table, columns, *frames):
         found = read_outcomes(source)
         assert texts == found.X
         np.testing.assert_array_equal(found.client_right, client)
@@ -75,6 +65,21 @@ def test_a_table_that_cannot_be_used_names_the_row_or_the_column(tmp_path: Path,
     with pytest.raises(DataError, match=words) as refused:
         read_outcomes(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("frame", [pandas.DataFrame, polars.DataFrame], ids=["pandas", "polars"])
+def test_a_frame_that_cannot_be_used_names_the_row_and_the_column(frame: Any) -> None:
+    texts, client, server = made_up(200)
+    right = client.astype(int).tolist()
+    for third in (2, -1, None):
+        values = [*right[:150], third, *right[151:]]
+        with pytest.raises(DataError, match=r"^row 150: client_right is .*an outcome is 0 .wrong. or 1 .right.$"):
+            read_outcomes(frame({"prompt": texts, "client_right": values, "server_right": server}))
+    missing = {"prompt": [*texts[:9], None, *texts[10:]], "client_right": right, "server_right": server}
+    with pytest.raises(DataError, match=r"^row 9: prompt is (None|nan)"):
+        read_outcomes(frame(missing))
+    with pytest.raises(DataError, match=r"^the table has no column 'server_right'"):
+        read_outcomes(frame({"prompt": texts, "client_right": right}))
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_server_that_does_not_fit_is_left_out_with_the_reason(
 
 def test_a_server_that_is_somebodys_stays_where_it_is(tmp_path: Path) -> None:
     system = HelpSystem(scores, lambda X: X @ WEIGHTS, "separate", settings=settings()).fit(*TABLE)
-    with pytest.warns(L2HWarning, match="the server is not in the bundle: a callable is no file"):
+    with pytest.warns(L2HWarning, match="the server is not in the bundle: a remote server is no file"):
         manifest = system.export(tmp_path / "bundle")
     assert manifest.server.file is None
     DeviceBundle(tmp_path / "bundle", client=scores).judge(TABLE_TEST[0])

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from api_process import Api, hashed, post
 from clouds import X_TEST, Y_TEST, X, Y, make, samples, scores, tree
 from commands import call, start
+from customers import QUICK, customers, old_pipeline
 from serving_maker import linear, write_bundle
 from serving_process import Server, make_key
 
@@ -219,3 +221,20 @@ def test_a_system_around_an_api_is_deployed_with_the_api(api: Api, tmp_path: Pat
         np.testing.assert_array_equal(answers.label, system.predict(X_TEST, prices).label)
         api.do("down")
         assert set(edge.predict(X_TEST).reason) == {"not_worth_asking", "server_unreachable"}
+
+
+def test_a_function_gets_a_table_by_its_names_and_each_row_once() -> None:
+    frame, left = customers(200)
+    asked: list[pandas.DataFrame] = []
+
+    def ask(rows: pandas.DataFrame) -> np.ndarray:
+        asked.append(rows)
+        return (rows["region"] == "south").to_numpy().astype(int)
+
+    system = l2h.HelpSystem(old_pipeline(frame[:60], left[:60]), ask, settings=QUICK).fit(frame[60:], left[60:])
+    together = pandas.concat(asked, ignore_index=True)
+    pandas.testing.assert_frame_equal(together, frame[60:].reset_index(drop=True), check_dtype=False)
+    before = len(asked)
+    report = system.evaluate(frame[60:][frame.columns[::-1]], left[60:])
+    assert len(asked) == before
+    assert report.accuracy["server"] == pytest.approx(np.mean((frame["region"][60:] == "south") == left[60:]))

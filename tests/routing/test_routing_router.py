@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import polars
 import pytest
 from first_calls import first_calls
 from prompts import made_up
@@ -111,6 +113,18 @@ def test_a_limit_that_is_no_limit_says_how_to_write_one(router: l2h.Router, limi
     for verb in (router.predict, lambda X, limit: router.evaluate(X, [1], [1], limit=limit)):
         with pytest.raises(LimitError, match=r"is no limit: write a RateLimit, or a text: '20%'"):
             verb(["a"], limit=limit)
+
+
+@pytest.mark.parametrize("frame", [pandas.DataFrame, polars.DataFrame], ids=["pandas", "polars"])
+def test_data_frames_train_the_router_that_arrays_train(frame: Any) -> None:
+    texts, client, server = made_up(200)
+    table = frame({"prompt": texts, "client_right": client, "server_right": server})
+    expected = fit_router(texts, client, server)
+    apart = table["prompt"], table["client_right"], table["server_right"]
+    for router in (l2h.HelpSystem.fit_outcomes(table), l2h.HelpSystem.fit_outcomes(*apart)):
+        np.testing.assert_array_equal(router.weights, expected.weights)
+        report = router.evaluate(table, costs=COSTS)
+        assert report.as_dict()["routing"] == expected.evaluate(texts, client, server, COSTS).as_dict()["routing"]
 
 
 def test_it_is_frozen_and_the_same_training_gives_the_same_router(router: l2h.Router) -> None:

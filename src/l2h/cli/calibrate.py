@@ -38,9 +38,14 @@ def calibrate(
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
     from l2h.cli.bars import count_progress
+    from l2h.errors import RunError
     from l2h.experiments.finished import Asking, calibrate_run
     from l2h.limits import RateLimit
+    from l2h.routing.saving import holds_router
 
+    if holds_router(run):
+        hint = "l2h train --outcomes FILE trains it anew on fresh outcomes, and l2h evaluate --limit 20% tries a bound"
+        raise RunError(f"{run} holds a router, which its training calibrates: {hint}")
     bounds = [RateLimit.parse(text) for text in limit or []]
     for bound in bounds:
         if bound.fraction is None or bound.window is not None:

@@ -46,9 +46,14 @@ def export(
 
     Example: [bold]l2h export runs/demo --out bundles/digits --c-e 0.05 --int8 --force[/]
     """
+    from l2h.errors import RunError
     from l2h.experiments.finished import open_run
     from l2h.export.system import check_target
+    from l2h.routing.saving import holds_router
 
+    if holds_router(run):
+        hint = f"copy it to the device, where l2h.Router.load(FOLDER) and l2h ask {run} PROMPT need no torch"
+        raise RunError(f"{run} holds a router, which is its own bundle: {hint}")
     if data is not None and not int8:
         raise typer.BadParameter("--data goes with --int8", param_hint="--data")
     check_target(out, force)

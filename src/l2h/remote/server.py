@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import random
 import re
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers
-from l2h.classifiers.base import Array
+from l2h.classifiers.base import Array, Inputs
 from l2h.columns import EncodedTable
 from l2h.errors import L2HError, SettingsError
 from l2h.functions import function_name, is_function, load_function
@@ -44,7 +45,8 @@ class RemoteServer(Classifier):
     and a mistake in a function (a ``TypeError``, for example), is not.
 
     Args:
-        target: a function of a batch (n, ...) that returns scores (n, K) or labels (n,); the address of a server of the
+        target: a function of a batch (n, ...), or of a pandas DataFrame where the inputs are a table, that returns
+            scores (n, K) or labels (n,); the address of a server of the
             Open Inference Protocol (``https://HOST``, or ``https://HOST/v2/models/NAME`` where it has several models);
             or a text ``module:function`` or ``file.py:function``.
         version: your word for the version of the API. Change it when its answers change: those kept under another
@@ -134,13 +136,17 @@ class RemoteServer(Classifier):
         out.target, out.probabilities = target, values["probabilities"]
         return out
 
-    def answers(self, X: Array | EncodedTable, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         """Return the answers to every input, asking for those that are not kept; see the class."""
         self._num_classes = num_classes
         return super().answers(X, num_classes, max(1, len(X)))  # all at once: what its output means is seen on all
 
-    def raw(self, X: Array) -> tuple[Array, Array | None]:
-        keys = [self._key(x) for x in X]
+    def from_table(self, X: EncodedTable) -> Any:
+        """Return the rows themselves, which a function gets as a data frame; for an address, their numbers."""
+        return X.x if isinstance(self._ask, OipCaller) else X
+
+    def raw(self, X: Inputs) -> tuple[Array, Array | None]:
+        keys = self._keys(X)
         known = self.cache.read(keys)
         rows = {key: row for row, key in reversed(list(enumerate(keys))) if key not in known}
         wanted = sorted(rows.values())
@@ -162,7 +168,7 @@ class RemoteServer(Classifier):
         """Return the name and the version: what the server holds cannot be seen."""
         return [self.target.encode(), self.version.encode()]
 
-    def _complete(self, X: Array, keys: list[bytes], known: dict[bytes, Output], wanted: list[int]) -> None:
+    def _complete(self, X: Inputs, keys: list[bytes], known: dict[bytes, Output], wanted: list[int]) -> None:
         """Ask about rows of X, a batch at a time, and keep the answers of each call."""
         if isinstance(self._ask, OipCaller):
             self._ask.classes = self.class_names or self._num_classes
@@ -181,12 +187,12 @@ class RemoteServer(Classifier):
             if self.progress is not None:
                 self.progress(start + len(part), len(wanted))
 
-    def _call(self, X: Array, rows: list[int]) -> list[Output]:
+    def _call(self, X: Inputs, rows: list[int]) -> list[Output]:
         """Return the answers of one call, which is repeated where that may help."""
-        pause = _PAUSE
+        pause, given = _PAUSE, X.table.to_frame() if isinstance(X, EncodedTable) else X
         for left in range(self.retries, -1, -1):
             try:
-                return self._checked(CallableClassifier(self._ask).raw(X)[0], rows)
+                return self._checked(CallableClassifier(self._ask).raw(given)[0], rows)
             except _MISTAKES as error:
                 raise RemoteError(f"it fails on inputs of shape {X.shape}: {type(error).__name__}: {error}") from error
             except Exception as error:  # whatever the user's function raises
@@ -218,9 +224,18 @@ class RemoteServer(Classifier):
             raise RemoteError(f"its answer to input {rows[int(np.argmax(bad))]} is not finite")
         return list(output.astype(np.float64))
 
-    def _key(self, x: Array) -> bytes:
-        head = "\0".join([self.target, self.version, str(x.dtype), str(x.shape), ""])
-        return hashlib.sha256(head.encode() + np.ascontiguousarray(x).tobytes()).digest()
+    def _keys(self, X: Inputs) -> list[bytes]:
+        """Return the hash of each input: of its bytes, or of the values in a row of a table."""
+        what = str(X.table.names) if isinstance(X, EncodedTable) else f"{X.dtype}\0{X.shape[1:]}"
+        head = "\0".join([self.target, self.version, what, ""]).encode()
+        if isinstance(X, EncodedTable):
+            columns = [
+                values if values.dtype == object else values.astype(float) for values in X.table.columns.values()
+            ]
+            inputs = [json.dumps(row).encode() for row in zip(*(values.tolist() for values in columns), strict=True)]
+        else:
+            inputs = [np.ascontiguousarray(x).tobytes() for x in X]
+        return [hashlib.sha256(head + data).digest() for data in inputs]
 
 
 class _NotGiven:
