@@ -78,6 +78,9 @@ class Preprocessing:
             if len(pair) != 2 or not all(isinstance(side, int) and 1 <= side <= _LARGEST for side in pair):
                 raise SettingsError(f"size={shown(self.size)} must be a whole number up to {_LARGEST}, or two")
             object.__setattr__(self, "size", pair)
+        # Whether there is nothing but the scale to see to: a device does that for every input.
+        plain = self.size is None and self.layout != "NHWC" and self.statistics == (None, None)
+        object.__setattr__(self, "_plain", plain)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Preprocessing:
@@ -128,6 +131,9 @@ class Preprocessing:
 
     def apply(self, X: Array) -> Array:
         """Return samples (n, ...) as the model takes them; images are (n, C, H, W)."""
+        if self._plain:  # type: ignore[attr-defined]
+            x = X if self.scale is None else _scaled(X, X, self.scale)
+            return x.reshape(len(x), -1).astype(np.float32, copy=False) if self.flat else x
         x, scale = X, self.pixel_scale
         if self.size is not None and X.ndim == 4:
             rows, columns = resize_matrices(X.shape[2], X.shape[3], self.size)
@@ -135,10 +141,7 @@ class Preprocessing:
             if X.dtype == np.uint8 and scale is None:
                 x = np.rint(x).astype(np.uint8)
         if scale is not None:
-            x = np.ascontiguousarray(x, dtype=np.float32)
-            if X.dtype == np.uint8:
-                divisor, subtracted = RANGES[scale]
-                x = x / np.float32(divisor) - np.float32(subtracted)
+            x = _scaled(X, x, scale)
         mean, std = self.statistics
         if mean is not None:
             x = x - by_channel(mean, x)
@@ -147,6 +150,14 @@ class Preprocessing:
         if self.layout == "NHWC" and x.ndim == 4:
             x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
         return x.reshape(len(x), -1).astype(np.float32, copy=False) if self.flat else x
+
+
+def _scaled(X: Array, x: Array, scale: str) -> Matrix:
+    """Return samples as float32; ``x`` is what became of ``X``, whose pixels are scaled where it holds any."""
+    if X.dtype != np.uint8:
+        return np.ascontiguousarray(x, dtype=np.float32)
+    divisor, subtracted = RANGES[scale]
+    return x.astype(np.float32, copy=False) / np.float32(divisor) - np.float32(subtracted)
 
 
 def by_channel(values: tuple[float, ...], x: Array) -> Matrix:
