@@ -31,9 +31,10 @@ from this_platform import VERSION_0_1
 import l2h
 from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle, verify
 from l2h.classifiers import OnnxClassifier
+from l2h.classifiers.external import external_files
 from l2h.data.load import read_inputs
 from l2h.edge.options import EdgeSettingsError, read_key
-from l2h.errors import ClientError, DataError, L2HError, L2HWarning, RunError, SettingsError
+from l2h.errors import ClientError, DataError, L2HError, RunError, SettingsError
 from l2h.export.classifiers import export_client
 from l2h.export.system import check_target
 from l2h.files import read_config
@@ -221,11 +222,14 @@ def test_a_client_finds_its_weights_beside_it_and_nowhere_else(beside: Path, tmp
         OnnxClassifier(tmp_path / "steal.onnx")
 
 
-def test_a_client_with_weights_beside_it_is_not_put_into_a_bundle(tmp_path: Path) -> None:
+def test_a_client_with_weights_beside_it_gets_them_into_its_file_of_a_bundle(tmp_path: Path) -> None:
     client = OnnxClassifier(split_client(tmp_path))
-    with pytest.warns(L2HWarning, match=r"legacy\.onnx keeps its weights in other files.*onnx\.save"):
-        exported = export_client(client, 3, False, [samples(n, 0)[0] for n in (1, 3, 17)])
-    assert exported.part.file is exported.data is None
+    exported = export_client(client, 3, False, [samples(n, 0)[0] for n in (1, 3, 17)])
+    assert not external_files(exported.data)
+    weights = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load_from_string(exported.data).graph.initializer
+    }
+    np.testing.assert_array_equal(weights["unused"], np.zeros(4))
 
 
 def bomb(size: int, **arrays: np.ndarray) -> bytes:

@@ -193,8 +193,9 @@ class OnnxClassifier(Classifier):
         options.log_severity_level = 3
         try:
             self._bytes = self.path.read_bytes()
-            self._beside = {name: self._read_beside(name) for name in sorted(external_files(self._bytes))}
-            self.session = open_model(self._bytes, options, self._beside)
+            #: The files beside it that hold its weights, by name; none where it holds them itself.
+            self.beside = {name: self._read_beside(name) for name in sorted(external_files(self._bytes))}
+            self.session = open_model(self._bytes, options, self.beside)
         except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
             raise ClientError(f"cannot load {path}: {error}") from error
         self.inputs = self.session.get_inputs()
@@ -241,7 +242,7 @@ class OnnxClassifier(Classifier):
 
     def weights(self) -> list[bytes]:
         """Return the file, as it was loaded, and the files beside it that hold its weights, if any."""
-        return [self._bytes, *self._beside.values()]
+        return [self._bytes, *self.beside.values()]
 
     def _read_beside(self, name: str) -> bytes:
         path = self.path.parent / name

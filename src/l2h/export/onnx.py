@@ -6,7 +6,7 @@ import copy
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,12 +83,9 @@ def classifier_to_onnx(
         )
         return ExportedClassifier(part, data)
     if isinstance(classifier, OnnxClassifier):
-        data, *others = classifier.weights()
-        if others:
-            raise ConversionError(
-                f"{classifier.path.name} keeps its weights in other files: put them into it, with "
-                "onnx.save(onnx.load(path), path)"
-            )
+        data = classifier.weights()[0]
+        if classifier.beside:
+            data = _with_weights(data, classifier.beside, classifier.path.name)
         part = ClientPart(
             file=file,
             kind=classifier.kind,
@@ -322,6 +319,26 @@ def _convert_estimator(estimator: Any, size: int, for_device: bool) -> ModelProt
     except Exception as error:  # the converter's own errors have no common base
         raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {error}") from error
     return model
+
+
+def _with_weights(data: bytes, beside: Mapping[str, bytes], name: str) -> bytes:
+    """Put the weights that lie in files beside a model into it, as torch's exporter writes them by default."""
+    import onnx
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+    model = onnx.load_model_from_string(data)
+    for tensor in model.graph.initializer:
+        if uses_external_data(tensor):
+            place = ExternalDataInfo(tensor)
+            start = place.offset or 0
+            held = beside[place.location]
+            tensor.raw_data = held[start : start + (len(held) - start if place.length is None else place.length)]
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
+    try:
+        return bytes(model.SerializeToString())
+    except ValueError as error:
+        raise ConversionError(f"{name} and its weights are too large for one file: {error}") from error
 
 
 def _add_missing_classes(model: ModelProto, output: str, known: Array, num_classes: int) -> str:
