@@ -42,7 +42,8 @@ class TableColumn:
     name: str
     kind: str  # number, category or text
     missing: bool = False  # whether some values were missing in training
-    fill: float = 0.0  # what stands for a missing number
+    fill: float = 0.0  # what stands for a missing number: their mean
+    spread: float = 1.0  # their standard deviation
     categories: tuple[str | int | float | bool, ...] = ()  # in the order of their numbers
     declared: bool = False  # whether they were declared, as by the type of a pandas column
 
@@ -71,7 +72,8 @@ class TableColumn:
             return cls(name, "category", missing, categories=tuple(declared), declared=True)
         if values.dtype != object:
             _require_finite(values, name)
-            return cls(name, "number", missing, float(there.astype(np.float64).mean()) if len(there) else 0.0)
+            numbers = there.astype(np.float64) if len(there) else np.zeros(1)
+            return cls(name, "number", missing, float(numbers.mean()), float(numbers.std()))
         if len(there) and all(_DATE.fullmatch(value.strip()) for value in there):
             raise DataError(f"column {name!r} {DATE_HINT}")
         known = sorted(set(there))
@@ -202,6 +204,22 @@ class Columns:
         declared = {column.name: column.categories for column in self.columns if column.declared}
         values = {column.name: part for column, (part, _) in zip(self.columns, encoded, strict=True)}
         return EncodedTable(np.concatenate([x for _, x in encoded], axis=1), Table(values, declared), self)
+
+    def made_rows(self, n: int) -> EncodedTable:
+        """Return n rows that look like those of the training, the same ones on every call, to try a model with."""
+        rng = np.random.default_rng(0)
+        words = [*self.names, *(str(value) for column in self for value in column.categories), "the", "Of", "42"]
+        made: dict[str, Any] = {}
+        for column in self:
+            if column.kind == "number":
+                values: list[Any] = rng.normal(column.fill, column.spread, n).tolist()
+            elif column.kind == "category":
+                values = list(rng.choice(np.array([*column.categories, None], dtype=object)[:-1], n))
+            else:
+                values = [" ".join(rng.choice(words, 6)) for _ in range(n)]
+            gone = rng.random(n) < 0.1 if column.missing else np.zeros(n)
+            made[column.name] = [None if out else value for value, out in zip(values, gone, strict=True)]
+        return self.encode(made)
 
     def as_list(self) -> list[dict[str, Any]]:
         """Return plain values for JSON: one object per column."""

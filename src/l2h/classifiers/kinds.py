@@ -14,7 +14,7 @@ from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, f
 from l2h.classifiers.external import external_files, open_model
 from l2h.classifiers.litert import LITERT, LiteRTClassifier
 from l2h.classifiers.preprocessing import Preprocessing
-from l2h.classifiers.tabular import column_feeds, estimator_inputs, matrix_of, takes_columns
+from l2h.classifiers.tabular import estimator_inputs, model_feeds
 from l2h.columns import EncodedTable
 from l2h.errors import ClientError, SettingsError, shown
 from l2h.files import read_whole
@@ -218,10 +218,8 @@ class OnnxClassifier(Classifier):
         return wanted.completed(shape, self.input.shape[1:], self.usual_scale)
 
     def from_table(self, X: EncodedTable) -> Any:
-        if takes_columns(self.inputs):
-            return column_feeds(X, self.inputs)
-        width = self.input.shape[-1]
-        return matrix_of(X, width if isinstance(width, int) else None, self.kind)
+        feeds = model_feeds(X, self.inputs)
+        return feeds if len(feeds) > 1 else feeds[self.input.name]
 
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         feeds = X if isinstance(X, dict) else {self.input.name: X}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.columns import EncodedTable
-from l2h.errors import ClientError
+from l2h.errors import ClientError, shown
 
 Array = npt.NDArray[Any]
 #: What an input of texts gets where one is missing: what skl2onnx writes for the NaN among an encoder's categories.
@@ -27,27 +27,41 @@ def estimator_inputs(estimator: Any, X: EncodedTable) -> Any:
     return X.table.to_frame() if width is None else matrix_of(X, width, "estimator")
 
 
-def takes_columns(inputs: Sequence[Any]) -> bool:
-    """Return whether the inputs of an ONNX file are columns of a table: several, or texts."""
-    return len(inputs) > 1 or inputs[0].type == "tensor(string)"
+def model_feeds(X: EncodedTable, inputs: Sequence[Any]) -> dict[str, Array]:
+    """Return what each input of an ONNX file gets.
 
-
-def column_feeds(X: EncodedTable, inputs: Sequence[Any]) -> dict[str, Array]:
-    """Return what each input of an ONNX file gets: the column of its name, one value per row, (n, 1)."""
+    Several inputs, one of texts, or one that is called as a column and takes one number, get the columns of their
+    names, one value per row, (n, 1). Another input gets all numbers.
+    """
     feeds = {}
+    first, width = inputs[0], inputs[0].shape[-1]
+    single = len(inputs) == 1 and first.type != "tensor(string)"
+    if single and not (width == 1 and first.name in X.table.names):
+        matrix = matrix_of(X, width if isinstance(width, int) else None, "ONNX model")
+        return {first.name: matrix.astype(_TYPES.get(_type_of(first), np.float32), copy=False)}
     for entry in inputs:
         name = _find(entry.name, X, "ONNX model")
-        values, kind = X.table.columns[name], entry.type.removeprefix("tensor(").removesuffix(")")
-        if kind == "string":
-            values = np.array([MISSING_TEXT if value is None else str(value) for value in values], dtype=object)
-        elif kind not in _TYPES or values.dtype == object:
-            raise ClientError(f"the ONNX model takes column {name!r} as {kind}, but it holds {_kind(X, name)}")
-        elif kind.startswith("int") and np.isnan(values).any():
-            raise ClientError(f"the ONNX model takes column {name!r} as {kind}, which cannot be missing")
-        else:
-            values = values.astype(_TYPES[kind])
-        feeds[entry.name] = values.reshape(-1, 1)
+        feeds[entry.name] = _feed(X.table.columns[name], name, _type_of(entry)).reshape(-1, 1)
     return feeds
+
+
+def _type_of(entry: Any) -> str:
+    kind: str = entry.type
+    return kind.removeprefix("tensor(").removesuffix(")")
+
+
+def _feed(values: Array, name: str, kind: str) -> Array:
+    if kind == "string":
+        return np.array([MISSING_TEXT if value is None else str(value) for value in values], dtype=object)
+    if values.dtype == object:  # categories, which may be numbers
+        wrong = [value for value in values if isinstance(value, str)]
+        if wrong or kind not in _TYPES:
+            what = f"{shown(wrong[0])} and the like" if wrong else "categories"
+            raise ClientError(f"the ONNX model takes column {name!r} as {kind}, but it holds {what}")
+        values = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    if kind not in _TYPES or (kind.startswith("int") and np.isnan(values).any()):
+        raise ClientError(f"the ONNX model takes column {name!r} as {kind}, but it holds numbers, some of them missing")
+    return values.astype(_TYPES[kind])
 
 
 def matrix_of(X: EncodedTable, width: int | None, who: str) -> Array:
@@ -76,7 +90,3 @@ def _find(wanted: str, X: EncodedTable, who: str) -> str:
         return alike[0]
     few = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise ClientError(f"the {who} takes a column {wanted!r}, which the table does not have; it has {few}")
-
-
-def _kind(X: EncodedTable, name: str) -> str:
-    return next({"category": "categories", "text": "texts"}.get(c.kind, "numbers") for c in X.columns if c.name == name)

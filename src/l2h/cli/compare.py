@@ -31,8 +31,8 @@ class CompareOptions:
             "--dataset",
             "--data",
             "-d",
-            help="digits (with the demo's client and server), or whatever l2h train takes: an .npz, an image folder, "
-            "Parquet, CIFAR, SVHN.",
+            help="digits (with the demo's client and server), or whatever l2h train takes: an .npz, a table, an image "
+            "folder, Parquet, CIFAR, SVHN.",
         ),
     ] = "digits"
     methods: Annotated[
@@ -50,6 +50,7 @@ class CompareOptions:
     ] = None
     method_files: shared.MethodFiles = None
     test: shared.TestPart = None
+    target: shared.Target = None
     limit: shared.Limit = None
     size: shared.Size = None
     classes: Annotated[
@@ -99,6 +100,7 @@ def compare(options: CompareOptions) -> None:
     given = {name: getattr(options, name) for name in ("client", "client_share", "server", "calibration")}
     given |= {
         "test": options.test,
+        "target": options.target,
         "limit": options.limit,
         "size": options.size,
         "method_files": tuple(options.method_files or ()),

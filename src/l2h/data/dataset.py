@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.columns import EncodedTable
+from l2h.columns import EncodedTable, encode_inputs
 from l2h.errors import DataError
+from l2h.table import is_table
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
@@ -23,7 +24,8 @@ class Dataset:
 
     Args:
         name: its name in reports.
-        X_train: images uint8 (n, C, H, W); tables float32 (n, d); any other numbers (n, ...) become float32.
+        X_train: images uint8 (n, C, H, W); tables float32 (n, d); any other numbers (n, ...) become float32; a data
+            frame, or another table with named columns, becomes an :class:`l2h.columns.EncodedTable`.
         y_train: int64 (n,), each in ``0 .. num_classes - 1``, of at least two classes.
         X_test: as ``X_train``, of the same shape except for the number of rows.
         y_test: as ``y_train``, but may be of one class.
@@ -52,6 +54,10 @@ class Dataset:
     augment: str = "none"
 
     def __post_init__(self) -> None:
+        if is_table(self.X_train):
+            X_train = encode_inputs(self.X_train)
+            object.__setattr__(self, "X_train", X_train)
+            object.__setattr__(self, "X_test", X_train.columns.encode(self.X_test))
         names = tuple(str(name) for name in self.class_names)
         twice = sorted({name for name in names if names.count(name) > 1})
         if len(names) < 2 or twice:
