@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import polars
 import pytest
+from commands import call
 from customers import QUICK, customers, old_pipeline
+from manifest_digest import with_digest
+from serving_process import Server
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 import l2h
+from l2h.bundle import BundleError
+from l2h.columns import Columns
 from l2h.errors import ClientError, DataError
 
 
@@ -116,3 +126,83 @@ def test_a_function_gets_a_data_frame() -> None:
 
     l2h.HelpSystem(rule, "mlp", settings=QUICK).fit(frame, left)
     pandas.testing.assert_frame_equal(seen[-1].reset_index(drop=True), frame[: len(seen[-1])], check_dtype=False)
+
+
+def test_a_saved_system_answers_the_same(system: l2h.HelpSystem, fresh: Any, tmp_path: Path) -> None:
+    again = l2h.load(system.save(tmp_path / "run"))
+    assert labels(again, fresh[0]) == labels(system, fresh[0])
+    with pytest.raises(DataError, match="no column 'plan'"):
+        again.predict(fresh[0].drop(columns="plan"))
+
+
+@pytest.fixture(scope="module")
+def bundle(system: l2h.HelpSystem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables") / "bundle"
+    manifest = system.export(folder, name="customers")
+    assert (manifest.client.file, manifest.client.feed) == ("client.onnx", "columns")
+    return folder
+
+
+def test_the_pipeline_answers_the_same_on_a_device_without_pandas(
+    system: l2h.HelpSystem, bundle: Path, fresh: Any
+) -> None:
+    frame, _ = fresh
+    edge = l2h.EdgeClient(bundle)
+    expected = system.require_fitted()
+    answers = expected.client.answers(expected.check_inputs(frame), 2)
+    assert edge.bundle.local(frame).tolist() == answers.label.tolist()
+    ours, theirs = edge.judge(frame), system.judge(frame)
+    np.testing.assert_allclose(ours.saving(edge.costs), theirs.saving(edge.costs), atol=1e-3)
+    row = frame[:1].to_dict("records")[0]
+    code = (
+        "import sys, l2h, json; X = json.loads(sys.argv[2]); print(l2h.EdgeClient(sys.argv[1]).predict(X)[0].label); "
+    )
+    code += "assert not {'pandas', 'torch', 'sklearn', 'pyarrow'} & set(sys.modules)"
+    run = [sys.executable, "-c", code, str(bundle), json.dumps(row)]
+    said = subprocess.run(run, check=True, capture_output=True, text=True).stdout
+    assert said.strip() == str(answers.label[0])
+
+
+def test_a_served_table_is_answered_and_its_columns_are_told(
+    system: l2h.HelpSystem, bundle: Path, fresh: Any, tmp_path: Path
+) -> None:
+    frame, _ = fresh
+    with Server(bundle, tmp_path) as server:
+        with l2h.EdgeClient(bundle, server.url, costs=l2h.Costs(c_e=0.0, c_1=0.0), deadline=10.0) as edge:
+            edge.check()
+            asked = edge.predict(polars.from_pandas(frame[:40]))
+            assert set(asked.source) == {"remote"}
+            fitted = system.require_fitted()
+            expected = fitted.server_log_probability(fitted.check_inputs(frame[:40])).argmax(axis=1)
+            assert asked.label.tolist() == expected.tolist()
+            with pytest.raises(BundleError, match="row 0: column 'region' is 'mars', a category"):
+                edge.predict(frame[:1].assign(region="mars"))
+        told = json.loads(server.get("/v2/models/customers")[1])
+        assert told["parameters"]["columns"] == Columns.from_list(_manifest(bundle)["columns"]).features
+
+
+def test_rows_of_a_file_are_asked_about_from_the_command_line(bundle: Path, fresh: Any, tmp_path: Path) -> None:
+    frame, _ = fresh
+    frame[:6].to_csv(tmp_path / "rows.csv", index=False)
+    said = call("ask", bundle, tmp_path / "rows.csv", "--json")
+    answers = [answer["label"] for answer in said.json()["answers"]]
+    assert answers == l2h.EdgeClient(bundle).predict(frame[:6]).label.tolist()
+
+
+def test_a_manifest_whose_columns_do_not_fit_is_refused(bundle: Path, tmp_path: Path) -> None:
+    for change, message in (
+        (lambda columns: columns[:-1], "its columns become"),
+        (lambda columns: [columns[0], *columns], "names that differ"),
+        (lambda columns: [{**columns[0], "kind": "date"}, *columns[1:]], "'kind' is 'date'"),
+    ):
+        folder = tmp_path / message.replace(" ", "-").replace("'", "")
+        shutil.copytree(bundle, folder)
+        values = _manifest(bundle)
+        (folder / "manifest.json").write_text(with_digest({**values, "columns": change(values["columns"])}))
+        with pytest.raises(BundleError, match=message):
+            l2h.EdgeClient(folder)
+
+
+def _manifest(bundle: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((bundle / "manifest.json").read_text())
+    return values

@@ -22,9 +22,11 @@ from l2h.bundle.sessions import (
     run,
 )
 from l2h.classifiers import all_finite
+from l2h.classifiers.base import Inputs
+from l2h.columns import EncodedTable, numbers_of
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
-from l2h.errors import SettingsError
+from l2h.errors import DataError, SettingsError
 from l2h.files import read_npz
 
 Labels = npt.NDArray[np.int64]
@@ -39,6 +41,7 @@ class _Half:
         self.input_dtype: str = self.manifest.input.dtype
         self.classes: tuple[str, ...] = self.manifest.classes
         self._dtype = np.dtype(self.input_dtype)
+        self.columns = self.manifest.columns
         return files
 
     def check(self, X: npt.ArrayLike) -> Array:
@@ -96,17 +99,31 @@ class DeviceBundle(_Half):
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
 
-    def local(self, X: npt.ArrayLike) -> Labels:
+    def check(self, X: Any) -> Any:
+        """Return samples as the bundle takes them, (n, ...), or rows of a table; a single one gets its first axis.
+
+        Raises:
+            BundleError: another shape or type than the bundle's, no samples, or a value that is not finite; of a table
+                a column that is missing or a value that cannot be used, by column and row.
+        """
+        if self.columns is None:
+            return super().check(X)
+        try:
+            return self.columns.encode(X)
+        except DataError as error:
+            raise BundleError(str(error)) from error
+
+    def local(self, X: Any) -> Labels:
         """Return the client's own answers, (n,); the rejector is not run."""
         x = self.check(X)
         client = self._client or self._load_client()
         return np.concatenate([client(x[i : i + CHUNK])[0] for i in range(0, len(x), CHUNK)])
 
-    def judge(self, X: npt.ArrayLike, which: int = 0) -> tuple[Labels, Judgement]:
+    def judge(self, X: Any, which: int = 0) -> tuple[Labels, Judgement]:
         """Return the client's answers, (n,), and what a rejector makes of them; each is run once.
 
         Args:
-            X: (n, ...) or one sample.
+            X: (n, ...) or one sample; a table, or one row of it as a mapping, where the bundle has columns.
             which: number of the rejector, as :meth:`which` returns it.
 
         Raises:
@@ -140,19 +157,20 @@ class DeviceBundle(_Half):
         if not 0 <= which < len(self._for_every_price):
             raise SettingsError(f"which={which}: there are rejectors 0 to {len(self._for_every_price) - 1}")
 
-    def _run(self, x: Array) -> tuple[Labels, Scores]:
+    def _run(self, X: Inputs) -> tuple[Labels, Scores]:
+        x = numbers_of(X)
         if self._fused:
             log_p, scores = run(self._session, ["log_probability", "scores"], {"x": x}, self._file)
             if not all_finite(log_p):
                 raise BundleError(f"{self._file}: the client's output is not finite")
             return log_p.argmax(axis=1), scores
         assert self._client is not None
-        label, log_p, embedding = self._client(x)
+        label, log_p, embedding = self._client(X)
         values: dict[str, Any] = {"x": x, "log_probability": log_p, "embedding": embedding}
         (scores,) = run(self._session, ["scores"], {name: values[name] for name in self._inputs}, self._file)
         return label, scores
 
-    def model_calls(self, X: Array) -> Callable[[], None]:
+    def model_calls(self, X: Inputs) -> Callable[[], None]:
         """Return a function that makes the calls of the models that :meth:`judge` makes, and nothing else.
 
         The time of an answer is compared with the time of these calls.
@@ -162,14 +180,14 @@ class DeviceBundle(_Half):
         """
         session, part = self._session, self.manifest.client
         if self._fused:
-            return lambda: session.run(["log_probability", "scores"], {"x": X})
+            return lambda: session.run(["log_probability", "scores"], {"x": numbers_of(X)})
         client = self._client_file
         if client is None:
             raise BundleError("the client of this bundle is given from outside: its calls cannot be told apart")
-        x = part.inputs.apply(X)
+        x = X if isinstance(X, EncodedTable) else part.inputs.apply(X)
         assert self._client is not None
         _, log_p, embedding = self._client(X)
-        values: dict[str, Any] = {"x": X, "log_probability": log_p, "embedding": embedding}
+        values: dict[str, Any] = {"x": numbers_of(X), "log_probability": log_p, "embedding": embedding}
         feeds = {name: values[name] for name in self._inputs}
 
         def both() -> None:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, ValidationError, convert
 
 from l2h.classifiers import UNIT_RANGE, Preprocessing
+from l2h.columns import Columns, TableColumn
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CostError, L2HError, SettingsError, shown
@@ -68,9 +69,10 @@ class ClientPart:
     file: _Text | None  # its ONNX file; None where it could not be exported and must be given
     kind: _Text  # what it was, for people
     input: _Text | None  # name of the file's input
-    # What the input gets: the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); one "flat"
+    # What the input gets: the columns of a table by their names ("columns": the file then has an input for each, and
+    # this is the first); the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); one "flat"
     # float32 row per sample, unscaled; or the batch "prepared" as ``preprocessing`` says.
-    feed: Annotated[str, _one_of(*_FEEDS, "prepared")]
+    feed: Annotated[str, _one_of(*_FEEDS, "prepared", "columns")]
     output: _Text | None  # name of the output with its answers
     gives: Annotated[str, _one_of("log_probability", "probability", "logits", "label")]  # what the answers are
     features: _Text | None  # name of the output with its last features, which the rejector reads; None without
@@ -81,7 +83,7 @@ class ClientPart:
     @property
     def inputs(self) -> Preprocessing:
         """What is done to samples before the file gets them."""
-        return _FEEDS[self.feed] if self.preprocessing is None else self.preprocessing
+        return _FEEDS.get(self.feed, Preprocessing()) if self.preprocessing is None else self.preprocessing
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ class Manifest:
     files: Mapping[str, FilePart]  # by name
     # Largest difference of each exported file from the original, in units of its largest output.
     agreement: Mapping[str, _Finite] = field(default_factory=dict)
+    columns: Columns | None = None  # of the training table, which inputs are encoded by; None where they are arrays
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
@@ -182,6 +185,10 @@ class Manifest:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in the file."""
         values = {"schema": SCHEMA, **asdict(self), "costs": self.costs.as_dict()}
+        if self.columns is None:
+            del values["columns"]
+        else:
+            values["columns"] = self.columns.as_list()
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
         if self.input.size is None:
             del values["input"]["size"]
@@ -291,6 +298,8 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
         if key in parts:
             parts[key] = read(parts[key], f"{where}, {key}")
     manifest = _read(parts, Manifest, where)
+    if manifest.columns is not None and manifest.input != InputPart((len(manifest.columns.features),), "float32"):
+        raise BundleError(f"{where} is damaged: its columns become {len(manifest.columns.features)} numbers of float32")
     used = [(manifest.client.file, "device"), (manifest.rejector.file, "device"), (manifest.server.file, "server")]
     if manifest.calibration is not None:
         used.append((manifest.calibration.file, "device"))
@@ -355,7 +364,29 @@ def _files(values: Any, where: str) -> dict[str, FilePart]:
     return {name: _read(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
 
 
+@dataclass(frozen=True)
+class _ColumnPart:
+    name: str
+    kind: Annotated[str, _one_of("number", "category", "text")]
+    missing: bool
+    fill: _Finite
+    spread: Annotated[float, Meta(ge=0, le=float_info.max)]
+    categories: tuple[str | int | bool | _Finite, ...]
+    declared: bool
+
+
+def _columns(values: Any, where: str) -> Columns:
+    if not isinstance(values, list):
+        raise BundleError(f"{where} is damaged: found {shown(values)}, expected a list")
+    parts = [_read(value, _ColumnPart, where) for value in values]
+    columns = Columns(tuple(TableColumn(**vars(part)) for part in parts))
+    if not parts or len(set(columns.names)) != len(parts):
+        raise BundleError(f"{where} is damaged: found {shown(columns.names)}, expected names that differ")
+    return columns
+
+
 _READERS: dict[str, Callable[[Any, str], Any]] = {
+    "columns": _columns,
     "files": _files,
     "input": lambda values, where: _read(values, InputPart, where),
     "client": _client,

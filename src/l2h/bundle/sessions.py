@@ -20,6 +20,9 @@ from l2h.classifiers import (
     read_output,
     to_array,
 )
+from l2h.classifiers.base import Inputs
+from l2h.classifiers.tabular import model_feeds
+from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ClientError
 
 Array = npt.NDArray[Any]
@@ -28,9 +31,9 @@ CHUNK = 1024
 #: Labels (n,), log-probabilities (n, K), and features (n, E) or None.
 ClientOutput = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.float32] | None]
 #: From a batch to its output.
-ClientRun = Callable[[Array], ClientOutput]
-#: From a prepared batch to the outputs of a file.
-ModelRun = Callable[[Array], list[Any]]
+ClientRun = Callable[[Inputs], ClientOutput]
+#: From a prepared batch, or rows of a table, to the outputs of a file.
+ModelRun = Callable[[Inputs], list[Any]]
 
 
 def make_session(data: bytes, name: str, threads: int, files: Mapping[str, bytes] | None = None) -> Any:
@@ -78,17 +81,20 @@ def file_run(
         {entry.name: entry for entry in entries} for entries in (session.get_inputs(), session.get_outputs())
     )
     names = [part.output] + ([part.features] if isinstance(part, ClientPart) and part.features else [])
-    if set(inputs) != {part.input} or not set(names) <= set(outputs):
+    by_columns = isinstance(part, ClientPart) and part.feed == "columns"
+    if (set(inputs) != {part.input} and not by_columns) or not set(names) <= set(outputs):
         raise BundleError(
             f"{part.file} takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
             f"expected {part.input} and {', '.join(names)}"
         )
     name, file, batch = part.input, part.file, fixed_batch(inputs[part.input].shape)
 
-    def once(x: Array) -> list[Any]:
-        return run(session, names, {name: x}, file)
+    entries = list(inputs.values())
 
-    return once if batch is None else partial(_in_batches, once, batch, file)
+    def once(x: Inputs) -> list[Any]:
+        return run(session, names, {name: x} if isinstance(x, np.ndarray) else _feeds(x, entries, file), file)
+
+    return once if batch is None or by_columns else partial(_in_batches, once, batch, entries, file)
 
 
 def _litert_run(data: bytes, part: ClientPart | ServerPart, threads: int) -> ModelRun:
@@ -97,16 +103,25 @@ def _litert_run(data: bytes, part: ClientPart | ServerPart, threads: int) -> Mod
     except (ValueError, RuntimeError) as error:
         raise BundleError(f"{part.file} cannot be loaded: {error}") from error
 
-    def run_model(x: Array) -> list[Any]:
+    def run_model(x: Inputs) -> list[Any]:
         try:
-            return [model.run(x)]
+            return [model.run(numbers_of(x))]
         except (ValueError, RuntimeError) as error:
             raise BundleError(f"{part.file} failed on {x.shape}: {error}") from error
 
     return run_model
 
 
-def _in_batches(once: ModelRun, batch: int, file: str, x: Array) -> list[Any]:
+def _feeds(X: EncodedTable, entries: list[Any], file: str) -> dict[str, Array]:
+    try:
+        return model_feeds(X, entries)
+    except ClientError as error:
+        raise BundleError(f"{file} does not fit the inputs: {error}") from error
+
+
+def _in_batches(once: ModelRun, batch: int, entries: list[Any], file: str, x: Inputs) -> list[Any]:
+    if isinstance(x, EncodedTable):
+        (x,) = _feeds(x, entries, file).values()
     try:
         return list(in_batches(once, x, batch))
     except ClientError as error:
@@ -142,8 +157,8 @@ def exported_client(client: ModelRun, part: ClientPart, classes: int) -> ClientR
     file, features, prepare, gives = part.file, part.features, part.inputs.apply, part.gives
     raw = part.inputs == Preprocessing()
 
-    def answer(X: Array) -> ClientOutput:
-        values = client(X if raw else prepare(X))
+    def answer(X: Inputs) -> ClientOutput:
+        values = client(X if raw or isinstance(X, EncodedTable) else prepare(X))
         try:
             label, log_p = read_output(to_array(values[0]), gives, len(X), classes)
         except ClientError as error:
@@ -163,7 +178,7 @@ def given_client(client: Any, manifest: Manifest) -> ClientRun:
     if part.preprocessing is not None and classifier.preprocessing == Preprocessing():
         classifier.preprocessing = part.preprocessing
 
-    def answer(X: Array) -> ClientOutput:
+    def answer(X: Inputs) -> ClientOutput:
         answers = classifier.answers(X, len(manifest.classes))
         if part.features is None:
             return answers.label, answers.log_probability, None

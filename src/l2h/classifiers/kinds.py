@@ -219,7 +219,8 @@ class OnnxClassifier(Classifier):
 
     def from_table(self, X: EncodedTable) -> Any:
         feeds = model_feeds(X, self.inputs)
-        return feeds if len(feeds) > 1 else feeds[self.input.name]
+        first = feeds[self.input.name]
+        return feeds if len(feeds) > 1 or first.dtype == object else first
 
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         feeds = X if isinstance(X, dict) else {self.input.name: X}

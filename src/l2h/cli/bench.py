@@ -36,11 +36,10 @@ def edge(
 
     loaded = DeviceBundle(bundle)
     shape = loaded.input_shape
-    X = (
-        random_inputs(shape, loaded.input_dtype, 256)
-        if data is None
-        else read_inputs(data, shape, loaded.manifest.input.size)
-    )
+    if data is not None:
+        X = read_inputs(data, shape, loaded.manifest.input.size)
+    else:
+        X = loaded.columns.made_rows(256) if loaded.columns else random_inputs(shape, loaded.input_dtype, 256)
     trusted = True if ca_file is None else ca_file
     timing = measure(loaded, X, repeats=repeats, server=server, key=read_key(key_file), verify_tls=trusted)
     if as_json:

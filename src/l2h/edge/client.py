@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-import numpy.typing as npt
-
 from l2h.answers import Answers
 from l2h.bundle import DeviceBundle
 from l2h.costs import Costs
@@ -77,11 +75,12 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=0.0093)
     """
 
-    def predict(self, X: npt.ArrayLike, costs: Costs | None = None, deadline: float | None = None) -> Answers:
+    def predict(self, X: Any, costs: Costs | None = None, deadline: float | None = None) -> Answers:
         """Answer every input, asking the server where it pays.
 
         Args:
-            X: one input or many, (n, ...), of the bundle's shape and type.
+            X: one input or many, (n, ...), of the bundle's shape and type. Where it was trained on a table: a data
+                frame, a mapping of columns, or one row as a mapping of values.
             costs: prices of this call; the client's where None.
             deadline: seconds of this call; the client's where None.
 
@@ -105,7 +104,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             raise
         return self._finish(call)
 
-    def judge(self, X: npt.ArrayLike, costs: Costs | None = None) -> Judgement:
+    def judge(self, X: Any, costs: Costs | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""
         self._require_usable()
         return self._judge(X, costs)
@@ -153,7 +152,7 @@ class AsyncEdgeClient(EdgeCore):
         super().__init__(bundle, server, **options)
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="l2h-edge-local")
 
-    async def predict(self, X: npt.ArrayLike, costs: Costs | None = None, deadline: float | None = None) -> Answers:
+    async def predict(self, X: Any, costs: Costs | None = None, deadline: float | None = None) -> Answers:
         """Answer every input, as :meth:`EdgeClient.predict` does."""
         call = PredictCall()
         work = self._submit(self._begin, call, X, costs, deadline)
@@ -175,7 +174,7 @@ class AsyncEdgeClient(EdgeCore):
             raise
         return self._finish(call)
 
-    async def judge(self, X: npt.ArrayLike, costs: Costs | None = None) -> Judgement:
+    async def judge(self, X: Any, costs: Costs | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""
         return await asyncio.wrap_future(self._submit(self._judge, X, costs))
 

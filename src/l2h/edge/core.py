@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
 from l2h.bundle import BundleError, DeviceBundle
+from l2h.columns import numbers_of
 from l2h.costs import BoolArray, Costs
 from l2h.decision import Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
@@ -207,12 +208,10 @@ class EdgeCore:
         name = f"{type(self).__name__}({self._bundle.manifest.name!r}"
         return f"{name}, server={options.server!r}, deadline={options.deadline:g})"
 
-    def _judge(self, X: npt.ArrayLike, costs: Costs | None) -> Judgement:
+    def _judge(self, X: Any, costs: Costs | None) -> Judgement:
         return self._bundle.judge(X, self._terms_for(costs).which)[1]
 
-    def _begin(
-        self, call: PredictCall, X: npt.ArrayLike, costs: Costs | None, deadline: float | None
-    ) -> Answers | None:
+    def _begin(self, call: PredictCall, X: Any, costs: Costs | None, deadline: float | None) -> Answers | None:
         """Answer locally, decide, and send what goes, unless the call was abandoned.
 
         Returns the answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
@@ -294,7 +293,7 @@ class EdgeCore:
             self._limiter_failed = True
             return np.zeros(len(proposal.able), dtype=np.bool_), len(proposal.able)
 
-    def _ask(self, call: PredictCall, X: npt.ArrayLike, proposal: Proposal, until: float) -> None:
+    def _ask(self, call: PredictCall, X: Any, proposal: Proposal, until: float) -> None:
         """Send what the policy permits and the breaker admits, and note the reasons of the rest."""
         size = self._options.max_batch
         unable = self._unable(until)
@@ -313,7 +312,7 @@ class EdgeCore:
             sent = rows[:most]
             if not len(sent) or call.abandoned:
                 return
-            inputs = self._bundle.check(X)
+            inputs = numbers_of(self._bundle.check(X))
             for start in range(0, len(sent), size):
                 if self._send(call, admissions[-1], inputs, sent[start : start + size], until):
                     admissions.pop()

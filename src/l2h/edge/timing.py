@@ -45,7 +45,7 @@ class EdgeTiming:
 
 def measure(
     bundle: DeviceBundle,
-    X: Array,
+    X: Any,
     *,
     repeats: int = 2000,
     server: str | None = None,
@@ -66,7 +66,7 @@ def measure(
     local: list[float] = []
     with EdgeClient(bundle) as edge:
         for i in range(-min(100, repeats), repeats):  # those below 0 warm up
-            x = kept[i % len(kept)][None]
+            x = kept[i % len(kept) :][:1]
             calls = bundle.model_calls(x)
             begun = time.perf_counter()
             calls()
@@ -85,11 +85,11 @@ def measure(
     return EdgeTiming(repeats, _percentiles(model), _percentiles(local), remote, answered)
 
 
-def _remote(edge: EdgeClient, X: Array, repeats: int) -> tuple[dict[str, float], int]:
+def _remote(edge: EdgeClient, X: Any, repeats: int) -> tuple[dict[str, float], int]:
     edge.check()
     times, answered = [], 0
     for i in range(-min(20, repeats), repeats):
-        answers = edge.predict(X[i % len(X)][None])
+        answers = edge.predict(X[i % len(X) :][:1])
         if i >= 0 and answers.source[0] == "remote" and answers.latency is not None:
             times.append(float(answers.latency[0]))
             answered += 1

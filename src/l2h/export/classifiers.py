@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from l2h.bundle import BundleError, ClientPart
-from l2h.bundle.sessions import exported_client, file_run
+from l2h.bundle.sessions import exported_client, file_run, make_session
 from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchClassifier, as_client
-from l2h.classifiers.base import Array
+from l2h.classifiers.base import Array, Inputs
+from l2h.classifiers.tabular import model_feeds
+from l2h.columns import EncodedTable
 from l2h.errors import ConversionError, ExportError, L2HWarning
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 from l2h.files import write_atomically
@@ -21,7 +24,7 @@ CLIENT, SERVER = "client.onnx", "server.onnx"
 TOLERANCE = 1e-5
 
 
-def export_client(client: Classifier, num_classes: int, features: bool, probes: list[Array]) -> ExportedClassifier:
+def export_client(client: Classifier, num_classes: int, features: bool, probes: Sequence[Inputs]) -> ExportedClassifier:
     """Return the client as a file, or a note that it must be given; warn where a file should have been possible.
 
     ``features`` says whether the rejector reads its features; on the batches of ``probes`` the file is compared with
@@ -43,7 +46,7 @@ def export_client(client: Classifier, num_classes: int, features: bool, probes: 
 
 
 def export_fixed_server(
-    server: Classifier, num_classes: int, probes: list[Array]
+    server: Classifier, num_classes: int, probes: Sequence[Inputs]
 ) -> tuple[ExportedClassifier | None, str]:
     """Return a server that was taken as it is, where it can be a file that gives scores; else None and the reason."""
     if not isinstance(server, ConvertibleClassifier):
@@ -53,8 +56,13 @@ def export_fixed_server(
     except ConversionError as error:
         return None, str(error)
     assert exported.data is not None
-    x = exported.part.inputs.apply(probes[1])
-    (scores,) = file_run(exported.data, exported.part)(x)
+    x = probes[1]
+    if isinstance(x, EncodedTable):
+        inputs = make_session(exported.data, SERVER, 1).get_inputs() if exported.part.file == SERVER else []
+        if any(values is not x.x for values in (model_feeds(x, inputs) if inputs else {}).values()):
+            return None, f"the {server.kind} takes columns of the table, and what they become goes over the wire"
+        x = x.x
+    (scores,) = file_run(exported.data, exported.part)(exported.part.inputs.apply(x))
     if getattr(scores, "shape", None) != (len(x), num_classes) or not np.issubdtype(scores.dtype, np.floating):
         return None, f"the {server.kind} does not give (n, {num_classes}) scores"
     return exported, ""
@@ -100,7 +108,7 @@ def compare(name: str, exported: Array, original: Array, tolerance: float = TOLE
 
 
 def _export(
-    classifier: ConvertibleClassifier, num_classes: int, features: bool, probes: list[Array], file: str
+    classifier: ConvertibleClassifier, num_classes: int, features: bool, probes: Sequence[Inputs], file: str
 ) -> ExportedClassifier:
     reference = on_cpu(classifier) if isinstance(classifier, TorchClassifier) else copy.copy(classifier)
     has_scores = reference.answers(probes[-1], num_classes).has_scores  # decides about probabilities as well
@@ -115,7 +123,7 @@ def _export(
         num_classes=num_classes,
     )
     try:
-        return replace(exported, agreement=_largest_difference(exported, reference, num_classes, probes))
+        return replace(exported, agreement=largest_difference(exported, reference, num_classes, probes))
     except (ExportError, BundleError) as error:
         if isinstance(classifier, SklearnClassifier):
             kind = type(classifier.estimator).__name__
@@ -123,8 +131,8 @@ def _export(
         raise ExportError(str(error)) from error
 
 
-def _largest_difference(
-    exported: ExportedClassifier, classifier: Classifier, num_classes: int, probes: list[Array]
+def largest_difference(
+    exported: ExportedClassifier, classifier: Classifier, num_classes: int, probes: Sequence[Inputs]
 ) -> float:
     """Return how far the file, read as a bundle reads it, is from the original; refuse labels that differ untied."""
     part = exported.part

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from l2h.bundle import ServerPart
 from l2h.bundle.sessions import make_session
 from l2h.classifiers.base import Array
+from l2h.columns import numbers_of
 from l2h.errors import L2HWarning
 from l2h.export.classifiers import CLIENT, SERVER, compare, export_client, export_fixed_server
 from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
@@ -61,10 +62,11 @@ class BundleModels:
 def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
     """Convert the models of a system, with the rejectors of these numbers."""
     batches = _probes(fitted)
+    arrays = [numbers_of(X) for X in batches]
     log.info("exporting the client")
     client = export_client(fitted.client, fitted.num_classes, fitted.embedding_size > 0, batches)
     log.info("exporting the rejector")
-    rejector, uses_client, agreed = _export_rejector(fitted, chosen, batches)
+    rejector, uses_client, agreed = _export_rejector(fitted, chosen, arrays)
     log.info("exporting the server")
     server, server_part, server_agreed = _export_server(fitted, batches)
     agreements = {REJECTOR: agreed, client.part.file or CLIENT: client.agreement, server_part.file: server_agreed}
@@ -72,7 +74,7 @@ def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
     if fused:
         assert client.graph is not None
-        _check_fused(client.graph, rejector, REJECTOR, batches)
+        _check_fused(client.graph, rejector, REJECTOR, arrays)
     return BundleModels(client, rejector, uses_client, fused, server, server_part, agreement)
 
 
@@ -108,8 +110,11 @@ def fuse(client: ModelProto, rejector: ModelProto) -> ModelProto:
     return joined
 
 
-def _probes(fitted: FittedSystem) -> list[Array]:
-    """Return batches of random samples of several sizes, spread as the training samples were."""
+def _probes(fitted: FittedSystem) -> list[Any]:
+    """Return batches of samples of several sizes: rows of the training table, or random ones spread as its samples."""
+    if fitted.columns is not None:
+        rows = fitted.examples or fitted.columns.made_rows(sum(_BATCHES))
+        return [rows[:1], rows[1:4], rows[4:]]
     rng = np.random.default_rng(0)
     scale = getattr(fitted.rejectors.module(0), "input", None)
     shift, spread = np.zeros(1), np.ones(1)
@@ -200,7 +205,7 @@ def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Arra
     return model, original.uses_client, _check_module(original, model, REJECTOR, [feeds(X) for X in batches])
 
 
-def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | None, ServerPart, float | None]:
+def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | None, ServerPart, float | None]:
     """Return the server's file, the names of its input and output, and its largest difference from the original."""
     reason = ""
     if fitted.fixed_server is not None:
@@ -222,6 +227,7 @@ def _export_server(fitted: FittedSystem, batches: list[Array]) -> tuple[bytes | 
         return None, ServerPart(None, "x", "scores"), None
     assert fitted.server is not None
     original = copy.deepcopy(fitted.server).cpu()
-    model = to_onnx(original, {"x": batches[1][:2]}, ["scores"], "the server")
-    difference = _check_module(original, model, SERVER, [{"x": X} for X in batches])
+    arrays = [numbers_of(X) for X in batches]
+    model = to_onnx(original, {"x": arrays[1][:2]}, ["scores"], "the server")
+    difference = _check_module(original, model, SERVER, [{"x": X} for X in arrays])
     return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference

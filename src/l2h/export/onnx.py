@@ -27,9 +27,11 @@ from l2h.classifiers import (
     SklearnClassifier,
     TorchClassifier,
 )
-from l2h.classifiers.base import Array
+from l2h.classifiers.base import Array, Inputs
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
+from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ConversionError
+from l2h.export.tabular import estimator_to_onnx, takes_names
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 ConvertibleClassifier = LiteRTClassifier | OnnxClassifier | SklearnClassifier | TorchClassifier
 #: Operator sets of files for devices, whose onnxruntime may be older than the one here.
 _DEVICE_OPSETS = {"": 18, "ai.onnx.ml": 3}
+_COLUMNS: dict[str, Any] = {"feed": "columns"}
 _LOWEST = float(np.log(FLOOR))
 
 
@@ -53,7 +56,7 @@ class ExportedClassifier:
 
 def classifier_to_onnx(
     classifier: ConvertibleClassifier,
-    example: Array,
+    example: Inputs,
     file: str,
     *,
     output: str = "scores",
@@ -63,12 +66,14 @@ def classifier_to_onnx(
 ) -> ExportedClassifier:
     """Convert a fixed classifier, which is not changed, into an ONNX model; an ONNX or LiteRT file is taken as it is.
 
-    ``example`` are two samples of the type that the model is to take; ``output`` and ``features`` name the outputs of a
-    torch model (None leaves its features out). ``gives`` None keeps the classifier's output: a torch model takes
-    prepared samples and gives its own scores. For a device it is what the output is
+    ``example`` are two samples of the type that the model is to take, or rows of a table. ``output`` and ``features``
+    name the outputs of a torch model (None leaves its features out). ``gives`` None keeps the classifier's output: a
+    torch model takes prepared samples and gives its own scores. For a device it is what the output is
     (``probability``, ``logits`` or ``label``): a torch model then takes raw samples and gives log-probabilities, and an
     estimator gives probabilities of all ``num_classes``.
     """
+    table = example if isinstance(example, EncodedTable) else None
+    example = numbers_of(example)
     known, inputs = gives or classifier.known_output, classifier.feed(example.shape[1:])
     if isinstance(classifier, LiteRTClassifier):
         (data,), model = classifier.weights(), classifier.model
@@ -93,12 +98,12 @@ def classifier_to_onnx(
             output=classifier.scores,
             gives=known,
             features=classifier.features,
-            **feed_of(inputs),
+            **_COLUMNS if len(classifier.inputs) > 1 else feed_of(inputs),
         )
         return ExportedClassifier(part, data)
     if isinstance(classifier, SklearnClassifier):
         rows = replace(inputs, flat=True)
-        model = _convert_estimator(classifier.estimator, rows.apply(example).shape[1], gives is not None)
+        model = _convert_estimator(classifier, rows.apply(example), table, gives is not None)
         scores = model.graph.output[0 if gives == "label" else -1].name
         if gives == "probability" and len(classifier.classes) != num_classes:
             scores = _add_missing_classes(model, scores, classifier.classes, num_classes)
@@ -109,7 +114,7 @@ def classifier_to_onnx(
             output=scores,
             gives=known,
             features=None,
-            **feed_of(rows),
+            **_COLUMNS if len(model.graph.input) > 1 else feed_of(rows),
         )
         return ExportedClassifier(part, model.SerializeToString())
     if not classifier.has_features:
@@ -305,17 +310,19 @@ def _without_notes(model: ModelProto) -> ModelProto:
     return model
 
 
-def _convert_estimator(estimator: Any, size: int, for_device: bool) -> ModelProto:
+def _convert_estimator(
+    classifier: SklearnClassifier, rows: Array, table: EncodedTable | None, for_device: bool
+) -> ModelProto:
     from skl2onnx import to_onnx as convert
 
+    estimator, opsets = classifier.estimator, _DEVICE_OPSETS if for_device else None
     try:
         with quiet():
-            model: ModelProto = convert(
-                estimator,
-                np.zeros((1, size), dtype=np.float32),
-                options={"zipmap": False},
-                target_opset=_DEVICE_OPSETS if for_device else None,
-            )
+            if table is not None and takes_names(estimator):
+                return estimator_to_onnx(estimator, table.columns, opsets)
+            size = (rows if table is None else classifier.from_table(table)).shape[1]
+            zeros = np.zeros((1, size), dtype=np.float32)
+            model: ModelProto = convert(estimator, zeros, options={"zipmap": False}, target_opset=opsets)
     except Exception as error:  # the converter's own errors have no common base
         raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {error}") from error
     return model

@@ -21,6 +21,7 @@ from l2h.bundle import BundleError
 from l2h.bundle.sessions import CHUNK, exported_client, file_run, make_session, run
 from l2h.classifiers import ClassifierAnswers
 from l2h.classifiers.base import Array, Labels
+from l2h.columns import numbers_of
 from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.errors import ConversionError
 from l2h.export.models import BundleModels
@@ -64,7 +65,7 @@ def int8_rejector(
         remote = fitted.judgement(scores[:, at], chosen[at]).remote(costs)
         return generalized_loss(client_correct, server_correct, remote, costs)
 
-    known = {"x": X, "log_probability": answers.log_probability, "embedding": answers.embedding}
+    known = {"x": numbers_of(X), "log_probability": answers.log_probability, "embedding": answers.embedding}
     names = {entry.name for entry in models.rejector.graph.input} | {"x"}
     feeds = {name: values for name, values in known.items() if name in names and values is not None}
     quantised, measured = quantise(models.rejector, models.on_device, feeds, loss)
@@ -121,7 +122,7 @@ def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array) -> Labe
     if models.server is None:
         return np.asarray(fitted.server_log_probability(X).argmax(axis=1))
     model, prepare = file_run(models.server, models.server_part), models.server_part.inputs.apply
-    scores = [model(prepare(X[i : i + CHUNK]))[0] for i in range(0, len(X), CHUNK)]
+    scores = [model(prepare(numbers_of(X)[i : i + CHUNK]))[0] for i in range(0, len(X), CHUNK)]
     return np.asarray(np.concatenate(scores).argmax(axis=1))
 
 

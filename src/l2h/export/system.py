@@ -122,6 +122,7 @@ def export_system(
         server=models.server_part,
         files=table,
         agreement=models.agreement,
+        columns=fitted.columns,
     )
     put_in_place(written, manifest, folder, force)
     return manifest

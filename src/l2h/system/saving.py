@@ -29,10 +29,11 @@ from l2h.classifiers import (
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
-from l2h.errors import ConversionError, L2HWarning, RunError, UnknownNameError
+from l2h.errors import ExportError, L2HWarning, RunError, UnknownNameError
+from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
-from l2h.fitted import Calibration, FittedSystem
+from l2h.fitted import EXAMPLES, Calibration, FittedSystem
 from l2h.models import Scaled, rebuild
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
@@ -192,7 +193,7 @@ def _save_server_of(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
         return {"kind": "elsewhere"}
     if isinstance(fitted.fixed_server, RemoteServer):
         return _save_remote(fitted.fixed_server, folder)
-    return {"kind": "fixed"} | _save_onnx(fitted.fixed_server, folder / SERVER_ONNX, fitted.input_shape)
+    return {"kind": "fixed"} | _save_onnx(fitted.fixed_server, folder / SERVER_ONNX, fitted)
 
 
 def _save_remote(server: RemoteServer, folder: Path) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def _save_client(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
     if isinstance(client, TorchClassifier) and plan is not None:
         save_checkpoint(folder / CLIENT, client.module.state_dict(), {})
         return {"kind": "named", "plan": plan, "fingerprint": client.fingerprint()} | _inputs(client)
-    return {"kind": "given"} | _save_onnx(client, folder / CLIENT_ONNX, fitted.input_shape)
+    return {"kind": "given"} | _save_onnx(client, folder / CLIENT_ONNX, fitted)
 
 
 def _inputs(classifier: Classifier) -> dict[str, Any]:
@@ -245,14 +246,19 @@ def _restore_inputs(classifier: Classifier, config: Mapping[str, Any]) -> None:
     classifier.asks_meaning = False  # version 0.1 read every single number as a logit
 
 
-def _save_onnx(classifier: Classifier, path: Path, input_shape: tuple[int, ...]) -> dict[str, Any]:
+def _save_onnx(classifier: Classifier, path: Path, fitted: FittedSystem) -> dict[str, Any]:
     """Write a fixed classifier as ONNX and return how to read it back: nothing where it must be given again."""
     converted = None
     if _can_be_saved(classifier):
-        example = np.zeros((2, *input_shape), dtype=np.float32)  # which no scale changes
+        example: Any = np.zeros((2, *fitted.input_shape), dtype=np.float32)  # which no scale changes
+        if fitted.columns is not None:
+            example = fitted.examples or fitted.columns.made_rows(EXAMPLES)
         try:
             converted = classifier_to_onnx(classifier, example, path.name)
-        except ConversionError as error:
+            if fitted.columns is not None:  # what a pipeline does to texts may differ
+                largest_difference(converted, classifier, fitted.num_classes, [example])
+        except ExportError as error:
+            converted = None
             warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
     for left in (path, path.with_suffix(LITERT)):  # of a system that was saved here before
         left.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from l2h.bundle import InputPart, Manifest
 from l2h.bundle.manifest import MANIFEST
 from l2h.classifiers import CallableClassifier
+from l2h.columns import Columns
 from l2h.files import read_json, write_json
 from l2h.functions import load_function, source_of
 from l2h.serving.errors import ServingError
@@ -94,6 +95,9 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
 
 class FunctionModel:
     """A function of a batch that returns scores (n, K), or labels (n,) as numbers or as names of classes."""
+
+    #: It gets what goes over the wire, by whatever columns that was made.
+    columns: Columns | None = None
 
     def __init__(self, folder: Path) -> None:
         self.manifest = manifest = FunctionManifest.read(folder)

@@ -36,7 +36,8 @@ class ServedModel:
         self.shape, self.dtype = tuple(bundle.input_shape), np.dtype(bundle.input_dtype)
         self.classes, self.most = [str(name) for name in bundle.classes], most
         self.datatype = protocol.datatype(self.dtype)
-        self.interface = self.shape, self.dtype, tuple(self.classes)
+        self.columns = [] if bundle.columns is None else bundle.columns.features
+        self.interface = self.shape, self.dtype, tuple(self.classes), tuple(self.columns)
         self.run = bundle.run
         python = isinstance(bundle, FunctionModel)
         self._platform, self._backend = ("python", "python") if python else ("onnxruntime_onnx", "onnxruntime")
@@ -90,7 +91,7 @@ class ServedModel:
             "platform": self._platform,
             "inputs": [{"name": INPUT, "datatype": self.datatype, "shape": [-1, *self.shape]}],
             "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, len(self.classes)]}],
-            "parameters": {"classes": self.classes},
+            "parameters": {"classes": self.classes} | ({"columns": self.columns} if self.columns else {}),
         }
 
     def config(self, delay: float) -> dict[str, Any]:
