@@ -29,11 +29,12 @@ VALUES = {
     "table": {"errors"},
     "columns": {"errors", "ngrams", "table"},
     "settings": {"errors"},
+    "labels": {"errors"},
     "answers": {"costs", "errors"},
     "clock": set(),
     "limits": {"clock", "costs", "errors"},
     "decision": {"costs", "errors", "limits"},
-    "metrics": {"costs", "decision", "errors"},
+    "metrics": {"costs", "decision", "errors", "labels"},
 }
 #: The packages above them; every one may import all of ``VALUES``.
 PACKAGES = {

@@ -26,14 +26,14 @@ class Answer:
     """The answer to one input.
 
     Attributes:
-        label: the class.
+        label: the class, as it stood in the training labels.
         source: ``"local"`` or ``"remote"``: who answered.
         reason: a short code for why.
         cost: what asking cost, ``c_e`` of the costs in use where remote, else what a local answer costs (0).
         latency: seconds it took, where it was measured.
     """
 
-    label: int
+    label: int | str
     source: str
     reason: str
     cost: float
@@ -58,7 +58,7 @@ class Answers:
         (Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=None), ['client', 'server'])
     """
 
-    label: npt.NDArray[np.int64]
+    label: npt.NDArray[Any]
     source: npt.NDArray[np.str_]
     reason: npt.NDArray[np.str_]
     cost: FloatArray
@@ -91,7 +91,7 @@ class Answers:
 
     def __getitem__(self, i: int) -> Answer:
         return Answer(
-            label=int(self.label[i]),
+            label=self.label[i].item(),
             source=str(self.source[i]),
             reason=str(self.reason[i]),
             cost=float(self.cost[i]),

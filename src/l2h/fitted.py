@@ -17,6 +17,7 @@ from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.decision import Judgement, RejectorSpec, select_rejector
 from l2h.errors import DataError, NotFittedError
+from l2h.labels import LabelCodec
 from l2h.methods.learned import Learned, decided_judgement
 from l2h.models import client_view_size, multiply_adds
 from l2h.settings import Settings
@@ -55,7 +56,7 @@ class FittedSystem:
         device: where the networks live.
         input_shape: of one input.
         input_dtype: name of its numpy type.
-        class_names: K names.
+        labels: the K classes: their names, and the user's label of each.
         embedding_size: how many features of the client the rejectors read.
         dataset: a name for reports.
         image_size: what images were brought to; None where they were taken as they are.
@@ -77,7 +78,7 @@ class FittedSystem:
     device: torch.device
     input_shape: tuple[int, ...]
     input_dtype: str
-    class_names: tuple[str, ...]
+    labels: LabelCodec
     embedding_size: int
     dataset: str
     image_size: int | None = None
@@ -89,7 +90,12 @@ class FittedSystem:
     @property
     def num_classes(self) -> int:
         """K."""
-        return len(self.class_names)
+        return len(self.labels)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """K names."""
+        return self.labels.names
 
     @property
     def context(self) -> Context:
@@ -176,5 +182,5 @@ class FittedSystem:
         return X
 
     def check(self, X: Any, y: npt.ArrayLike) -> tuple[Any, Labels]:
-        """Return inputs and labels as arrays; see :meth:`check_inputs`."""
-        return check_arrays(self.check_inputs(X), y, num_classes=self.num_classes, allow_one_class=True)
+        """Return inputs and class numbers as arrays; see :meth:`check_inputs`."""
+        return check_arrays(self.check_inputs(X), y, self.labels, allow_one_class=True)

@@ -40,6 +40,8 @@ _TYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 DATATYPES = tuple(_TYPES)
+#: Texts: read in answers alone, as an object array.
+TEXTS = "BYTES"
 
 
 class WireError(L2HError, ValueError):
@@ -163,7 +165,7 @@ def header_length(value: str | bytes | None) -> int | None:
 
 def datatype(dtype: npt.DTypeLike) -> str:
     """Return the protocol's name of a numpy type; raise a WireError where it has none."""
-    name = _NAMES.get(np.dtype(dtype).newbyteorder("<"))
+    name = TEXTS if np.dtype(dtype).kind == "U" else _NAMES.get(np.dtype(dtype).newbyteorder("<"))
     if name is None:
         raise WireError(f"the protocol has no datatype for {np.dtype(dtype)}; known: {', '.join(DATATYPES)}")
     return name
@@ -185,7 +187,11 @@ def _encode(
         kind = datatype(tensor.data.dtype)
         entry: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.data.shape), "datatype": kind}
         if binary.get(tensor.name, False):
-            data = np.ascontiguousarray(tensor.data, dtype=numpy_type(kind)).tobytes()
+            if kind == TEXTS:
+                texts = [text.encode() for text in tensor.data.reshape(-1).tolist()]
+                data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+            else:
+                data = np.ascontiguousarray(tensor.data, dtype=numpy_type(kind)).tobytes()
             entry["parameters"] = {"binary_data_size": len(data)}
             raw.append(data)
         else:
@@ -225,7 +231,9 @@ def _decode(
     tensors: list[Tensor] = []
     at = length
     for entry in entries:
-        tensor, at = _tensor(entry, view, at, limits, None if long else (body, length))
+        source = None if long else (body, length)
+        texts = key == "outputs" and isinstance(entry, dict) and entry.get("datatype") == TEXTS
+        tensor, at = _read_texts(entry, view, at, limits) if texts else _tensor(entry, view, at, limits, source)
         if any(tensor.name == other.name for other in tensors):
             raise WireError(f"tensor {shown(tensor.name)} comes twice")
         tensors.append(tensor)
@@ -242,12 +250,7 @@ def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, source
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise WireError("every tensor is an object with a 'name'")
     name, kind = entry["name"], numpy_type(entry.get("datatype"))
-    shape = entry.get("shape")
-    if not isinstance(shape, list) or len(shape) > limits.axes or not all(_is_size(edge) for edge in shape):
-        raise WireError(f"tensor {shown(name)}: shape must be at most {limits.axes} whole numbers from 0")
-    count = math.prod(shape)
-    if count > limits.elements:
-        raise WireError(f"tensor {shown(name)}: {count} elements; at most {limits.elements} are read")
+    shape, count = _shape(entry, limits)
     size = _parameters(entry).get("binary_data_size")
     if size is None:
         return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape), source, limits.seconds)), at
@@ -266,6 +269,44 @@ def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, source
             raise WireError(f"tensor {shown(name)}: a BOOL is 0 or 1")
         raw = raw.view(np.bool_)
     return Tensor(name, raw.reshape(shape)), at + size
+
+
+def _read_texts(entry: dict[str, Any], view: memoryview, at: int, limits: MessageLimits) -> tuple[Tensor, int]:
+    """Return a tensor of texts, as :func:`_tensor` returns one of numbers."""
+    name = entry.get("name")
+    if not isinstance(name, str):
+        raise WireError("every tensor is an object with a 'name'")
+    shape, count = _shape(entry, limits)
+    size, texts = _parameters(entry).get("binary_data_size"), entry.get("data")
+    if size is not None:
+        if not _is_size(size) or at + size > len(view):
+            raise WireError(f"tensor {shown(name)}: its {shown(size)} bytes go beyond the end of the body")
+        raw, at, texts = bytes(view[at : at + size]), at + size, []
+        place = 0
+        try:
+            while place < size and len(texts) < count:
+                length, place = int.from_bytes(raw[place : place + 4], "little"), place + 4
+                texts.append(raw[place : place + length].decode())
+                place += length
+        except UnicodeDecodeError as error:
+            raise WireError(f"tensor {shown(name)}: a text is no UTF-8") from error
+        if place != size:
+            raise WireError(f"tensor {shown(name)}: {size} bytes do not hold {count} texts with their lengths")
+    if not isinstance(texts, list) or len(texts) != count or not all(isinstance(text, str) for text in texts):
+        raise WireError(f"tensor {shown(name)}: 'data' must be a list of {count} texts")
+    data = np.empty(count, dtype=object)
+    data[:] = texts
+    return Tensor(name, data.reshape(shape)), at
+
+
+def _shape(entry: dict[str, Any], limits: MessageLimits) -> tuple[list[int], int]:
+    name, shape = entry["name"], entry.get("shape")
+    if not isinstance(shape, list) or len(shape) > limits.axes or not all(_is_size(edge) for edge in shape):
+        raise WireError(f"tensor {shown(name)}: shape must be at most {limits.axes} whole numbers from 0")
+    count = math.prod(shape)
+    if count > limits.elements:
+        raise WireError(f"tensor {shown(name)}: {count} elements; at most {limits.elements} are read")
+    return shape, count
 
 
 def _from_json(

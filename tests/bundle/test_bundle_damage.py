@@ -110,9 +110,9 @@ def test_where_there_is_no_bundle_the_message_says_how_to_get_one(folder_name: s
 
 
 def test_a_newer_schema_asks_for_an_upgrade(folder: Path) -> None:
-    edit(folder, lambda values: values.update(schema=2, brand_new=True))
+    edit(folder, lambda values: values.update(schema=3, brand_new=True))
     for load in (DeviceBundle, ServerBundle):
-        with pytest.raises(BundleError, match=r"written by a newer version.*schema 2.*upgrade"):
+        with pytest.raises(BundleError, match=r"written by a newer version.*schema 3.*upgrade"):
             load(folder)
 
 

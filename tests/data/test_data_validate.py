@@ -9,6 +9,7 @@ import pytest
 
 from l2h.data.dataset import check_arrays, check_inputs
 from l2h.errors import DataError
+from l2h.labels import LabelCodec
 
 GOOD = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
 
@@ -31,7 +32,7 @@ def test_images_stay_uint8_without_a_copy(images: Any) -> None:
 
 @pytest.mark.parametrize("labels", [[0, 1, 1], np.array([0, 1, 1], np.uint8), np.array([False, True, True])])
 def test_integer_and_boolean_labels_become_int64(labels: Any) -> None:
-    _, y = check_arrays(GOOD, labels, num_classes=2)
+    _, y = check_arrays(GOOD, labels, LabelCodec.numbered(2))
     assert y.dtype == np.int64
     assert y.tolist() == [0, 1, 1]
 
@@ -64,8 +65,12 @@ def test_inputs_that_cannot_be_used_are_refused(X: Any, message: str) -> None:
         ([0, 1], r"X has 3 rows and y has 2"),
         ([], r"y is empty"),
         (None, r"y is None.*labels are needed"),
-        ([0.0, 1.0, 1.0], r"dtype float64.*y\.astype\(int\)"),
-        (["a", "b", "a"], r"dtype <U1.*np\.unique\(y, return_inverse=True\)"),
+        ([0.0, 1.5, 1.0], r"row 1 has the label 1\.5, which is no whole number"),
+        ([0.0, 1.0, np.nan], r"row 2 has no label \(NaN\)"),
+        (["a", "b", "a"], r"label 'a' in row 0 is not in 0\.\.2"),
+        (["a", None, "b"], r"row 1 has no label \(None\)"),
+        (["a", "b", 3], r"the label 3 in row 2 is int: use one kind, as in row 0 'a'"),
+        (np.array([b"a", b"b", b"a"]), r"dtype \|S1, but labels are text, integers or booleans"),
         ([[0], [1], [1]], r"shape \(3, 1\).*y\.ravel\(\)"),
         ([0, 1, -1], r"label -1 in row 2"),
         ([0, 5, 9], r"label 5 in row 1 is not in 0\.\.2"),
@@ -75,16 +80,16 @@ def test_inputs_that_cannot_be_used_are_refused(X: Any, message: str) -> None:
 )
 def test_labels_that_cannot_be_used_are_refused(y: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        check_arrays(GOOD, y, num_classes=3)
+        check_arrays(GOOD, y, LabelCodec.numbered(3))
 
 
-def test_a_negative_label_is_refused_where_the_number_of_classes_is_not_known() -> None:
-    with pytest.raises(DataError, match="label -3 in row 0 is negative"):
-        check_arrays(GOOD, [-3, 0, 1])
+def test_a_number_to_predict_is_not_taken_for_a_class() -> None:
+    with pytest.raises(DataError, match="3 different values in 3 rows, such as 120"):
+        check_arrays(GOOD, [310, 120, 205])
 
 
 def test_one_class_is_accepted_where_the_caller_says_so() -> None:
-    _, y = check_arrays(GOOD, [2, 2, 2], allow_one_class=True)
+    _, y = check_arrays(GOOD, [2, 2, 2], LabelCodec.numbered(3), allow_one_class=True)
     assert y.tolist() == [2, 2, 2]
 
 

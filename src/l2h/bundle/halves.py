@@ -40,6 +40,7 @@ class _Half:
         self.input_shape: tuple[int, ...] = self.manifest.input.shape
         self.input_dtype: str = self.manifest.input.dtype
         self.classes: tuple[str, ...] = self.manifest.classes
+        self.labels = self.manifest.codec
         self._dtype = np.dtype(self.input_dtype)
         self.columns = self.manifest.columns
         return files
@@ -67,7 +68,8 @@ class DeviceBundle(_Half):
 
     Example:
         >>> bundle = DeviceBundle("bundles/digits")                       # doctest: +SKIP
-        >>> labels, judgement = bundle.judge(X)                           # doctest: +SKIP
+        >>> numbers, judgement = bundle.judge(X)                          # doctest: +SKIP
+        >>> labels = bundle.labels.decode(numbers)                        # doctest: +SKIP
         >>> which, costs = bundle.which(l2h.Costs(c_e=0.1))               # doctest: +SKIP
         >>> remote = judgement.remote(costs)                              # doctest: +SKIP
     """
@@ -94,7 +96,7 @@ class DeviceBundle(_Half):
         self._check_graph()
         if not self._fused and part.file is not None:
             self._client_file = file_run(files[part.file], part, threads, files)
-            self._client = exported_client(self._client_file, part, len(self.classes))
+            self._client = exported_client(self._client_file, part, len(self.classes), self.labels)
         self._platt = rejector.platt
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
@@ -114,13 +116,13 @@ class DeviceBundle(_Half):
             raise BundleError(str(error)) from error
 
     def local(self, X: Any) -> Labels:
-        """Return the client's own answers, (n,); the rejector is not run."""
+        """Return the client's own answers as class numbers, (n,); the rejector is not run."""
         x = self.check(X)
         client = self._client or self._load_client()
         return np.concatenate([client(x[i : i + CHUNK])[0] for i in range(0, len(x), CHUNK)])
 
     def judge(self, X: Any, which: int = 0) -> tuple[Labels, Judgement]:
-        """Return the client's answers, (n,), and what a rejector makes of them; each is run once.
+        """Return the client's answers as class numbers, (n,), and what a rejector makes of them; each is run once.
 
         Args:
             X: (n, ...) or one sample; a table, or one row of it as a mapping, where the bundle has columns.
@@ -211,7 +213,7 @@ class DeviceBundle(_Half):
                 assert part.file is not None
                 files = {name: read_file(self.folder, self.manifest, name) for name in self.manifest.files_of("device")}
                 client = file_run(files[part.file], part, self._threads, files)
-                self._client = exported_client(client, part, len(self.classes))
+                self._client = exported_client(client, part, len(self.classes), self.labels)
             return self._client
 
     def _check_graph(self) -> None:
@@ -253,8 +255,9 @@ class ServerBundle(_Half):
         BundleError: the file is missing or changed, a newer version wrote the bundle, or it holds no server.
 
     Example:
-        >>> scores = ServerBundle("bundles/digits").run(X)                # doctest: +SKIP
-        >>> labels = scores.argmax(axis=1)                                # doctest: +SKIP
+        >>> bundle = ServerBundle("bundles/digits")                       # doctest: +SKIP
+        >>> scores = bundle.run(X)                                        # doctest: +SKIP
+        >>> labels = bundle.labels.decode(scores.argmax(axis=1))          # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path, *, threads: int = 1) -> None:

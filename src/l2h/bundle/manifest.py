@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from sys import float_info
@@ -17,10 +18,13 @@ from l2h.classifiers import UNIT_RANGE, Preprocessing
 from l2h.columns import Columns, TableColumn
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
-from l2h.errors import CostError, L2HError, SettingsError, shown
+from l2h.errors import CostError, DataError, L2HError, SettingsError, shown
 from l2h.files import parse_json, read_whole, write_atomically
+from l2h.labels import LabelCodec
 
-SCHEMA = 1
+SCHEMA = 2
+#: Keys of schema 2. A bundle without them is written as one of schema 1, which older versions read.
+_SECOND = ("columns", "labels")
 MANIFEST = "manifest.json"
 SIDES = ("device", "server")
 #: A name goes into addresses, and the name of a file must not leave the folder.
@@ -157,6 +161,7 @@ class Manifest:
     # Largest difference of each exported file from the original, in units of its largest output.
     agreement: Mapping[str, _Finite] = field(default_factory=dict)
     columns: Columns | None = None  # of the training table, which inputs are encoded by; None where they are arrays
+    labels: tuple[str | int | bool, ...] | None = None  # the user's label of each class; None where they are 0 .. K - 1
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
@@ -184,10 +189,10 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in the file."""
-        values = {"schema": SCHEMA, **asdict(self), "costs": self.costs.as_dict()}
-        if self.columns is None:
-            del values["columns"]
-        else:
+        unused = {key for key in _SECOND if getattr(self, key) is None}
+        parts = {key: value for key, value in asdict(self).items() if key not in unused}
+        values = {"schema": 1 if len(unused) == len(_SECOND) else SCHEMA, **parts, "costs": self.costs.as_dict()}
+        if self.columns is not None:
             values["columns"] = self.columns.as_list()
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
         if self.input.size is None:
@@ -198,6 +203,11 @@ class Manifest:
                 values[key]["preprocessing"] = part.preprocessing.as_dict()
         plain: dict[str, Any] = json.loads(json.dumps(values))  # lists for tuples
         return plain
+
+    @cached_property
+    def codec(self) -> LabelCodec:
+        """The classes: their names, and the user's label of each."""
+        return LabelCodec(self.classes, self.labels)
 
     def files_of(self, side: str) -> dict[str, FilePart]:
         """Return the files that a side needs: ``device`` or ``server``."""
@@ -300,6 +310,10 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     manifest = _read(parts, Manifest, where)
     if manifest.columns is not None and manifest.input != InputPart((len(manifest.columns.features),), "float32"):
         raise BundleError(f"{where} is damaged: its columns become {len(manifest.columns.features)} numbers of float32")
+    try:
+        _ = manifest.codec
+    except DataError as error:
+        raise BundleError(f"{where} is damaged: 'labels' is {shown(manifest.labels)} ({error})") from error
     used = [(manifest.client.file, "device"), (manifest.rejector.file, "device"), (manifest.server.file, "server")]
     if manifest.calibration is not None:
         used.append((manifest.calibration.file, "device"))

@@ -24,6 +24,7 @@ from l2h.classifiers.base import Inputs
 from l2h.classifiers.tabular import model_feeds
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ClientError
+from l2h.labels import LabelCodec
 
 Array = npt.NDArray[Any]
 #: How many samples are run at once, which bounds the memory that a large array needs.
@@ -152,15 +153,19 @@ def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Arr
     return x
 
 
-def exported_client(client: ModelRun, part: ClientPart, classes: int) -> ClientRun:
-    """Return the function that runs the client's file on a batch."""
+def exported_client(client: ModelRun, part: ClientPart, classes: int, labels: LabelCodec | None = None) -> ClientRun:
+    """Return the function that runs the client's file on a batch; labels that it gives are matched with ``labels``."""
     file, features, prepare, gives = part.file, part.features, part.inputs.apply, part.gives
     raw = part.inputs == Preprocessing()
+    known = None if labels is None or labels.values is None else labels
 
     def answer(X: Inputs) -> ClientOutput:
         values = client(X if raw or isinstance(X, EncodedTable) else prepare(X))
         try:
-            label, log_p = read_output(to_array(values[0]), gives, len(X), classes)
+            output = to_array(values[0], known)
+            if known is not None and gives == "label":
+                output = known.numbers(output.reshape(-1), "client")
+            label, log_p = read_output(output, gives, len(X), classes)
         except ClientError as error:
             raise BundleError(f"{file} does not fit the inputs: {error}") from error
         if features is None:
@@ -172,7 +177,7 @@ def exported_client(client: ModelRun, part: ClientPart, classes: int) -> ClientR
 
 def given_client(client: Any, manifest: Manifest) -> ClientRun:
     """Return the function that runs the user's own classifier on a batch, reading its output as in training."""
-    part, classifier = manifest.client, as_client(client)
+    part, classifier = manifest.client, as_client(client).with_labels(manifest.codec)
     if classifier.probabilities is None:
         classifier.probabilities = part.gives == "probability"
     if part.preprocessing is not None and classifier.preprocessing == Preprocessing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
 from l2h.columns import EncodedTable
 from l2h.costs import FloatArray
 from l2h.errors import ClientError
+from l2h.labels import LabelCodec
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
@@ -78,6 +80,8 @@ class Classifier(ABC):
     usual_scale: str | None = None
     #: Whether other scales are tried on labelled samples where nobody says.
     tries_scales = False
+    #: The classes it answers for, where their labels are not 0 .. K - 1.
+    labels: LabelCodec | None = None
 
     def __init__(self) -> None:
         #: Whether the scores are probabilities; None until the first inputs are answered, which decide it for good.
@@ -95,6 +99,15 @@ class Classifier(ABC):
     def known_output(self) -> str:
         """What its output is, as far as its answers have shown: ``probability``, ``logits``, or else ``label``."""
         return {True: "probability", False: "logits", None: "label"}[self.probabilities]
+
+    def with_labels(self, labels: LabelCodec) -> Classifier:
+        """Return a copy that answers for these classes: labels that it gives are matched by their values."""
+        known = None if labels.values is None else labels
+        if known == self.labels:
+            return self
+        bound = copy.copy(self)
+        bound.labels = known
+        return bound
 
     @abstractmethod
     def raw(self, X: Array) -> tuple[Array, Array | None]:
@@ -144,7 +157,9 @@ class Classifier(ABC):
         scores = np.asarray(output)
         if scores.shape == (len(X), 1):
             scores = scores[:, 0]
-        if scores.dtype == np.bool_:
+        if self.labels is not None and scores.shape == (len(X),) and scores.dtype.kind in "OUiub":
+            scores = self.labels.numbers(scores, self.kind)
+        elif scores.dtype == np.bool_:
             scores = scores.astype(np.int64)
         gives = self._meaning(scores, len(X), num_classes)
         if gives != "label":
@@ -226,11 +241,13 @@ def in_batches(run: Callable[[Array], Sequence[Any]], x: Array, batch: int) -> l
     return [np.concatenate(output) for output in zip(*parts, strict=True)]
 
 
-def to_array(output: Any) -> Array:
+def to_array(output: Any, labels: LabelCodec | None = None) -> Array:
     """Return an output of onnxruntime as an array; skl2onnx may give a list of one dictionary per sample."""
-    if isinstance(output, list):
-        return np.array([[row[label] for label in sorted(row)] for row in output], dtype=np.float32)
-    return np.asarray(output)
+    if not isinstance(output, list):
+        return np.asarray(output)
+    classes = sorted(output[0])
+    scores = np.array([[row[label] for label in classes] for row in output], dtype=np.float32)
+    return scores if labels is None else labels.spread(scores, labels.places(classes, "client"), 0.0)
 
 
 def read_output(output: Array, gives: str, n: int, num_classes: int) -> tuple[Labels, npt.NDArray[np.float32]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, fixed_batch, in_batches, to_array
 from l2h.classifiers.external import external_files, open_model
@@ -18,6 +19,7 @@ from l2h.classifiers.tabular import estimator_inputs, model_feeds
 from l2h.columns import EncodedTable
 from l2h.errors import ClientError, SettingsError, shown
 from l2h.files import read_whole
+from l2h.labels import LabelCodec
 
 _FILES = ".onnx, .tflite (LiteRT), .pt (TorchScript) or .pt2 (exported program)"
 _PICKLES = (".joblib", ".pkl", ".pickle")
@@ -206,7 +208,7 @@ class OnnxClassifier(Classifier):
                 raise ClientError(f"{path} has no output {name!r}; known: {', '.join(outputs)}")
         floats = [o.name for o in outputs.values() if o.type == "tensor(float)" and len(o.shape) == 2]
         # skl2onnx gives one dictionary per sample unless it is told not to.
-        maps = [o.name for o in outputs.values() if o.type.startswith("seq(map(int64")]
+        maps = [o.name for o in outputs.values() if o.type.startswith("seq(map(")]
         self.scores = scores or (floats or maps or list(outputs))[0]
         self.features = features
         self.flat = len(self.input.shape) == 2 if flat is None else flat
@@ -237,7 +239,7 @@ class OnnxClassifier(Classifier):
         except Exception as error:  # as above
             shapes = ", ".join(f"{name} {values.shape}" for name, values in feeds.items())
             raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}") from error
-        return to_array(out[0]), out[1] if self.features else None
+        return to_array(out[0], self.labels), out[1] if self.features else None
 
     def weights(self) -> list[bytes]:
         """Return the file, as it was loaded, and the files beside it that hold its weights, if any."""
@@ -253,8 +255,8 @@ class OnnxClassifier(Classifier):
 class SklearnClassifier(Classifier):
     """A fitted scikit-learn estimator: ``predict_proba``, else ``decision_function``, else ``predict``.
 
-    It gets one flat row per sample; of a table the columns that it was fitted to, as a data frame. Its ``classes_``
-    must be integer labels; a class that it never saw gets probability 0.
+    It gets one flat row per sample; of a table the columns that it was fitted to, as a data frame. Its ``classes_`` are
+    matched with the labels by value; a class that it never saw gets probability 0.
     """
 
     kind = "scikit-learn estimator"
@@ -267,26 +269,26 @@ class SklearnClassifier(Classifier):
         classes = getattr(estimator, "classes_", None)
         if classes is None:
             raise ClientError("the scikit-learn estimator is not fitted: the client must be ready to answer")
+        if isinstance(classes, list) or np.ndim(classes) != 1:
+            raise ClientError("the scikit-learn estimator answers several questions at once: give one with one answer")
         self.classes = np.asarray(classes)
-        if not np.issubdtype(self.classes.dtype, np.integer) or self.classes.min() < 0:
-            raise ClientError(f"the estimator's classes must be integers from 0; got {self.classes[:5].tolist()}")
+
+    def places(self, num_classes: int) -> npt.NDArray[np.int64]:
+        """Return the class number of each of its classes."""
+        return (self.labels or LabelCodec.numbered(num_classes)).places(self.classes, "estimator")
 
     def from_table(self, X: EncodedTable) -> Any:
         return estimator_inputs(self.estimator, X)
 
     def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
-        if self.classes.max() >= num_classes:
-            raise ClientError(
-                f"the estimator knows class {self.classes.max()}, the labels have {num_classes} classes (0 to "
-                f"{num_classes - 1}): give a classifier of the same classes, or relabel the data"
-            )
+        self.places(num_classes)  # refuses a class that is none
         self.num_classes = num_classes
         return super().answers(X, num_classes, batch)
 
     def raw(self, X: Array) -> tuple[Array, Array | None]:
         """Return scores over all classes in label order, or labels."""
         rows = X.reshape(len(X), -1) if isinstance(X, np.ndarray) else X  # or a data frame
-        width = self.num_classes or int(self.classes.max()) + 1
+        labels = self.labels or LabelCodec.numbered(self.num_classes or int(self.classes.max()) + 1)
         for name in ("predict_proba", "decision_function"):
             if not hasattr(self.estimator, name):
                 continue
@@ -296,10 +298,8 @@ class SklearnClassifier(Classifier):
             if scores.shape[1] != len(self.classes):
                 continue  # one-vs-one scores: not one per class
             fill = 0.0 if name == "predict_proba" else scores.min() - 20.0
-            full = np.full((len(X), width), fill)
-            full[:, self.classes] = scores
-            return full, None
-        return np.asarray(self._call("predict", rows)).astype(np.int64), None
+            return labels.spread(scores, labels.places(self.classes, "estimator"), fill), None
+        return labels.numbers(np.asarray(self._call("predict", rows)), "estimator"), None
 
     def _call(self, method: str, rows: Any) -> Any:
         try:

@@ -134,7 +134,7 @@ def _answers(edge: EdgeClient, X: Any, index: list[int] | None, batch: int) -> l
                 {
                     "index": i,
                     "label": answer.label,
-                    "class": edge.bundle.classes[answer.label],
+                    "class": edge.bundle.labels.name(answer.label),
                     "source": answer.source,
                     "reason": answer.reason,
                     "expected_saving": saved,

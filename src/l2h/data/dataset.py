@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from l2h.columns import EncodedTable, encode_inputs
 from l2h.errors import DataError
+from l2h.labels import LabelCodec, label_array
 from l2h.table import is_table
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
 
+_FOUND = LabelCodec(())  # stands for the classes that are found in the labels
 AUGMENTS = ("none", "shift", "flip+shift")
 
 
@@ -26,11 +28,12 @@ class Dataset:
         name: its name in reports.
         X_train: images uint8 (n, C, H, W); tables float32 (n, d); any other numbers (n, ...) become float32; a data
             frame, or another table with named columns, becomes an :class:`l2h.columns.EncodedTable`.
-        y_train: int64 (n,), each in ``0 .. num_classes - 1``, of at least two classes.
+        y_train: (n,) labels of at least two classes: class numbers from 0 (int64), or any text, integers or booleans.
         X_test: as ``X_train``, of the same shape except for the number of rows.
         y_test: as ``y_train``, but may be of one class.
-        class_names: one name for each class, in the order of the labels.
+        class_names: one name for each class, in the order of the class numbers; the labels as text where left out.
         augment: what may be done to an image without changing its class: "none", "shift" or "flip+shift".
+        labels: the classes, with their names; found in the labels where left out.
 
     Raises:
         DataError: the arrays do not fit each other, the class names or the labels; see
@@ -47,25 +50,31 @@ class Dataset:
 
     name: str
     X_train: Array
-    y_train: Labels
+    y_train: Array
     X_test: Array
-    y_test: Labels
-    class_names: tuple[str, ...]
+    y_test: Array
+    class_names: tuple[str, ...] = ()
     augment: str = "none"
+    labels: LabelCodec = _FOUND
 
     def __post_init__(self) -> None:
         if is_table(self.X_train):
             X_train = encode_inputs(self.X_train)
             object.__setattr__(self, "X_train", X_train)
             object.__setattr__(self, "X_test", X_train.columns.encode(self.X_test))
-        names = tuple(str(name) for name in self.class_names)
+        whats = [f"the {part} part of {self.name}" for part in ("train", "test")]
+        parts = [label_array(y, what) for y, what in zip((self.y_train, self.y_test), whats, strict=True)]
+        labels = self.labels
+        if not len(labels):
+            labels = LabelCodec.find(np.concatenate(parts), self.class_names or None, self.name)
+        names = labels.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if len(names) < 2 or twice:
             problem = f"names {twice[0]!r} twice" if twice else f"has {len(names)}: at least two are needed"
             raise DataError(f"class_names of {self.name} {problem}")
-        X_train, y_train = check_arrays(self.X_train, self.y_train, len(names), what=f"the train part of {self.name}")
+        X_train, y_train = check_arrays(self.X_train, parts[0], labels, what=f"the train part of {self.name}")
         X_test, y_test = check_arrays(
-            self.X_test, self.y_test, len(names), what=f"the test part of {self.name}", allow_one_class=True
+            self.X_test, parts[1], labels, what=f"the test part of {self.name}", allow_one_class=True
         )
         train_kind, test_kind = (X_train.shape[1:], X_train.dtype.name), (X_test.shape[1:], X_test.dtype.name)
         if train_kind != test_kind:
@@ -80,7 +89,9 @@ class Dataset:
                 f"augment={self.augment!r} needs images (n, C, H, W), but X_train of {self.name} has shape "
                 f"{X_train.shape}: use augment='none'"
             )
-        checked = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test, "class_names": names}
+        y_train, y_test = labels.decode(y_train), labels.decode(y_test)
+        checked: dict[str, Any] = {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
+        checked |= {"class_names": names, "labels": labels}
         for field, value in checked.items():
             object.__setattr__(self, field, value)
 
@@ -88,6 +99,11 @@ class Dataset:
     def num_classes(self) -> int:
         """The number of classes, whether or not each has a sample."""
         return len(self.class_names)
+
+    def numbered(self) -> "Dataset":
+        """Return the dataset with class numbers from 0 as its labels; the names of the classes stay."""
+        y_train, y_test = self.labels.encode(self.y_train), self.labels.encode(self.y_test)
+        return replace(self, y_train=y_train, y_test=y_test, labels=LabelCodec(self.class_names))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -104,32 +120,26 @@ class Dataset:
 
 def check_arrays(
     X: Any,
-    y: npt.ArrayLike | None,
-    num_classes: int | None = None,
+    y: Any,
+    labels: LabelCodec | None = None,
     *,
     what: str = "the data",
     allow_one_class: bool = False,
 ) -> tuple[Any, Labels]:
-    """Return samples as :func:`check_inputs` does, and their labels as int64 (n,).
+    """Return samples as :func:`check_inputs` does, and the class numbers of their labels as int64 (n,).
 
-    Labels are integers or booleans in ``0 .. num_classes - 1`` (None: no upper limit), of at least two classes unless
-    ``allow_one_class`` accepts a small test part. ``what`` is what messages call these samples. No copy is made where
-    the type is right already.
+    The labels are those of ``labels`` (None: whatever classes :meth:`LabelCodec.find` finds), of at least two classes
+    unless ``allow_one_class`` accepts a small test part. ``what`` is what messages call these samples. No copy is made
+    where the type is right already.
     """
-    if y is None:
-        raise DataError(f"{what}: y is None, but labels are needed here: give one integer for each row of X")
     X = check_inputs(X, what=what)
-    y = _labels(y, what)
+    y = label_array(y, what)
     if len(X) != len(y):
         raise DataError(f"{what}: X has {len(X)} rows and y has {len(y)}: give one label for each row")
-    bad = y < 0 if num_classes is None else (y < 0) | (y >= num_classes)
-    if bad.any():
-        row = int(np.argmax(bad))
-        wanted = "negative: labels are 0, 1, ..." if num_classes is None else f"not in 0..{num_classes - 1}"
-        raise DataError(f"{what}: label {y[row]} in row {row} is {wanted}")
-    if not allow_one_class and (y == y[0]).all():
+    numbers = (labels or LabelCodec.find(y, what=what)).encode(y, what)
+    if not allow_one_class and (numbers == numbers[0]).all():
         raise DataError(f"{what}: every label is {y[0]}: at least two classes are needed")
-    return X, y
+    return X, numbers
 
 
 def check_inputs(X: Any, *, what: str = "the data") -> Any:
@@ -140,7 +150,10 @@ def check_inputs(X: Any, *, what: str = "the data") -> Any:
     """
     if isinstance(X, EncodedTable):
         return X  # its columns were checked
-    array = _as_array(X, "X", what)
+    try:
+        array = np.asarray(X)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what}: X is not an array of numbers: {error}") from error
     if array.dtype.kind not in "fiub":
         raise DataError(
             f"{what}: X has dtype {array.dtype}, which does not hold plain numbers: "
@@ -225,31 +238,3 @@ def _random_state(seed: int) -> np.random.Generator:
     if seed < 0:
         raise DataError(f"seed={seed} must be 0 or more")
     return np.random.default_rng(seed)
-
-
-def _labels(y: npt.ArrayLike, what: str) -> Labels:
-    array = _as_array(y, "y", what)
-    if array.ndim != 1:
-        raise DataError(f"{what}: y has shape {array.shape}, but each row needs one label: use y.ravel()")
-    if array.size == 0:
-        raise DataError(f"{what}: y is empty: give at least one sample")
-    if array.dtype.kind == "f":
-        raise DataError(
-            f"{what}: y has dtype {array.dtype}, but labels are integers: "
-            "use y.astype(int) if every value is a whole number"
-        )
-    if array.dtype.kind not in "iub":
-        raise DataError(
-            f"{what}: y has dtype {array.dtype}, but labels are integers 0, 1, ...: "
-            "use class_names, y = np.unique(y, return_inverse=True)"
-        )
-    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise DataError(f"{what}: y holds {array.max()}, which is no class: labels are integers 0, 1, ...")
-    return array.astype(np.int64, copy=False)
-
-
-def _as_array(values: npt.ArrayLike, name: str, what: str) -> Array:
-    try:
-        return np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{what}: {name} is not an array of numbers: {error}") from error

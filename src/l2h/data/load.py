@@ -16,9 +16,9 @@ from l2h.data.images import SUFFIXES, cache_folder, check_size, read_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
 from l2h.errors import DataError
 from l2h.files import open_regular, read_npy, read_npz
+from l2h.labels import LabelCodec, label_array
 
 _DIGITS_TEST_SHARE = 0.3
-_MOST_CLASSES = 2**20
 #: Tried in this order; a folder that is nothing else is a folder of images.
 _FORMATS: tuple[ModuleType, ...] = (tables, parquet, npz, published, folder)
 
@@ -175,7 +175,10 @@ def _inputs_among(names: list[str], source: str) -> str:
 
 def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
     train, test = raw.train, raw.test
-    X, y = check_arrays(train.X, train.y, what=f"the train part of {raw.name}")
+    parts = [(part, f"the {name} part of {raw.name}") for part, name in ((train, "train"), (test, "test")) if part]
+    y = np.concatenate([label_array(part.y, what) for part, what in parts])
+    labels = LabelCodec.find(y, _class_names(raw.name, train, test), raw.name)
+    X, y = check_arrays(train.X, train.y, labels, what=parts[0][1])
     if test is None:
         if not 0 < test_share < 1:
             raise DataError(f"test_share={test_share} must be above 0 and below 1")
@@ -185,14 +188,11 @@ def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
         X_train, y_train, X_test, y_test = X[train_rows], y[train_rows], X[test_rows], y[test_rows]
     else:
         X_train, y_train = X, y
-        X_test, y_test = check_arrays(test.X, test.y, what=f"the test part of {raw.name}", allow_one_class=True)
-    last = int(max(y_train.max(), y_test.max()))
-    if last >= _MOST_CLASSES:
-        raise DataError(f"label {last} of {raw.name} is beyond {_MOST_CLASSES} classes: number the classes from 0")
-    names = _class_names(raw.name, train, test) or tuple(str(label) for label in range(last + 1))
+        X_test, y_test = check_arrays(test.X, test.y, labels, what=parts[1][1], allow_one_class=True)
     are_images = X_train.ndim == 4 and X_train.dtype == np.uint8
     augment = "none" if not are_images else "flip+shift" if "cifar" in raw.name.lower() else "shift"
-    return Dataset(raw.name, X_train, y_train, X_test, y_test, names, augment)
+    y_train, y_test = labels.decode(y_train), labels.decode(y_test)
+    return Dataset(raw.name, X_train, y_train, X_test, y_test, labels.names, augment, labels)
 
 
 def _class_names(name: str, train: RawPart, test: RawPart | None) -> tuple[str, ...] | None:

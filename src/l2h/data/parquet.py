@@ -1,7 +1,7 @@
 """Parquet of images in the Hugging Face layout.
 
-Column ``img`` or ``image`` is a struct of ``bytes`` and ``path``, ``label`` or ``fine_label`` an integer; the
-class names are in the schema's ``huggingface`` metadata.
+Column ``img`` or ``image`` is a struct of ``bytes`` and ``path``, ``label`` or ``fine_label`` a label;
+the class names are in the schema's ``huggingface`` metadata.
 """
 
 import json
@@ -99,11 +99,16 @@ def _image_bytes(pyarrow: Any, column: Any, name: str, path: Path) -> list[bytes
 
 
 def _labels(pyarrow: Any, column: Any, name: str, path: Path) -> Any:
-    if not pyarrow.types.is_integer(column.type):
-        raise DataError(f"column {name} of {str(path)!r} is {column.type}, but labels are integers")
+    kinds = pyarrow.types
+    text = kinds.is_string(column.type) or kinds.is_large_string(column.type)
+    if not (text or kinds.is_integer(column.type) or kinds.is_boolean(column.type)):
+        raise DataError(f"column {name} of {str(path)!r} is {column.type}: labels are text, integers or booleans")
     if column.null_count:
         raise DataError(f"row {column.to_pylist().index(None)} of {path.name}: there is no label")
-    return column.to_numpy().astype(np.int64)
+    labels = np.array(column.to_pylist()) if text else column.to_numpy()
+    if labels.dtype.kind == "i" and labels.min() < 0:
+        raise DataError(f"{path.name}: label {labels.min()} in row {labels.argmin()} marks an image without a label")
+    return labels
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str, path: Path) -> tuple[str, ...] | None:

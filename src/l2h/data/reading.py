@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from l2h.columns import Columns
-from l2h.data.dataset import Array, Labels
+from l2h.data.dataset import Array
 from l2h.errors import DataError, MissingExtraError
 
 
@@ -19,7 +19,7 @@ class RawPart:
     """One labelled part as a file holds it, not checked yet. ``class_names`` is None where the file has none."""
 
     X: Array
-    y: Labels
+    y: Array
     class_names: tuple[str, ...] | None = None
 
 

@@ -155,6 +155,7 @@ class EdgeCore:
         every_price = self._bundle.manifest.rejector.specs[0].costs is None
         limit = limit if isinstance(limit, Limiter) else as_limit(limit)
         self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
+        self._labels = None if self._bundle.labels.values is None else self._bundle.labels
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
         self._bounded = limit is not None
@@ -244,7 +245,7 @@ class EdgeCore:
         latency = time.monotonic() - call.begun
         self._recorder.answered(codes, latency)
         return Answers(
-            label=label,
+            label=label if self._labels is None else self._labels.decode(label),
             source=_SOURCE[remote.view(np.int8)],
             reason=_TEXT[codes],
             cost=np.where(remote, call.costs.c_sc, call.costs.c_cc),
@@ -255,6 +256,8 @@ class EdgeCore:
         """Return one answer that the rejector keeps: the case that must cost next to nothing beside the models."""
         latency = time.monotonic() - begun
         self._recorder.answered_one(0, latency)
+        if self._labels is not None:
+            label = self._labels.decode(label)
         return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), np.array([costs.c_cc]), np.array([latency]))
 
     def _start_check(self, seconds: float) -> Future[None]:

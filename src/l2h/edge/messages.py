@@ -8,15 +8,16 @@ import numpy.typing as npt
 
 from l2h import protocol
 from l2h.edge.reasons import bad_answer
-from l2h.errors import shown
+from l2h.errors import ClientError, shown
+from l2h.labels import LabelCodec
 
 Array = npt.NDArray[Any]
 
 
 def read_labels(
-    body: bytes, headers: Mapping[str, str], *, rows: int, classes: int, model: str, output: str, id: str
+    body: bytes, headers: Mapping[str, str], *, rows: int, classes: LabelCodec, model: str, output: str, id: str
 ) -> tuple[npt.NDArray[np.int64], str | None]:
-    """Return the server's labels, int64 (rows,), and its model's version; raise where the answer cannot be used."""
+    """Return the class numbers of an answer, int64 (rows,), and its model's version; raise where it is of no use."""
     try:
         length = protocol.header_length(headers.get(protocol.LENGTH_HEADER.lower()))
         response = protocol.decode_response(body, length)
@@ -33,15 +34,19 @@ def read_labels(
     return labels_of(scores, rows, classes), response.version
 
 
-def labels_of(scores: Array, rows: int, classes: int) -> npt.NDArray[np.int64]:
-    """Return the labels (rows,) of scores (rows, classes) or of labels; raise where they cannot be used."""
-    if scores.dtype.kind in "iu" and scores.shape in ((rows,), (rows, 1)):
-        label = scores.reshape(-1)
-        if (label < 0).any() or (label >= classes).any():
-            raise bad_answer(f"a label is not in 0..{classes - 1}")
-        return label.astype(np.int64)
-    if scores.shape != (rows, classes) or scores.dtype.kind not in "iuf":
-        raise bad_answer(f"scores of shape {scores.shape} for {rows} inputs of {classes} classes")
+def labels_of(scores: Array, rows: int, classes: LabelCodec) -> npt.NDArray[np.int64]:
+    """Return the class numbers (rows,) of scores (rows, classes) or of labels; raise where they cannot be used."""
+    named = scores.dtype.kind in ("iu" if classes.values is None else "iuUOb")
+    if named and scores.shape in ((rows,), (rows, 1)):
+        try:
+            label = classes.numbers(scores.reshape(-1), "server")
+        except ClientError as error:
+            raise bad_answer(str(error)) from error
+        if (label < 0).any() or (label >= len(classes)).any():
+            raise bad_answer(f"a label is not in 0..{len(classes) - 1}")
+        return label
+    if scores.shape != (rows, len(classes)) or scores.dtype.kind not in "iuf":
+        raise bad_answer(f"scores of shape {scores.shape} for {rows} inputs of {len(classes)} classes")
     if not np.isfinite(scores).all():
         raise bad_answer("a score is not finite")
     return np.asarray(scores.argmax(axis=1), dtype=np.int64)

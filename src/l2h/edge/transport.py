@@ -78,7 +78,9 @@ class Transport:
 
     def __init__(self, options: EdgeOptions, manifest: Manifest, recorder: Recorder) -> None:
         self._options, self._manifest, self._recorder = options, manifest, recorder
-        self._classes = len(manifest.classes)
+        self._classes = manifest.codec
+        longest = max(len(json.dumps(value)) for value in manifest.labels or (0,))
+        self._row = max(len(manifest.classes) * _SCORE, longest + _SCORE)  # bytes of its scores or its label
         datatype = protocol.datatype(manifest.input.dtype)
         self._expected = ExpectedModel("the bundle", options.model, manifest.input.shape, datatype, manifest.classes)
         self._model_path = f"/v2/models/{quote(options.model, safe='')}"
@@ -198,7 +200,7 @@ class Transport:
         self, X: Array, body: bytes, headers: dict[str, str], output: str, id: str, attempt: Attempt
     ) -> Labels:
         begun = time.monotonic()
-        path, most = f"{self._model_path}/infer", _HEAD + len(X) * self._classes * _SCORE
+        path, most = f"{self._model_path}/infer", _HEAD + len(X) * self._row
         replied, answer = await self._pool.exchange(
             "POST", path, most=most, body=body, headers=headers, attempt=attempt
         )
@@ -224,7 +226,7 @@ class Transport:
     async def _read_metadata(self, attempt: Attempt | None = None) -> tuple[str, str]:
         """Compare the server's model with the bundle, and return the names of its input and output."""
         options = self._options
-        most = _LARGE + len(json.dumps(self._manifest.classes))
+        most = _LARGE + len(json.dumps([self._manifest.classes, self._manifest.labels]))
         try:
             _, body = await self._pool.exchange("GET", self._model_path, most=most, attempt=attempt)
         except FaultError as fault:

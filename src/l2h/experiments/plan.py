@@ -32,7 +32,7 @@ from l2h.training.targets import CROSSFIT_UP_TO
 
 log = logging.getLogger("l2h")
 #: X, an array or an encoded table, and y.
-Samples = tuple[Any, npt.NDArray[np.int64]]
+Samples = tuple[Any, npt.NDArray[Any]]
 STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
 _NEWER = ("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", *_OF_FILES)
@@ -215,7 +215,7 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
             net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, scale, **plan.client_options)
         settings = replace(PAPER_SERVER, epochs=10) if plan.settings.recipe == "paper" else LEGACY
         plain = replace(context, settings=replace(context.settings, augment="none"))
-        train_classifier("client", net, unit_range(numbers_of(X)), y, settings, plain)
+        train_classifier("client", net, unit_range(numbers_of(X)), dataset.labels.encode(y), settings, plain)
         return as_client(net, preprocessing=UNIT_RANGE if X.dtype == np.uint8 else None)
     return as_client(
         plan.client,
@@ -233,7 +233,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
         rejector=plan.rejector,
         method=plan.learned,
         settings=plan.settings,
-        class_names=dataset.class_names,
+        class_names=dataset.labels,
         dataset=dataset.name,
         image_size=plan.size,
         server_options=plan.server_options,

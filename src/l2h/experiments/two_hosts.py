@@ -5,7 +5,6 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -33,14 +32,14 @@ log = logging.getLogger("l2h")
 def train_server_side(plan: Plan, dataset: Dataset, target: RunTarget, link: HostLink, progress: Progress) -> None:
     """Train the plan's server, offer its snapshots on the way and for ``link.linger`` seconds after, and save it."""
     parts, context = _prepare(plan, dataset, target, link, progress, "server")
-    X, y = parts.train
+    X, y = parts.train[0], dataset.labels.encode(parts.train[1])
     device, settings = context.device, plan.settings
     with repeatable(settings, device):
         make = server_builder(plan.server, X, dataset.num_classes, settings, plan.server_options)
         model = initial_server(make, context)
         x, labels = torch.from_numpy(numbers_of(X)).to(device), torch.from_numpy(y).to(device)
         stage = PublishingStage("server", model, x, labels, settings.server or PAPER_SERVER, context)
-        with publishing(stage, link, _identity(plan, dataset, X, y), target.folder / runs.SNAPSHOTS):
+        with publishing(stage, link, _identity(plan, dataset, *parts.train), target.folder / runs.SNAPSHOTS):
             if "server" not in runs.read_config(target.folder):  # else it was interrupted after its training
                 run_stage(stage, context)
                 save_server(model.eval(), target.folder, dataset.class_names, dataset.name)
@@ -85,13 +84,13 @@ def _prepare(
     return divide(dataset, plan), target.context(plan.settings, progress, target.folder / runs.HISTORY)
 
 
-def _identity(plan: Plan, dataset: Dataset, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _identity(plan: Plan, dataset: Dataset, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> dict[str, Any]:
     """Return what both sides must agree on."""
     return {
         "classes": list(dataset.class_names),
         "input_shape": list(dataset.input_shape),
         "server": [plan.server, plan.server_options],
-        "data": digest(numbers_of(X), y),
+        "data": digest(numbers_of(X), dataset.labels.encode(y)),
     }
 
 

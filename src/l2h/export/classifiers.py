@@ -139,7 +139,7 @@ def largest_difference(
     assert part.file is not None
     assert exported.data is not None
     name, worst = part.file, 0.0
-    answer = exported_client(file_run(exported.data, part), part, num_classes)
+    answer = exported_client(file_run(exported.data, part), part, num_classes, classifier.labels)
     for X in probes:
         original = classifier.answers(X, num_classes)
         label, log_p, features = answer(X)

@@ -105,8 +105,10 @@ def classifier_to_onnx(
         rows = replace(inputs, flat=True)
         model = _convert_estimator(classifier, rows.apply(example), table, gives is not None)
         scores = model.graph.output[0 if gives == "label" else -1].name
-        if gives == "probability" and len(classifier.classes) != num_classes:
-            scores = _add_missing_classes(model, scores, classifier.classes, num_classes)
+        if num_classes and known == "probability":
+            places = classifier.places(num_classes)
+            if not np.array_equal(places, np.arange(num_classes)):
+                scores = _add_missing_classes(model, scores, places, num_classes)
         part = ClientPart(
             file=file,
             kind=classifier.kind,
@@ -151,6 +153,7 @@ def on_cpu(classifier: TorchClassifier) -> TorchClassifier:
             module = move_to_device_pass(module, "cpu")
         moved = TorchClassifier(module, classifier.feature_layer)
     moved.probabilities, moved.preprocessing = classifier.probabilities, classifier.preprocessing
+    moved.labels = classifier.labels
     return moved
 
 
@@ -245,6 +248,11 @@ class _ClassifierGraph(nn.Module):
         super().__init__()
         self.module, self.prepare = classifier.callable_module, prepare
         self.classifier, self.gives, self.num_classes, self.features = classifier, gives, num_classes, features
+        values = None if classifier.labels is None else classifier.labels.values
+        #: What each class is where the output is labels: text stands for its number.
+        self.values = (
+            torch.arange(num_classes) if values is None or isinstance(values[0], str) else torch.tensor(values)
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         scores, features = self.classifier.forward(self.prepare(x), self.features)
@@ -256,7 +264,7 @@ class _ClassifierGraph(nn.Module):
         """Apply the rules of :func:`l2h.classifiers.read_output`."""
         if self.gives == "label":
             label = scores.reshape(-1, 1).long()
-            one_hot = label == torch.arange(self.num_classes)
+            one_hot = label == self.values
             return torch.where(one_hot, 0.0, _LOWEST)
         scores = scores.float()
         if self.num_classes == 2 and (scores.ndim == 1 or scores.shape[1] == 1):  # of class 1 alone

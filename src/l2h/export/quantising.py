@@ -113,7 +113,7 @@ def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> Cla
     if models.client.data is None:
         return fitted.client.answers(X, fitted.num_classes)
     part = models.client.part
-    answer = exported_client(file_run(models.client.data, part), part, fitted.num_classes)
+    answer = exported_client(file_run(models.client.data, part), part, fitted.num_classes, fitted.labels)
     batches = [X[i : i + CHUNK] for i in range(0, len(X), CHUNK)]
     return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
 

@@ -98,6 +98,8 @@ def export_system(
     }
     platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if fitted.calibration is None else fitted.calibration.platt[chosen]
     content = {"files": {key: part.sha256 for key, part in table.items()}, "platt": platt.tolist()}
+    if fitted.labels.values is not None:
+        content["labels"] = fitted.labels.values
     manifest = Manifest(
         name=name,
         version=sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12],
@@ -123,6 +125,7 @@ def export_system(
         files=table,
         agreement=models.agreement,
         columns=fitted.columns,
+        labels=fitted.labels.values,
     )
     put_in_place(written, manifest, folder, force)
     return manifest

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.labels import ClassNames, LabelCodec
 from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
 from l2h.metrics.frontier import (
     Frontier,
@@ -106,17 +107,22 @@ class Report(OutcomeReport):
 
     Attributes:
         per_class: (K,), reject rate of each class; NaN for a class that does not occur.
-        class_names: K names.
-        client_label: int (n,), the client's answers.
-        server_label: int (n,), the server's answers.
-        y: int (n,), the true classes.
+        labels: the classes: their names, and the label of each.
+        client_label: (n,), the client's answers, as labels.
+        server_label: (n,), the server's answers, as labels.
+        y: (n,), the true labels.
     """
 
     per_class: FloatArray
-    class_names: tuple[str, ...]
-    client_label: npt.NDArray[np.int64]
-    server_label: npt.NDArray[np.int64]
-    y: npt.NDArray[np.int64]
+    labels: LabelCodec
+    client_label: npt.NDArray[Any]
+    server_label: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """K names."""
+        return self.labels.names
 
     def as_dict(self) -> dict[str, Any]:
         per_class = {
@@ -139,18 +145,19 @@ def evaluate(
     costs: Costs,
     confidence_remote: BoolArray | None,
     head_probability: dict[str, FloatArray],
-    class_names: tuple[str, ...],
+    class_names: ClassNames,
     dataset: str = "unnamed",
     seed: int | None = None,
 ) -> Report:
     """Return the report on decisions that were made; :class:`Report` describes the arguments that are its fields.
 
     Args:
+        y, client_label: (n,), as class numbers.
         client_confidence: (n,), the client's largest probability.
         server_probability: (n, K), the server's softmax.
         head_probability: probabilities of the priced heads, ``{"client": q_m, "server": q_e}``, or empty.
     """
-    server_label = server_probability.argmax(axis=1)
+    server_label, labels = server_probability.argmax(axis=1), LabelCodec.find(y, class_names)
     measured = _measure(
         client_correct=client_label == y,
         server_correct=server_label == y,
@@ -167,11 +174,11 @@ def evaluate(
     return Report(
         dataset=dataset,
         seed=seed,
-        per_class=reject_rate_per_class(remote, y, len(class_names)),
-        class_names=class_names,
-        client_label=client_label,
-        server_label=server_label,
-        y=y,
+        per_class=reject_rate_per_class(remote, y, len(labels)),
+        labels=labels,
+        client_label=labels.decode(client_label),
+        server_label=labels.decode(server_label),
+        y=labels.decode(y),
         **measured,
     )
 

@@ -49,7 +49,7 @@ def tensor_names(
             raise MetadataError(f"its input {name!r} has shape {_short(size)}, {whose}'s is {[-1, *shape]}")
     out, entry = _entry(metadata, "outputs", output_name, "output_name")
     if entry is not None:
-        labels = str(entry.get("datatype")).lstrip("U").startswith("INT")
+        labels = str(entry.get("datatype")).lstrip("U").startswith(("INT", "BOOL", "BYTES"))
         given = entry.get("shape")
         if not (_fits(given, (expected.count,)) or (labels and (_fits(given, ()) or _fits(given, (1,))))):
             raise MetadataError(f"its output {out!r} has shape {_short(given)}, {whose} has {expected.count} classes")

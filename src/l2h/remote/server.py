@@ -19,6 +19,7 @@ from l2h.classifiers.base import Array, Inputs
 from l2h.columns import EncodedTable
 from l2h.errors import L2HError, SettingsError
 from l2h.functions import function_name, is_function, load_function
+from l2h.labels import LabelCodec
 from l2h.remote.cache import AnswerCache, Output
 from l2h.remote.oip import OipCaller, RemoteError
 
@@ -112,6 +113,13 @@ class RemoteServer(Classifier):
             self._ask = target
         else:
             raise SettingsError(f"server={target!r} cannot be asked: give a function or an address")
+
+    def with_labels(self, labels: LabelCodec) -> RemoteServer:
+        """Take these classes, and return the server itself, which counts what it was asked."""
+        self.labels = None if labels.values is None else labels
+        if self.labels is not None:
+            self.class_names = labels.names
+        return self
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, without the key; :meth:`from_dict` makes a server of them."""

@@ -21,6 +21,7 @@ from l2h.errors import ClientError, L2HWarning, NotFittedError
 from l2h.export import export_system
 from l2h.files import note_training
 from l2h.fitted import EXAMPLES, FittedSystem
+from l2h.labels import ClassNames, LabelCodec
 from l2h.limits import Limiter, RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
@@ -47,7 +48,8 @@ class HelpSystem:
         method: name of a method that learns (:func:`l2h.methods.known`), or one of your own; where None, the one that
             ``settings.loss`` and ``rejector`` spell, by default ``priced-attached``.
         settings: of the training.
-        class_names: one per class; numbers where None.
+        class_names: one per class, in the order of integer labels from 0, or all text labels; or a name by label,
+            ``{1: "one", 2: "two"}``. Where None, the labels themselves.
         dataset: a name for reports.
         image_size: what ``load_dataset(..., size=)`` or ``l2h.data.read_images`` brought the images to. It is kept, so
             that ``l2h ask`` does the same to a picture of any size.
@@ -76,7 +78,7 @@ class HelpSystem:
         *,
         method: str | Learned | None = None,
         settings: Settings | None = None,
-        class_names: Sequence[str] | None = None,
+        class_names: ClassNames | None = None,
         dataset: str = "unnamed",
         image_size: int | None = None,
         server_options: Mapping[str, Any] | None = None,
@@ -87,16 +89,16 @@ class HelpSystem:
         self.settings = settings or Settings()
         self.method, self.rejector = steps.choose_method(method, rejector, self.settings)
         self.dataset, self.image_size = dataset, image_size
-        self.given_class_names = None if class_names is None else tuple(class_names)
+        self.given_class_names = class_names
         self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})
         self.device = pick_device(self.settings.device)
+        #: What :meth:`fit` and :meth:`calibrate` found out; None before.
+        self.fitted: FittedSystem | None = None
         #: What is trained into a server, or the server that is taken as it is: one of the two is None.
         self.trainable_server, self.fixed_server = take_server(server, train_server)
         if isinstance(self.fixed_server, RemoteServer):
-            self.fixed_server.class_names = self.given_class_names
-        #: What :meth:`fit` and :meth:`calibrate` found out; None before.
-        self.fitted: FittedSystem | None = None
+            self.fixed_server.class_names = self.class_names
         self._limiters: dict[RateLimit, Limiter] = {}
 
     @property
@@ -106,8 +108,11 @@ class HelpSystem:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """One name per class: those given, or numbers once the system is fitted."""
-        return self.given_class_names if self.fitted is None else self.fitted.class_names
+        """One name per class: those given, or the labels once the system is fitted."""
+        if self.fitted is not None:
+            return self.fitted.class_names
+        given = self.given_class_names
+        return None if given is None else LabelCodec.find([0], given).names
 
     @property
     def num_classes(self) -> int:
@@ -138,7 +143,7 @@ class HelpSystem:
         Args:
             X: (n, ...), uint8 images (n, C, H, W) or floats; or a table: a pandas or polars data frame, or a mapping of
                 columns. Its columns are remembered by their names (:class:`l2h.columns.Columns`).
-            y: integer labels from 0.
+            y: (n,) labels: text, integers or booleans. Answers and reports have the same labels.
             costs: the prices to train for, one rejector each; not needed by a method that answers for every price.
             specs: the rejectors one by one, instead of ``costs``: they may differ in loss, costs, seed and, under
                 recipe ``paper``, in the link over which copies of the server reach them.
@@ -223,7 +228,7 @@ class HelpSystem:
             specs=tuple(job.specs),
             input_shape=tuple(job.X.shape[1:]),
             input_dtype=str(job.X.dtype),
-            class_names=self.given_class_names or tuple(str(k) for k in range(job.num_classes)),
+            labels=job.labels or LabelCodec.numbered(job.num_classes),
             embedding_size=job.embedding_size,
             columns=None if job.table is None else job.table.columns,
             examples=None if job.table is None else job.table[:EXAMPLES],

@@ -34,6 +34,7 @@ from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
 from l2h.fitted import EXAMPLES, Calibration, FittedSystem
+from l2h.labels import LabelCodec
 from l2h.models import Scaled, rebuild
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
@@ -91,6 +92,7 @@ def load(
     kind = config["rejector"]["kind"]
     if kind == "given" and rejector is None:
         raise RunError(f"the rejector of {folder} is not in it: give it with l2h.load(folder, rejector=...)")
+    labels = _load_labels(config)
     settings = Settings.from_dict(config["settings"])
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
         settings = Settings.from_dict({**config["settings"], "device": "auto"})
@@ -101,7 +103,7 @@ def load(
             rejector=rejector if kind == "given" else kind,
             method=config.get("method"),
             settings=settings,
-            class_names=config["class_names"],
+            class_names=labels,
             dataset=config["dataset"],
             image_size=config.get("image_size"),
             server_options=(config["server"].get("plan") or {}).get("options"),
@@ -129,7 +131,7 @@ def load(
         specs=specs,
         input_shape=tuple(config["input_shape"]),
         input_dtype=config["input_dtype"],
-        class_names=tuple(config["class_names"]),
+        labels=labels,
         embedding_size=config["embedding_size"],
         calibration=_load_calibration(folder / CALIBRATION),
         columns=Columns.from_list(config["columns"]) if "columns" in config else None,
@@ -148,6 +150,7 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         "input_shape": list(fitted.input_shape),
         "input_dtype": fitted.input_dtype,
         "class_names": list(fitted.class_names),
+        **({} if fitted.labels.values is None else {"labels": list(fitted.labels.values)}),
         "embedding_size": fitted.embedding_size,
         "client": _save_client(fitted, folder),
         "server": _save_server_of(fitted, folder),
@@ -254,7 +257,7 @@ def _save_onnx(classifier: Classifier, path: Path, fitted: FittedSystem) -> dict
         if fitted.columns is not None:
             example = fitted.examples or fitted.columns.made_rows(EXAMPLES)
         try:
-            converted = classifier_to_onnx(classifier, example, path.name)
+            converted = classifier_to_onnx(classifier, example, path.name, num_classes=fitted.num_classes)
             if fitted.columns is not None:  # what a pipeline does to texts may differ
                 largest_difference(converted, classifier, fitted.num_classes, [example])
         except ExportError as error:
@@ -279,10 +282,7 @@ def _save_onnx(classifier: Classifier, path: Path, fitted: FittedSystem) -> dict
 
 def _can_be_saved(classifier: Classifier) -> TypeGuard[ConvertibleClassifier]:
     if isinstance(classifier, SklearnClassifier):
-        # A probability for each class, in label order: otherwise the file would answer differently.
-        known = len(classifier.classes)
-        complete = np.array_equal(classifier.classes, np.arange(known)) and classifier.num_classes in (None, known)
-        return complete and hasattr(classifier.estimator, "predict_proba")
+        return hasattr(classifier.estimator, "predict_proba")  # by other scores the file would answer differently
     if isinstance(classifier, TorchClassifier):
         return classifier.kind == "torch module" and classifier.feature_layer is None
     return isinstance(classifier, LiteRTClassifier | OnnxClassifier)
@@ -341,6 +341,11 @@ def _load_rejectors(system: HelpSystem, folder: Path, config: Mapping[str, Any],
         raise RunError(f"{folder / REJECTOR} does not fit the rejector that {CONFIG} describes")
     rejectors.load_state_dict(tensors)
     return rejectors
+
+
+def _load_labels(config: Mapping[str, Any]) -> LabelCodec:
+    values = config.get("labels")
+    return LabelCodec(tuple(config["class_names"]), None if values is None else tuple(values))
 
 
 def _load_calibration(path: Path) -> Calibration | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.decision import Policy, RejectorSpec, Terms
-from l2h.errors import SettingsError, UnknownNameError
+from l2h.errors import SettingsError, UnknownNameError, shown
 from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
+from l2h.labels import LabelCodec
 from l2h.limits import Limiter, RateLimit, as_limit
 from l2h.methods import Learned
 from l2h.models import recommended
@@ -70,23 +72,30 @@ def prepare_job(
     """Check samples and client, take the client's answers, and return what is to be trained."""
     if specs is None:
         specs = system.method.specs([costs] if isinstance(costs, Costs) else costs)
-    known = None if system.given_class_names is None else len(system.given_class_names)
-    X, y = check_arrays(encode_inputs(X), y, num_classes=known)
-    num_classes = known or int(y.max()) + 1
+    labels = LabelCodec.find(y, system.given_class_names)
+    X, y = check_arrays(encode_inputs(X), y, labels)
+    num_classes = len(labels)
+    if labels.values is not None:
+        log.info("%d classes: %s", num_classes, shown(labels.values))
+        for label in labels.decode(np.flatnonzero(np.bincount(y, minlength=num_classes) == 1)[:5]).tolist():
+            log.warning("label %r is in one row alone: is it a class?", label)
     system.method.check(num_classes)
     for spec in specs:
         parse_link(spec.sync, spec.seed)
-    settle_scale(system.client, X, y, num_classes, "client")
-    system.client.check_repeatable(X[:PROBE], num_classes)
-    answers = system.client.answers(X, num_classes)
-    check_accuracy(system.client, answers.label, y, "client")
+    bind_labels(system, labels)
+    client = system.client
+    settle_scale(client, X, y, num_classes, "client")
+    client.check_repeatable(X[:PROBE], num_classes)
+    answers = client.answers(X, num_classes)
+    check_accuracy(client, answers.label, y, "client")
     if system.fixed_server is not None:
         _settle_server(system.fixed_server, X, y, num_classes)
     if not answers.has_scores:
         log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
     empty = np.setdiff1d(np.arange(num_classes), y)
     if len(empty):
-        log.warning("no sample of class %s: labels count from 0", ", ".join(str(k) for k in empty[:5]))
+        hint = ": labels count from 0" if labels.values is None else ""
+        log.warning("no sample of class %s%s", ", ".join(str(value) for value in labels.decode(empty[:5])), hint)
     given = system.trainable_server
     make_rejector = rejector_builder(
         system.rejector,
@@ -113,6 +122,7 @@ def prepare_job(
         specs=tuple(specs),
         held_out_rows=held_out_rows,
         table=X if isinstance(X, EncodedTable) else None,
+        labels=labels,
     )
 
 
@@ -124,11 +134,20 @@ def _settle_server(server: Classifier, X: Array, y: Labels, num_classes: int) ->
         check_accuracy(server, server.answers(X[rows], num_classes).label, y[rows], "server")
 
 
-def assemble(system: HelpSystem, **found: Any) -> FittedSystem:
+def bind_labels(system: HelpSystem, labels: LabelCodec) -> None:
+    """Have the system's fixed classifiers answer for these classes."""
+    system.client = system.client.with_labels(labels)
+    if system.fixed_server is not None:
+        system.fixed_server = system.fixed_server.with_labels(labels)
+
+
+def assemble(system: HelpSystem, labels: LabelCodec, **found: Any) -> FittedSystem:
     """Return a fitted system: what the user gave, and the other fields as training found or a folder holds them."""
+    bind_labels(system, labels)
     return FittedSystem(
         client=system.client,
         fixed_server=system.fixed_server,
+        labels=labels,
         method=system.method,
         rejector=system.rejector if isinstance(system.rejector, str) else "given",
         rejector_options=system.rejector_options,
@@ -187,7 +206,8 @@ def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: i
     server_label = np.zeros(len(X), dtype=np.int64)
     if remote.any():
         server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
-    return Answers.of(answers.label, server_label, remote, terms.costs, proposal.wanted)
+    decided = Answers.of(answers.label, server_label, remote, terms.costs, proposal.wanted)
+    return replace(decided, label=fitted.labels.decode(decided.label))
 
 
 def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Terms, seed: int) -> metrics.Report:
@@ -211,7 +231,7 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
         head_probability=judgement.stated,
         costs=terms.costs,
         confidence_remote=confidence_remote,
-        class_names=fitted.class_names,
+        class_names=fitted.labels,
         dataset=fitted.dataset,
         seed=fitted.settings.seed,
     )

@@ -15,6 +15,7 @@ from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers, a
 from l2h.columns import EncodedTable, numbers_of
 from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, UnknownNameError
+from l2h.labels import LabelCodec
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
 from l2h.models.rejectors import UserRejector
 from l2h.remote import RemoteServer, is_remote
@@ -39,6 +40,7 @@ class Job:
     specs: Sequence[RejectorSpec]  # what each rejector of the batch is for
     held_out_rows: npt.NDArray[np.int64] | None = None  # unseen by the client; the server is to see them neither
     table: EncodedTable | None = None  # the inputs with their columns, where they have names
+    labels: LabelCodec | None = None  # what the classes are called; None where that is all the same
 
     @property
     def inputs(self) -> Array | EncodedTable:

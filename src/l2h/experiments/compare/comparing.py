@@ -61,7 +61,7 @@ class Comparison:
         return replace(self.plan, settings=self.plan.settings.with_seed(seed))
 
     def load(self, seed: int) -> Dataset:
-        dataset = load_data(self.plan_of(seed))
+        dataset = load_data(self.plan_of(seed)).numbered()
         return dataset if self.classes is None else take_classes(dataset, self.classes)
 
     def as_dict(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from l2h.errors import DataError
 from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
 from l2h.experiments.runs import read_arrays, write_arrays
 from l2h.files import digest
+from l2h.labels import LabelCodec
 from l2h.methods import Bench, Method, Outcomes, ReferenceRule, Rule
 from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
@@ -145,5 +146,12 @@ def take_classes(dataset: Dataset, names: Sequence[str]) -> Dataset:
     X_test, y_test = part(dataset.X_test, dataset.y_test)
     name, classes = f"{dataset.name} ({' or '.join(names)})", tuple(names)
     return replace(
-        dataset, name=name, X_train=X_train, y_train=y_train, X_test=X_test, y_test=y_test, class_names=classes
+        dataset,
+        name=name,
+        X_train=X_train,
+        y_train=y_train,
+        X_test=X_test,
+        y_test=y_test,
+        class_names=classes,
+        labels=LabelCodec(classes),
     )

@@ -301,7 +301,7 @@ def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, contex
 
 def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
     """A data set of the experiments from a folder, or the bundled digits in its place; raises as :func:`find_named`."""
-    return load_dataset(find_named(data, name), seed=seed, limit=limit)
+    return load_dataset(find_named(data, name), seed=seed, limit=limit).numbered()
 
 
 def find_named(data: str, name: str) -> str:

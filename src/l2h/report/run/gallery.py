@@ -75,12 +75,12 @@ def choose(report: Report, images: Images, *, per_side: int = 10, seed: int = 0)
 
 
 def _sample(report: Report, image: Images, i: int) -> Sample:
-    names = report.class_names
+    name = report.labels.name
     return Sample(
         image=np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0)),
-        truth=names[report.y[i]],
-        client=names[report.client_label[i]],
-        server=names[report.server_label[i]],
+        truth=name(report.y[i].item()),
+        client=name(report.client_label[i].item()),
+        server=name(report.server_label[i].item()),
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import l2h
 from l2h import protocol
-from l2h.serving.model.model import INPUT, OUTPUT, ServedModel
+from l2h.serving.model.model import INPUT, LABEL, OUTPUT, ServedModel
 
 Schema = dict[str, Any]
 
@@ -116,13 +116,16 @@ def _schemas(model: ServedModel) -> Schema:
         "parameters": _OBJECT,
         "data": _array(numbers, minItems=model.elements, maxItems=model.most * model.elements),
     }
-    scores = {
-        "name": {"const": OUTPUT},
-        "datatype": {"const": "FP32"},
-        "shape": _array({"type": "integer"}),
-        "data": _array({"type": "number"}),
-    }
-    wanted = _object({"name": {"const": OUTPUT}, "parameters": _options("binary_data")}, "name")
+    outputs = [_output(OUTPUT, "FP32", {"type": "number"})]
+    if model.labels.values is not None:
+        outputs.append(_output(LABEL, model.label_type, {"enum": list(model.labels.values)}))
+    wanted = _object(
+        {
+            "name": {"const": OUTPUT} if len(model.outputs) == 1 else {"enum": model.outputs},
+            "parameters": _options("binary_data"),
+        },
+        "name",
+    )
     return {
         "Error": _object({"error": _TEXT}),
         "Server": _object({"name": _TEXT, "version": _TEXT, "extensions": _array(_TEXT)}),
@@ -155,7 +158,7 @@ def _schemas(model: ServedModel) -> Schema:
                 "model_name": {"const": model.name},
                 "model_version": _TEXT,
                 "id": _TEXT,
-                "outputs": _array(_tensor(scores)),
+                "outputs": _array(outputs[0] if len(outputs) == 1 else {"anyOf": outputs}),
             },
             *("model_name", "model_version", "outputs"),
         ),
@@ -169,6 +172,11 @@ def _object(properties: Schema, *required: str) -> Schema:
 
 def _tensor(properties: Schema, *more: str) -> Schema:
     return _object(properties, "name", "datatype", "shape", *more)
+
+
+def _output(name: str, datatype: str, values: Schema) -> Schema:
+    shape = _array({"type": "integer"})
+    return _tensor({"name": {"const": name}, "datatype": {"const": datatype}, "shape": shape, "data": _array(values)})
 
 
 def _array(items: Schema, **bounds: int) -> Schema:

@@ -13,8 +13,10 @@ from l2h.bundle import InputPart, Manifest
 from l2h.bundle.manifest import MANIFEST
 from l2h.classifiers import CallableClassifier
 from l2h.columns import Columns
+from l2h.errors import ClientError
 from l2h.files import read_json, write_json
 from l2h.functions import load_function, source_of
+from l2h.labels import LabelCodec
 from l2h.serving.errors import ServingError
 
 #: What stands in place of a bundle's manifest and its model, in the private copy that workers load.
@@ -31,13 +33,21 @@ class FunctionManifest:
     classes: tuple[str, ...]
     function: str  # module:function, or file.py:function
     source: str | None  # the file of its module; None where it is no Python source
+    labels: tuple[str | int | bool, ...] | None = None  # those of the bundle
+
+    @property
+    def codec(self) -> LabelCodec:
+        """The classes: their names, and the user's label of each."""
+        return LabelCodec(self.classes, self.labels)
 
     @classmethod
     def read(cls, folder: Path) -> "FunctionManifest":
         """Read what :func:`copy_function` wrote."""
         values = read_json(folder / DESCRIPTION)
         part = InputPart(tuple(values["input"]["shape"]), values["input"]["dtype"])
-        return cls(**values | {"input": part, "classes": tuple(values["classes"])})
+        labels = values.get("labels")
+        given = {"input": part, "classes": tuple(values["classes"])}
+        return cls(**values | given | {"labels": None if labels is None else tuple(labels)})
 
 
 @dataclass(frozen=True)
@@ -75,16 +85,17 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
     assert source.function is not None
     path = source_of(source.function)
     code = b"" if path is None else path.read_bytes()
-    name, part, classes = source.name, InputPart(source.shape, source.dtype), source.classes
+    name, part, classes, labels = source.name, InputPart(source.shape, source.dtype), source.classes, None
     if source.bundle:
         bundle = Manifest.read(source.bundle)
-        name, part, classes = name or bundle.name, bundle.input, bundle.classes
+        name, part, classes, labels = name or bundle.name, bundle.input, bundle.classes, bundle.labels
     values = {
         "name": name or source.function.rpartition(":")[2].replace(".", "-"),
         "input": asdict(part),
         "classes": list(classes),
         "function": source.function,
         "source": None if path is None else str(path),
+        **({} if labels is None else {"labels": list(labels)}),
     }
     version = sha256(json.dumps(values, sort_keys=True).encode() + b"\0" + code).hexdigest()[:12]
     target.mkdir()
@@ -108,6 +119,7 @@ class FunctionModel:
         else:
             function = load_function(manifest.function, Path(manifest.source), (folder / SOURCE).read_bytes())
         self._function = CallableClassifier(function)
+        self.labels = manifest.codec
         self._numbers = {label: k for k, label in enumerate(self.classes)}
 
     def run(self, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -116,6 +128,11 @@ class FunctionModel:
         n, classes = len(X), len(self.classes)
         if output.shape == (n, classes) and output.dtype.kind in "fiub":
             return output.astype(np.float32)
+        if output.shape == (n,) and output.dtype.kind in "iubUO" and self.labels.values is not None:
+            try:
+                output = self.labels.numbers(output, self.manifest.function)
+            except ClientError as error:
+                raise ServingError(str(error)) from error
         if output.shape == (n,) and output.dtype.kind in "UO":
             output = np.array([self._numbers.get(label, -1) for label in output.tolist()])
         if output.shape != (n,) or output.dtype.kind not in "iub":

@@ -19,7 +19,7 @@ from l2h.serving.model.function import DESCRIPTION, FunctionModel
 from l2h.serving.process.logs import log_event
 from l2h.serving.process.metrics import Metrics
 
-INPUT, OUTPUT = "x", "scores"
+INPUT, OUTPUT, LABEL = "x", "scores", "label"
 _JSON = (b"content-type", protocol.JSON.encode())
 _BINARY = (b"content-type", protocol.BINARY.encode())
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
@@ -37,7 +37,10 @@ class ServedModel:
         self.classes, self.most = [str(name) for name in bundle.classes], most
         self.datatype = protocol.datatype(self.dtype)
         self.columns = [] if bundle.columns is None else bundle.columns.features
-        self.interface = self.shape, self.dtype, tuple(self.classes), tuple(self.columns)
+        self.labels = bundle.labels
+        self.interface = self.shape, self.dtype, self.labels, tuple(self.columns)
+        #: What it gives: labels where they tell more than the place of the largest score.
+        self.outputs = [OUTPUT] if self.labels.values is None else [OUTPUT, LABEL]
         self.run = bundle.run
         python = isinstance(bundle, FunctionModel)
         self._platform, self._backend = ("python", "python") if python else ("onnxruntime_onnx", "onnxruntime")
@@ -51,14 +54,20 @@ class ServedModel:
         # A function may ask somebody who is paid: it is tried with one input.
         self.timing = measure_timing(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), most, once=python)
 
+    @property
+    def label_type(self) -> str:
+        """The protocol's datatype of the labels."""
+        return protocol.datatype(self.labels.decode(np.zeros(1, dtype=np.int64)).dtype)
+
     def accept(self, request: protocol.Request) -> npt.NDArray[Any]:
         """Return the inputs of a request; a RefusalError where they do not fit the model."""
         tensor = request.inputs[0]
         if len(request.inputs) > 1 or tensor.name != INPUT:
             names = ", ".join(repr(given.name[:40]) for given in request.inputs)
             raise malformed(f"the model takes one input, '{INPUT}'; got {names}")
-        if request.wanted and any(name != OUTPUT for name in request.wanted):
-            raise malformed(f"the model gives one output, '{OUTPUT}'; asked for {', '.join(request.wanted)[:80]}")
+        if any(name not in self.outputs for name in request.wanted):
+            given = "one output, 'scores'" if len(self.outputs) == 1 else "the outputs 'scores' and 'label'"
+            raise malformed(f"the model gives {given}; asked for {', '.join(request.wanted)[:80]}")
         x = tensor.data
         if x.dtype != self.dtype:
             raise malformed(f"'{INPUT}' is {self.datatype}; got {protocol.datatype(x.dtype)}")
@@ -74,6 +83,8 @@ class ServedModel:
         self, scores: npt.NDArray[np.float32], request: protocol.Request
     ) -> tuple[bytes, list[tuple[bytes, bytes]]]:
         """Return body and headers of the answer: :func:`l2h.protocol.encode_response` for this output, but faster."""
+        if LABEL in request.wanted:
+            return self._encode_labels(scores, request)
         id_ = b"" if request.id is None else b', "id": ' + json.dumps(request.id).encode()
         head = self._head % (id_, *scores.shape)
         if request.wants_binary(OUTPUT):
@@ -83,26 +94,43 @@ class ServedModel:
         data = orjson.dumps(scores.reshape(-1), option=orjson.OPT_SERIALIZE_NUMPY)
         return b'%b"data": %b}]}' % (head, data), [_JSON]
 
+    def _encode_labels(
+        self, scores: npt.NDArray[np.float32], request: protocol.Request
+    ) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+        known = {OUTPUT: scores, LABEL: self.labels.decode(scores.argmax(axis=1))}
+        tensors = [protocol.Tensor(name, known[name]) for name in dict.fromkeys(request.wanted)]
+        binary = {name: request.wants_binary(name) for name in known}
+        response = protocol.Response(tensors, self.name, self.version, request.id)
+        body, headers = protocol.encode_response(response, binary)
+        return body, [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
     def metadata(self) -> dict[str, Any]:
         """Return what ``/v2/models/NAME`` answers."""
+        labels: list[dict[str, Any]] = []
+        values: dict[str, Any] = {}
+        if self.labels.values is not None:
+            labels = [{"name": LABEL, "datatype": self.label_type, "shape": [-1]}]
+            values = {"labels": list(self.labels.values)}
         return {
             "name": self.name,
             "versions": [self.version],
             "platform": self._platform,
             "inputs": [{"name": INPUT, "datatype": self.datatype, "shape": [-1, *self.shape]}],
-            "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, len(self.classes)]}],
-            "parameters": {"classes": self.classes} | ({"columns": self.columns} if self.columns else {}),
+            "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1, len(self.classes)]}, *labels],
+            "parameters": {"classes": self.classes} | ({"columns": self.columns} if self.columns else {}) | values,
         }
 
     def config(self, delay: float) -> dict[str, Any]:
         """Return what ``/v2/models/NAME/config`` answers, in Triton's words."""
+        kind = self.label_type.replace(protocol.TEXTS, "STRING")
+        labels = [{"name": name, "data_type": f"TYPE_{kind}", "dims": [1]} for name in self.outputs[1:]]
         return {
             "name": self.name,
             "platform": self._platform,
             "backend": self._backend,
             "max_batch_size": self.most,
             "input": [{"name": INPUT, "data_type": f"TYPE_{self.datatype}", "dims": list(self.shape)}],
-            "output": [{"name": OUTPUT, "data_type": "TYPE_FP32", "dims": [len(self.classes)]}],
+            "output": [{"name": OUTPUT, "data_type": "TYPE_FP32", "dims": [len(self.classes)]}, *labels],
             "dynamic_batching": {"max_queue_delay_microseconds": round(delay * 1e6)},
         }
 

@@ -85,7 +85,7 @@ def require_same_interface(manifest: Manifest | FunctionManifest, before: Manife
         raise ServingError(f"the new bundle is named {manifest.name!r}, this server serves {before.name!r}")
     columns = [getattr(each, "columns", None) for each in (manifest, before)]
     features = [None if each is None else each.features for each in columns]
-    if (manifest.input, manifest.classes, features[0]) != (before.input, before.classes, features[1]):
+    if (manifest.input, manifest.codec, features[0]) != (before.input, before.codec, features[1]):
         raise ServingError(
             "the new bundle has other classes or inputs, and devices in the field have those of the old: "
             "start a server for it"
