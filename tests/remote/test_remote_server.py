@@ -200,6 +200,7 @@ def test_a_training_that_is_killed_goes_on_and_pays_for_nothing_twice(api: Api, 
     assert_paid_once(api, train[0], X_TEST)
     evaluated = call("evaluate", run, "--c-e", 0.05, "--c-e", 0.1, "--json")
     assert evaluated.status == 0, evaluated.err
+    assert evaluated.err.count("nothing is asked: all 150 inputs are in") == 1
     assert [row["accuracy"] for row in evaluated.json()][1] == done.json()[0]["accuracy"]
     refused = call("evaluate", run, "--data", tmp_path / "new.npz")
     assert (refused.status, f"--server {server}" in refused.err) == (1, True), refused.err

@@ -264,10 +264,7 @@ class ServerBundle(_Half):
         files = self._open(folder, "server")
         part = self.manifest.server
         if part.file is None:
-            raise BundleError(
-                f"{folder} holds no server, which was no file: l2h serve MODULE:FUNCTION --bundle {folder} serves a "
-                "function in its place"
-            )
+            raise BundleError(f"{folder} holds no server: the one of the training could not be exported")
         self.name, self.version = self.manifest.name, self.manifest.version
         self._file, self._inputs = part.file, part.preprocessing
         self._model = file_run(files[part.file], part, threads, files)

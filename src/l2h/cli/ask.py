@@ -34,7 +34,9 @@ class AskOptions:
             "Without it the server is only checked. For the run of a router: a prompt, or a .npy of embeddings.",
         ),
     ] = None
-    server: Annotated[str | None, Option("--server", "-s", help="http://HOST:PORT or https://HOST.")] = None
+    server: Annotated[
+        str | None, Option("--server", "-s", help="http://HOST:PORT, https://HOST, or module:function.")
+    ] = None
     deadline: Annotated[float, Option(help="Seconds for an answer.")] = 0.2
     c_e: Annotated[float | None, Option("--c-e", help="Price of a request. (default: the bundle's)")] = None
     c_1: Annotated[float | None, Option("--c-1", help="Price of a wrong remote answer. (default: the bundle's)")] = None
@@ -73,6 +75,7 @@ def ask(options: AskOptions) -> None:
     from l2h.data.load import read_inputs
     from l2h.edge import EdgeClient
     from l2h.edge.options import read_key
+    from l2h.functions import is_function, load_function
     from l2h.limits import RateLimit
     from l2h.routing.saving import holds_router
 
@@ -85,13 +88,14 @@ def ask(options: AskOptions) -> None:
     if inputs is None and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")
     bundle = DeviceBundle(options.bundle)
+    asked: Any = load_function(server) if server is not None and is_function(server) else server
     with EdgeClient(
         bundle,
-        None if options.local_only else server,
+        None if options.local_only else asked,
         deadline=options.deadline,
         costs=_costs(bundle.costs, options.c_e, options.c_1),
         limit=None if options.limit is None else RateLimit.parse(options.limit),
-        key=read_key(options.key_file),
+        key=None if callable(asked) else read_key(options.key_file),
         model=options.model,
         binary=options.binary,
         verify_tls=True if options.ca_file is None else options.ca_file,

@@ -102,6 +102,7 @@ class RemoteServer(Classifier):
         self.progress: Callable[[int, int], None] | None = None
         self.class_names: Sequence[str] | None = None
         self._num_classes = 0
+        self._told = False  # whether the log has a line about what was asked
         self._ask: Callable[[Array], Any]
         if isinstance(target, str):
             if not is_remote(target):
@@ -165,6 +166,9 @@ class RemoteServer(Classifier):
                 "%s: %d of %d inputs asked now, the rest kept from before; in all %d inputs in %d calls so far (%s)",
                 *(self.target, len(wanted), len(X), inputs, calls, self.cache.place),
             )
+        elif not self._told:
+            log.info("%s: nothing is asked: all %d inputs are in %s", self.target, len(X), self.cache.place)
+        self._told = True
         outputs = [known[key] for key in keys]
         if len({np.shape(output) for output in outputs}) > 1:
             raise RemoteError(

@@ -68,6 +68,13 @@ def serverless(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_bundle_without_a_server_says_how_to_serve_one(serverless: Path, tmp_path: Path) -> None:
+    with Server(serverless, tmp_path / "server", wait=False) as server:
+        assert server.process.wait(30) == 1
+        assert server.log.read_text().startswith(f"error: {serverless} holds no server")
+        assert f"l2h serve MODULE:FUNCTION --bundle {serverless}" in server.log.read_text()
+
+
 def test_a_function_is_served_for_a_bundle_that_has_no_server(serverless: Path, tmp_path: Path, x: np.ndarray) -> None:
     write_module(tmp_path)
     keys, _, key = make_key(tmp_path)

@@ -28,6 +28,9 @@ def copy_model(source: ModelSource, target: Path) -> Manifest | FunctionManifest
         if source.function is not None:
             return copy_function(source, target)
         manifest, files = read_side(source.bundle, "server")
+        if manifest.server.file is None:
+            hint = f"l2h serve MODULE:FUNCTION --bundle {source.bundle} serves a function in its place"
+            raise ServingError(f"{source.bundle} holds no server, which was no file: {hint}")
         target.mkdir()
         for name, data in files.items():
             (target / name).write_bytes(data)
