@@ -21,7 +21,7 @@ from serving_process import Server, make_key
 
 import l2h
 from l2h import RemoteServer
-from l2h.errors import SettingsError
+from l2h.errors import L2HWarning, SettingsError
 from l2h.remote import RemoteError
 
 ADAPTER = """
@@ -224,7 +224,7 @@ def test_a_system_around_an_api_is_deployed_with_the_api(api: Api, tmp_path: Pat
         assert set(edge.predict(X_TEST).reason) == {"not_worth_asking", "server_unreachable"}
 
 
-def test_a_function_gets_a_table_by_its_names_and_each_row_once() -> None:
+def test_a_function_gets_a_table_by_its_names_and_each_row_once(tmp_path: Path) -> None:
     frame, left = customers(200)
     asked: list[pandas.DataFrame] = []
 
@@ -239,3 +239,10 @@ def test_a_function_gets_a_table_by_its_names_and_each_row_once() -> None:
     report = system.evaluate(frame[60:][frame.columns[::-1]], left[60:])
     assert len(asked) == before
     assert report.accuracy["server"] == pytest.approx(np.mean((frame["region"][60:] == "south") == left[60:]))
+    with pytest.warns(L2HWarning, match="the server is not in the bundle"):
+        system.export(tmp_path / "bundle")
+    fresh = customers(50, seed=1)[0]
+    with l2h.EdgeClient(tmp_path / "bundle", server=ask, deadline=20.0) as edge:
+        answers = edge.predict(fresh, costs=l2h.Costs(c_e=0.0, c_1=0.0))
+    assert set(answers.reason) == {"worth_asking"}
+    np.testing.assert_array_equal(answers.label, ask(fresh))

@@ -315,7 +315,9 @@ class EdgeCore:
             sent = rows[:most]
             if not len(sent) or call.abandoned:
                 return
-            inputs = numbers_of(self._bundle.check(X))
+            inputs = self._bundle.check(X)
+            if self._options.function is None:  # what travels; a function gets the rows of a table themselves
+                inputs = numbers_of(inputs)
             for start in range(0, len(sent), size):
                 if self._send(call, admissions[-1], inputs, sent[start : start + size], until):
                     admissions.pop()

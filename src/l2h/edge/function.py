@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from l2h.bundle import Manifest
 from l2h.classifiers import CallableClassifier
+from l2h.columns import EncodedTable
 from l2h.edge import messages, reasons
 from l2h.edge.options import EdgeOptions
 from l2h.edge.pool import Attempt
@@ -51,7 +52,7 @@ class FunctionTransport(Transport):
     async def _check(self, until: float) -> None:
         """Do nothing: to call the function may cost."""
 
-    async def _call(self, X: Array) -> Array:
+    async def _call(self, X: Any) -> Array:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Array] = loop.create_future()
 
@@ -62,7 +63,8 @@ class FunctionTransport(Transport):
 
         def work() -> None:
             try:
-                settle = partial(reply.set_result, self._function.raw(X)[0])
+                given = self._function.from_table(X) if isinstance(X, EncodedTable) else X
+                settle = partial(reply.set_result, self._function.raw(given)[0])
             except BaseException as error:  # noqa: BLE001 - whatever it raises, the device has an answer
                 lost = isinstance(error, OSError)  # of the network: a refused connection, a time-out
                 reason = reasons.SERVER_UNREACHABLE if lost else reasons.SERVER_ERROR
