@@ -50,7 +50,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(base / "demo", one_line((base / "out").read_text()), peak)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_beats_every_trivial_rule_within_its_memory(demo: Demo) -> None:
     assert_schema(demo.metrics)
     risk = demo.metrics["risk"]
@@ -69,7 +69,7 @@ def test_the_demo_beats_every_trivial_rule_within_its_memory(demo: Demo) -> None
     assert demo.peak < MEMORY
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_its_figures_are_those_of_version_0_1(demo: Demo) -> None:
     before = json.loads((VERSION_0_1 / "demo.json").read_text())
     if same_platform():

@@ -81,7 +81,7 @@ def assert_figure(text: str, value: float | None) -> None:
 # What it writes.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_experiment_has_its_page_its_values_its_tables_and_its_plots(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     names = set(files_of(folder))
@@ -104,7 +104,7 @@ def test_every_experiment_has_its_page_its_values_its_tables_and_its_plots(finis
     assert recipes <= set(written(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_overview_leads_to_every_experiment(finished: tuple[Path, Result]) -> None:
     folder, result = finished
     index, markdown = (folder / "index.html").read_text(), (folder / "RESULTS.md").read_text()
@@ -121,7 +121,7 @@ def test_the_overview_leads_to_every_experiment(finished: tuple[Path, Result]) -
 # Its figures, counted again from what the rejectors decided.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_trade_off_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     """Every price and recipe; never and always asking are those of the paper's recipe."""
     folder, _ = finished
@@ -139,7 +139,7 @@ def test_the_trade_off_follows_from_the_passes(finished: tuple[Path, Result]) ->
         assert_figure(row["risk, always ask_mean"], published.always(c_e, c_1))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_risks_at_the_main_prices_follow_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     rows = {row["recipe"]: row for row in rows_of(folder / "contrastive" / "risk-digits.csv")}
@@ -176,7 +176,7 @@ def sides(one: Kept, sent: Array | None) -> dict[str, dict[str, float | None]]:
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_sides_at_the_main_prices_follow_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     rows = rows_of(folder / "contrastive" / "contrastive-digits.csv")
@@ -188,7 +188,7 @@ def test_both_sides_at_the_main_prices_follow_from_the_passes(finished: tuple[Pa
             assert_figure(row[f"{figure}_mean"], value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_sync_interval_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     one = kept(folder, "published")
@@ -212,7 +212,7 @@ def test_every_sync_interval_follows_from_the_passes(finished: tuple[Path, Resul
                 assert_figure(row[f"{figure}, {label}_mean"], found[figure])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_price_of_the_vit_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     passes = {which: Kept.read(folder / "passes" / f"digits-vit-{which}-0.npz") for which in ("published", "ours")}
@@ -238,7 +238,7 @@ def test_every_price_of_the_vit_follows_from_the_passes(finished: tuple[Path, Re
     assert findings[1] == f"Of 28 rejectors by the paper's L2 {lost} diverged."
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_missing_class_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     rows = rows_of(folder / "missing-class" / "missing-digits.csv")
@@ -257,7 +257,7 @@ def test_the_missing_class_follows_from_the_passes(finished: tuple[Path, Result]
             assert_figure(row[f"{name}_mean"], None if values is None else values[rows_of_part].mean())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_client_never_answers_the_class_it_never_saw_and_the_server_does(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     for recipe in ("published", "ours"):
@@ -272,7 +272,7 @@ def test_the_client_never_answers_the_class_it_never_saw_and_the_server_does(fin
         )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_accuracy_under_a_bound_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     """Averaged over the bounds.
 
@@ -317,7 +317,7 @@ def test_accuracy_under_a_bound_follows_from_the_passes(finished: tuple[Path, Re
 # A rejector that diverged.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rejector_that_diverged_is_na_wherever_its_cell_is_shown(finished: tuple[Path, Result]) -> None:
     folder, result = finished
     one = kept(folder, "published")
@@ -344,7 +344,7 @@ def test_a_rejector_that_diverged_is_na_wherever_its_cell_is_shown(finished: tup
         assert not re.search("NaN|Infinity", (folder / name / "experiment.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_where_the_main_cell_diverged_the_paper_s_recipe_has_what_needs_no_rejector_and_nothing_else(
     finished: tuple[Path, Result],
 ) -> None:
@@ -366,7 +366,7 @@ def test_where_the_main_cell_diverged_the_paper_s_recipe_has_what_needs_no_rejec
 # What is kept, and what is made again.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_command_trains_nothing_and_writes_the_same(
     finished: tuple[Path, Result], copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +380,7 @@ def test_the_same_command_trains_nothing_and_writes_the_same(
     assert files_of(copied) == files_of(finished[0])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_what_was_removed_is_trained_again(
     finished: tuple[Path, Result], copied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,7 +433,7 @@ def test_a_killed_experiment_goes_on_and_ends_as_an_unbroken_one(finished: tuple
     assert not [name for name in files_of(folder) if name.endswith(".tmp")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("length", [0, 100])
 def test_a_damaged_pass_is_told_in_one_line(length: int, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = copied / "passes" / "digits-ours-0.npz"
