@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from l2h.methods.learned import Learned, decided_judgement
 from l2h.models import client_view_size, multiply_adds
 from l2h.settings import Settings
 from l2h.training import Context, HeldOut, RejectorBatch
+from l2h.training.counting import classifier_multiply_adds
 from l2h.training.recipes import rejector_scores, server_log_probabilities
 
 #: Prices in use where neither the caller nor the training names any.
@@ -62,6 +64,7 @@ class FittedSystem:
         image_size: what images were brought to; None where they were taken as they are.
         columns: of the training table; None where the inputs are arrays.
         examples: a few of its rows, on which exported files are compared with their originals; they are not saved.
+        budget: what the rejectors were sized to (:class:`l2h.training.job.RejectorSize`); None where to none.
         calibration: what followed from the calibration samples; None before.
         history: one row per epoch of the training.
     """
@@ -84,6 +87,7 @@ class FittedSystem:
     image_size: int | None = None
     columns: Columns | None = None
     examples: EncodedTable | None = None
+    budget: Mapping[str, Any] | None = None
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -151,18 +155,36 @@ class FittedSystem:
         assert self.server is not None
         return server_log_probabilities(self.server, X, self.context)
 
-    def multiply_adds(self) -> dict[str, int | None]:
-        """Return multiply-adds of one input through ``rejector`` and ``server``; None for a server that is opaque.
+    def student_labels(self, X: Array, answers: ClassifierAnswers, which: int) -> npt.NDArray[np.int64] | None:
+        """Return the answers of a rejector's student; None for a rejector without one."""
+        if not getattr(self.rejectors.template, "classes", 0):
+            return None
+        return np.asarray(rejector_scores(self.rejectors, X, answers, self.context, student=True)[which].argmax(axis=1))
 
-        What the device pays for the decision beside what it would pay for the server; the client's own are not counted.
+    @cached_property
+    def compute(self) -> dict[str, Any]:
+        """What an input costs: :meth:`multiply_adds`, and the budget that the rejectors were sized to, if any."""
+        return {"multiply_adds": self.multiply_adds(), "budget": self.budget}
+
+    def multiply_adds(self) -> dict[str, int | None]:
+        """Return multiply-adds of one input through ``client``, ``rejector`` and ``server``.
+
+        None for a client or a server whose work cannot be counted (:mod:`l2h.training.counting`).
         """
         x = torch.zeros(1, *self.input_shape, dtype=getattr(torch, self.input_dtype), device=self.device)
         view = torch.zeros(1, client_view_size(self.num_classes, self.embedding_size), device=self.device)
         module = self.rejectors.module(0)
         inputs = (x, view) if getattr(module, "uses_client", False) else (x,)
+
+        def count(classifier: Classifier | None) -> int | None:
+            if classifier is None:
+                return None
+            return classifier_multiply_adds(classifier, self.input_shape, self.input_dtype)
+
         return {
+            "client": count(self.client),
             "rejector": multiply_adds(module, *inputs),
-            "server": None if self.server is None else multiply_adds(self.server, x),
+            "server": count(self.fixed_server) if self.server is None else multiply_adds(self.server, x),
         }
 
     def check_inputs(self, X: Any) -> Any:

@@ -45,7 +45,9 @@ def test_every_report_is_that_of_version_0_1() -> None:
     reports = reports_of(HERE)
     assert reports.keys() == WRITTEN["reports"].keys()
     for name, report in reports.items():
-        assert_near(report, WRITTEN["reports"][name], NEAR, name)
+        before = WRITTEN["reports"][name]
+        assert report.keys() - before.keys() <= {"compute", "student"}
+        assert_near({key: report[key] for key in before}, before, NEAR, name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,6 +57,7 @@ def test_a_run_that_is_saved_again_has_the_same_files(kind: str, tmp_path: Path)
     assert after["schema"] == before["schema"]
     for config in (before, after):  # of the estimator in memory then, of its file now
         del config["system"]["client"]["fingerprint"]
+    after["system"]["multiply_adds"].pop("client")  # which version 0.1 did not count
     assert after["system"] == before["system"]
     names = sorted(path.name for path in (HERE / kind / "checkpoints").iterdir())
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == names

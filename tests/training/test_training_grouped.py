@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,13 +21,15 @@ from l2h.training.rejectors import _convolve_windows
 
 REJECTORS = 3
 SHAPES = {"32 pixels": (3, 32, 32), "8 pixels, padded": (1, 8, 8), "oblong": (2, 9, 14), "vectors": (5,)}
-#: Kind, classes of the student, width.
-KINDS = {
-    "separate": ("separate", 0, 0.5),
-    "attached": ("attached", 0, 0.5),
-    "attached with a student": ("attached", CLASSES, 0.5),
-    "attached without a trunk": ("attached", CLASSES, 0.0),
-    "separate, as narrow as can be": ("separate", 0, 0.0),
+#: Kind, classes of the student, options.
+KINDS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "separate": ("separate", 0, {"width": 0.5}),
+    "attached": ("attached", 0, {"width": 0.5}),
+    "attached with a student": ("attached", CLASSES, {"width": 0.5}),
+    "attached without a trunk": ("attached", CLASSES, {"width": 0.0}),
+    "separate, as narrow as can be": ("separate", 0, {"width": 0.0}),
+    "separable": ("attached", CLASSES, {"trunk": "separable", "width": 0.25, "depth": 2}),
+    "separable, pooled": ("separate", 0, {"trunk": "separable", "width": 0.25, "depth": 1, "stem": 4}),
 }
 #: Sums in another order: float32 keeps 7 digits, and a gradient is a sum over some thousand products.
 CLOSE = 1e-5
@@ -45,16 +48,18 @@ def scaling(shape: tuple[int, ...], shift: float = 0.0) -> InputScale:
 
 
 def make(kind: str, shape: tuple[int, ...], seed: int, view: Tensor, shift: float = 0.0) -> nn.Module:
-    name, classes, width = KINDS[kind]
+    name, classes, options = KINDS[kind]
     torch.manual_seed(seed)
-    options = {"hidden": 8} if name == "attached" else {}
-    net = build_rejector(name, shape, client_view_size(CLASSES), classes, scaling(shape, shift), width=width, **options)
+    hidden = {"hidden": 8} if name == "attached" else {}
+    net = build_rejector(name, shape, client_view_size(CLASSES), classes, scaling(shape, shift), **options, **hidden)
     if name == "attached":
         net.fit_view(view)
     return net
 
 
-def assert_as_alone(rejectors: RejectorBatch, modules: list[nn.Module], x: Tensor, view: Tensor) -> None:
+def assert_as_alone(
+    rejectors: RejectorBatch, modules: list[nn.Module], x: Tensor, view: Tensor, close: float = CLOSE
+) -> None:
     """Outputs, and the gradient of some function of them in every weight, are those of each module called alone."""
     out = rejectors(x, view, train=True)
     direction = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
@@ -66,13 +71,13 @@ def assert_as_alone(rejectors: RejectorBatch, modules: list[nn.Module], x: Tenso
         own = dict(module.named_parameters())
         found = torch.autograd.grad((alone.tanh() * direction[i]).sum(), list(own.values()))
         for name, expected in zip(own, found, strict=True):
-            assert_close(together[name][i], expected, name)
+            assert_close(together[name][i], expected, name, close)
 
 
-def assert_close(found: Tensor, expected: Tensor, what: str) -> None:
+def assert_close(found: Tensor, expected: Tensor, what: str, close: float = CLOSE) -> None:
     assert found.shape == expected.shape, what
     error = float((found - expected).detach().abs().max())
-    assert error <= CLOSE * max(float(expected.detach().abs().max()), 1e-3), f"{what} differ by {error}"
+    assert error <= close * max(float(expected.detach().abs().max()), 1e-3), f"{what} differ by {error}"
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
@@ -83,7 +88,8 @@ def test_rejectors_run_as_groups_are_each_as_alone(kind: str, shape: tuple[int, 
     rejectors = batch_of(modules)
     # A trunk of perceptrons, or none, has no convolutions to put side by side.
     assert rejectors.grouped == (len(shape) == 3 and kind != "attached without a trunk")
-    assert_as_alone(rejectors, modules, x, view)
+    # A scale that a later batch norm divides away has a gradient of 0, of which rounding is all that is left.
+    assert_as_alone(rejectors, modules, x, view, 1e-2 if "separable" in kind else CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +184,7 @@ def image_pool(n: int, seed: int) -> SamplePool:
     return replace(pool(n, seed), x=(torch.rand(n, 1, 8, 8, generator=generator) * 255).to(torch.uint8))
 
 
-@pytest.mark.parametrize("kind", ["separate", "attached with a student"])
+@pytest.mark.parametrize("kind", ["separate", "attached with a student", "separable"])
 def test_groups_train_as_each_alone(kind: str) -> None:
     """Three epochs of SGD, the last batch of each a short one; the tolerance is that of a batch under ``vmap``."""
     specs = [RejectorSpec(loss, Costs(c_e=0.1, c_1=1.25)) for loss in ("shifted", "swapped")]

@@ -44,13 +44,17 @@ def print_evaluations(results: Sequence[Evaluation], as_json: bool) -> None:
 
 def print_results(results: Sequence[Evaluation]) -> None:
     """Print the contrastive table and the risk table of the first evaluation, and a grid where there are several."""
-    from l2h.report import contrastive_table, risk_table
+    from l2h.metrics import Report
+    from l2h.report import compute_table, contrastive_table, risk_table
 
     out = make_console()
     out.print(contrastive_table(results[0].report))
     out.print()
     if results[0].limit is None:
         out.print(risk_table(results[0].report))
+    if isinstance(results[0].report, Report) and results[0].report.compute is not None:
+        out.print()
+        out.print(compute_table(results[0].report))
     if len(results) > 1 or results[0].limit is not None:
         out.print()
         out.print(grid_table([result.as_dict() for result in results]))

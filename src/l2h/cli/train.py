@@ -68,6 +68,13 @@ class ModelOptions:
         str | None,
         Option("--rejector", "-r", help="attached (sees the client's scores) or separate. (default: attached)"),
     ] = None
+    budget: Annotated[
+        str | None,
+        Option(
+            help="What the rejector may cost the device: 0.3 (times the client's multiply-adds), 200k (multiply-adds) "
+            "or 50us (time here, one thread)."
+        ),
+    ] = None
     method: Annotated[
         str | None,
         Option(help="Instead of --loss and --rejector, a method of l2h compare that learns: two-stage-confidence."),
@@ -238,6 +245,8 @@ def train(
 
     Example: [bold]l2h train --data photos --size 224 --client mobilenet.onnx --client-scale imagenet --server alexnet
     --out runs/photos[/]
+
+    Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --budget 0.5 --out runs/small[/]
 
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.

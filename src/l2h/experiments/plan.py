@@ -23,6 +23,7 @@ from l2h.remote import RemoteServer, is_remote
 from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
+from l2h.system.sizing import choose_budget
 from l2h.system.steps import choose_method
 from l2h.training import Context, Progress, train_classifier
 from l2h.training.job import input_scale
@@ -35,7 +36,10 @@ log = logging.getLogger("l2h")
 Samples = tuple[Any, npt.NDArray[Any]]
 STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
-_NEWER = ("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", *_OF_FILES)
+_NEWER = (
+    *("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", "budget"),
+    *_OF_FILES,
+)
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
 
@@ -75,6 +79,7 @@ class Plan:
     client_accuracy: float | None = None  # what is known of the client's
     method: str | None = None  # the one that trains the rejector; None for the one that loss and rejector spell
     method_files: tuple[str, ...] = ()  # Python files that register methods
+    budget: str | None = None  # of the rejector, as :class:`l2h.budgets.Budget` reads it; None for the default
 
     def __post_init__(self) -> None:
         cost_grid(self.c_1, self.c_e)
@@ -104,6 +109,7 @@ class Plan:
                 flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
                 raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {model} is none")
         object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
+        choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings)
 
     @property
     def learned(self) -> Learned | None:
@@ -238,6 +244,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
         image_size=plan.size,
         server_options=plan.server_options,
         rejector_options=plan.rejector_options,
+        budget=plan.budget,
     )
 
 

@@ -25,7 +25,7 @@ from l2h.export.classifiers import CLIENT, SERVER, compare, export_client, expor
 from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
 from l2h.fitted import FittedSystem
 from l2h.methods import Learned
-from l2h.models import InputScale, client_view
+from l2h.models import AttachedRejector, InputScale, SeparateRejector, client_view, fold_batch_norm
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -185,6 +185,17 @@ class _RejectorGraph(nn.Module):
         return torch.stack(scores, dim=1)
 
 
+def rejector_to_onnx(rejectors: Sequence[nn.Module], method: Learned, example: dict[str, Array]) -> ModelProto:
+    """Convert rejectors on the CPU into one model, the batch norm of L2H's own folded into their convolutions.
+
+    ``example`` has two samples by the name of each input: ``x``, and where the rejectors read the client's answers
+    ``log_probability`` and, where it exposes features, ``embedding``.
+    """
+    own = (AttachedRejector, SeparateRejector)
+    folded = [fold_batch_norm(rejector) if isinstance(rejector, own) else rejector for rejector in rejectors]
+    return to_onnx(_RejectorGraph(folded, method), example, ["scores"], "the rejector")
+
+
 def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Array]) -> tuple[ModelProto, bool, float]:
     """Return the rejectors' model, whether it reads the client, and its largest difference from the originals."""
     with quiet():
@@ -201,7 +212,7 @@ def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Arra
         return {name: known[name] for name in names}
 
     example = {name: values[:2] for name, values in feeds(batches[1]).items()}
-    model = to_onnx(original, example, ["scores"], "the rejector")
+    model = rejector_to_onnx(list(original.rejectors), fitted.method, example)
     return model, original.uses_client, _check_module(original, model, REJECTOR, [feeds(X) for X in batches])
 
 

@@ -1,5 +1,6 @@
 """The measurements of one system on one test set at one price, as one plain object."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,9 @@ class Report(OutcomeReport):
         client_label: (n,), the client's answers, as labels.
         server_label: (n,), the server's answers, as labels.
         y: (n,), the true labels.
+        student_correct: bool (n,), where the rejector's student is right; ``None`` for a rejector without one.
+        compute: what an input costs: ``multiply_adds`` of ``client``, ``rejector`` and ``server``, ``None`` where they
+            cannot be counted, and the ``budget`` that the rejector was sized to, if any.
     """
 
     per_class: FloatArray
@@ -118,6 +122,16 @@ class Report(OutcomeReport):
     client_label: npt.NDArray[Any]
     server_label: npt.NDArray[Any]
     y: npt.NDArray[Any]
+    student_correct: BoolArray | None = None
+    compute: Mapping[str, Any] | None = None
+
+    @property
+    def student_risk(self) -> float | None:
+        """The risk of the rejector's student in the client's place, asking nobody; ``None`` without a student."""
+        if self.student_correct is None:
+            return None
+        costs = self.costs
+        return float(np.where(self.student_correct, costs.c_cc, costs.c_ce).mean())
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -131,6 +145,10 @@ class Report(OutcomeReport):
         }
         values = super().as_dict() | {"reject_rate_per_class": per_class}
         del values["routing"]  # the keys are those of version 0.1
+        if self.student_correct is not None:
+            values["student"] = {"accuracy": float(self.student_correct.mean()), "risk": self.student_risk}
+        if self.compute is not None:
+            values["compute"] = dict(self.compute)
         return values
 
 
@@ -148,6 +166,8 @@ def evaluate(
     class_names: ClassNames,
     dataset: str = "unnamed",
     seed: int | None = None,
+    student_correct: BoolArray | None = None,
+    compute: Mapping[str, Any] | None = None,
 ) -> Report:
     """Return the report on decisions that were made; :class:`Report` describes the arguments that are its fields.
 
@@ -179,6 +199,8 @@ def evaluate(
         client_label=labels.decode(client_label),
         server_label=labels.decode(server_label),
         y=labels.decode(y),
+        student_correct=student_correct,
+        compute=compute,
         **measured,
     )
 

@@ -4,10 +4,12 @@ Every network takes a float batch and gives K scores; its ``embed`` gives the fe
 an attached rejector can use.
 """
 
+from l2h.models.budget import within_budget
 from l2h.models.networks import MLP, AlexNet, InputScale, LeNet5, Scaled
 from l2h.models.pretrained import load_pretrained, pretrained_options
 from l2h.models.registry import NAMES, build, build_scaled, multiply_adds, rebuild, recommended
 from l2h.models.rejectors import AttachedRejector, SeparateRejector, build_rejector, client_view, client_view_size
+from l2h.models.separable import fold_batch_norm
 from l2h.models.vit import ViT
 
 __all__ = [
@@ -25,9 +27,11 @@ __all__ = [
     "build_scaled",
     "client_view",
     "client_view_size",
+    "fold_batch_norm",
     "load_pretrained",
     "multiply_adds",
     "pretrained_options",
     "rebuild",
     "recommended",
+    "within_budget",
 ]

@@ -70,12 +70,17 @@ def recommended(name: str | None) -> StageSettings:
 
 def multiply_adds(model: nn.Module, *inputs: torch.Tensor) -> int:
     """Return the multiply-adds of one forward pass over ``inputs``, as torch's own counter counts them."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    was_training = model.training
-    model.eval()
-    with counter, torch.no_grad():
-        model(*inputs)
-    model.train(was_training)
+    modes = [(part, part.training) for part in model.modules()]
+    for part, _ in modes:
+        part.training = False  # not eval(), which an exported program refuses
+    try:
+        with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the counter misses fused attention on a CPU
+            model(*inputs)
+    finally:
+        for part, training in modes:
+            part.training = training
     return int(counter.get_total_flops() // 2)

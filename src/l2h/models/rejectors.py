@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from l2h.errors import ModelError, UnknownNameError
 from l2h.models.networks import MLP, InputScale, LeNet5
+from l2h.models.separable import plan_trunk
 
 TOP = 10  # sorted probabilities kept; further down the tail is noise
 
@@ -59,15 +60,28 @@ def client_log_probability(view: Tensor, num_classes: int) -> Tensor:
     return view[..., start : start + num_classes]
 
 
+PERCEPTRON = 64  # the layers of a perceptron at width 1
+TRUNKS = ("lenet5", "separable")
+
+
 class SeparateRejector(nn.Module):
-    """LeNet-5 on images, else an MLP, its layers multiplied by ``width``; it decides before the client runs."""
+    """A trunk (see :class:`AttachedRejector`) and two scores; it decides before the client runs."""
 
     uses_client = False
 
-    def __init__(self, input_shape: tuple[int, ...], width: float = 1.0, scale: InputScale | None = None) -> None:
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        width: float = 1.0,
+        scale: InputScale | None = None,
+        trunk: str = "lenet5",
+        depth: int = 1,
+        stem: int = 2,
+        middle: int = 0,
+    ) -> None:
         super().__init__()
         self.input = scale or InputScale(input_shape)
-        self.trunk, size = _trunk(input_shape, width)
+        self.trunk, size = _trunk(input_shape, trunk, width, depth, stem, middle)
         self.head = nn.Linear(size, 2)
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
@@ -81,7 +95,11 @@ class AttachedRejector(nn.Module):
     Where ``classes`` is given, the trunk is a small student of the server: it is taught the server's softmax, which
     tells far more than the two bits of who is right, and the head also reads the student's opinion of the client's
     label. The head adds a linear map of its features to a hidden layer over them, so that it starts as a recalibrated
-    confidence and learns what confidence misses. A ``width`` of 0 leaves trunk and student out.
+    confidence and learns what confidence misses. A ``width`` of 0 leaves trunk and student out, a ``hidden`` of 0 the
+    hidden layer.
+
+    The trunk of images is ``lenet5``, as in the paper, or ``separable``, which does more with fewer multiply-adds and
+    has a ``depth`` and a ``stem`` (:func:`l2h.models.separable.plan_trunk`). Other inputs get a perceptron.
     """
 
     uses_client = True
@@ -96,20 +114,24 @@ class AttachedRejector(nn.Module):
         width: float = 4.0,
         hidden: int = 128,
         scale: InputScale | None = None,
+        trunk: str = "lenet5",
+        depth: int = 1,
+        stem: int = 2,
+        middle: int = 0,
     ) -> None:
         super().__init__()
         self.input = scale or InputScale(input_shape)
         self.trunk: nn.Module | None = None
         size = 0
         if width > 0:
-            self.trunk, size = _trunk(input_shape, width)
+            self.trunk, size = _trunk(input_shape, trunk, width, depth, stem, middle)
         self.classes = classes if width > 0 else 0
         self.student = nn.Linear(size, classes) if self.classes else None
         self.register_buffer("view_shift", torch.zeros(view_size))
         self.register_buffer("view_scale", torch.ones(view_size))
         said = view_size + (STUDENT_FEATURES + classes if self.student is not None else 0)
-        self.hidden = nn.Sequential(nn.Linear(said + size, hidden), nn.ReLU())
-        self.head = nn.Linear(hidden, 2)
+        self.hidden = nn.Sequential(nn.Linear(said + size, hidden), nn.ReLU()) if hidden else nn.Identity()
+        self.head = nn.Linear(hidden, 2) if hidden else None
         self.skip = nn.Linear(said, 2)
 
     def fit_view(self, view: Tensor) -> None:
@@ -130,7 +152,7 @@ class AttachedRejector(nn.Module):
         return torch.cat([self._head(said, torch.cat([features, said], dim=-1)), taught], dim=-1)
 
     def _head(self, said: Tensor, joined: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.hidden(joined)) + self.skip(said)
+        scores: Tensor = self.skip(said) if self.head is None else self.head(self.hidden(joined)) + self.skip(said)
         return scores
 
 
@@ -181,7 +203,8 @@ def build_rejector(
     **options: Any,
 ) -> nn.Module:
     """Return a fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0."""
-    known = {"separate": ("width",), "attached": ("width", "hidden")}
+    of_trunk = ("width", "trunk", "depth", "stem", "middle")
+    known = {"separate": of_trunk, "attached": (*of_trunk, "hidden")}
     if kind not in known:
         raise UnknownNameError(f"unknown rejector {kind!r}; known: attached, separate, or a torch module of your own")
     require_known(options, known[kind], f"the {kind} rejector")
@@ -200,10 +223,17 @@ def require_known(options: Iterable[str], known: Sequence[str], what: str) -> No
         raise ModelError(f"{what} has no option {', '.join(unknown)}; known: {', '.join(known)}")
 
 
-def _trunk(input_shape: tuple[int, ...], width: float) -> tuple[nn.Module, int]:
-    """Return LeNet-5 or a perceptron without its last layer, and how many features it gives."""
+def _trunk(
+    input_shape: tuple[int, ...], trunk: str, width: float, depth: int, stem: int, middle: int
+) -> tuple[nn.Module, int]:
+    """Return the trunk of a rejector, and how many features it gives."""
+    if trunk not in TRUNKS:
+        raise UnknownNameError(f"unknown trunk {trunk!r}; known: {', '.join(TRUNKS)}")
+    if trunk == "separable" and len(input_shape) == 3:
+        plan = plan_trunk(input_shape, width, depth, stem, middle)
+        return plan.build(), plan.features
     if len(input_shape) == 3 and min(input_shape[1:]) >= 4:
         net = LeNet5(input_shape, 1, width)
         return nn.Sequential(net.features, net.hidden), net.head.in_features
-    size = max(1, round(64 * width))
+    size = max(1, round(PERCEPTRON * width))
     return MLP(input_shape, 1, hidden=(size, size)).hidden, size

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch import nn
 
 from l2h.answers import Answers
+from l2h.budgets import Budget
 from l2h.bundle import Manifest
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
@@ -29,6 +30,7 @@ from l2h.remote import RemoteServer
 from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
+from l2h.system.sizing import choose_budget
 from l2h.training import Context, Job, Progress, Trained, pick_device
 from l2h.training.job import take_server
 from l2h.training.loop import repeatable
@@ -54,6 +56,9 @@ class HelpSystem:
         image_size: what ``load_dataset(..., size=)`` or ``l2h.data.read_images`` brought the images to. It is kept, so
             that ``l2h ask`` does the same to a picture of any size.
         server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``.
+        budget: what a named rejector may cost the device for one input: a multiple of the client's multiply-adds
+            (``0.3``), multiply-adds (``"200k"``), or time on this machine with onnxruntime on one thread (``"50us"``).
+            Without it the rejector has the size that ``rejector_options`` say.
         train_server: False keeps a torch module as it is.
 
     Example:
@@ -83,6 +88,7 @@ class HelpSystem:
         image_size: int | None = None,
         server_options: Mapping[str, Any] | None = None,
         rejector_options: Mapping[str, Any] | None = None,
+        budget: Budget | float | str | None = None,
         train_server: bool | None = None,
     ) -> None:
         self.client: Classifier = as_client(client)
@@ -92,6 +98,7 @@ class HelpSystem:
         self.given_class_names = class_names
         self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})
+        self.budget = choose_budget(budget, self.rejector, self.rejector_options, self.settings)
         self.device = pick_device(self.settings.device)
         #: What :meth:`fit` and :meth:`calibrate` found out; None before.
         self.fitted: FittedSystem | None = None
@@ -232,6 +239,8 @@ class HelpSystem:
             embedding_size=job.embedding_size,
             columns=None if job.table is None else job.table.columns,
             examples=None if job.table is None else job.table[:EXAMPLES],
+            rejector_options=job.size.options,
+            budget=job.size.budget,
             history=history,
         )
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)

@@ -133,6 +133,8 @@ def load(
         input_dtype=config["input_dtype"],
         labels=labels,
         embedding_size=config["embedding_size"],
+        rejector_options=system.rejector_options,
+        budget=config.get("budget"),
         calibration=_load_calibration(folder / CALIBRATION),
         columns=Columns.from_list(config["columns"]) if "columns" in config else None,
     )
@@ -163,6 +165,8 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         system["image_size"] = fitted.image_size
     if fitted.columns is not None:
         system["columns"] = fitted.columns.as_list()
+    if fitted.budget is not None:
+        system["budget"] = dict(fitted.budget)
     net = "attached" if fitted.rejector == "given" else fitted.rejector
     if fitted.method.name != methods.spelled(fitted.settings.loss, net).name:
         system["method"] = fitted.method.name

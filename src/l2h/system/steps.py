@@ -28,6 +28,7 @@ from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
+from l2h.system.sizing import size_rejector
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.job import rejector_builder, server_builder
@@ -97,16 +98,23 @@ def prepare_job(
         hint = ": labels count from 0" if labels.values is None else ""
         log.warning("no sample of class %s%s", ", ".join(str(value) for value in labels.decode(empty[:5])), hint)
     given = system.trainable_server
-    make_rejector = rejector_builder(
+    shapes: dict[str, Any] = {
+        "input_shape": tuple(X.shape[1:]),
+        "input_dtype": str(X.dtype),
+        "num_classes": num_classes,
+        "embedding_size": 0 if answers.embedding is None else answers.embedding.shape[1],
+    }
+    size = size_rejector(
+        system.budget,
         system.rejector,
-        X,
-        input_shape=tuple(X.shape[1:]),
-        input_dtype=str(X.dtype),
-        num_classes=num_classes,
-        embedding_size=0 if answers.embedding is None else answers.embedding.shape[1],
-        settings=system.settings,
-        options=system.rejector_options,
-        student=system.method.student,
+        system.rejector_options,
+        system.method,
+        system.client,
+        **shapes,
+        student=system.method.student and system.settings.recipe != "paper",
+    )
+    make_rejector = rejector_builder(
+        system.rejector, X, **shapes, settings=system.settings, options=size.options, student=system.method.student
     )
     return Job(
         X=numbers_of(X),
@@ -123,6 +131,7 @@ def prepare_job(
         held_out_rows=held_out_rows,
         table=X if isinstance(X, EncodedTable) else None,
         labels=labels,
+        size=size,
     )
 
 
@@ -150,7 +159,6 @@ def assemble(system: HelpSystem, labels: LabelCodec, **found: Any) -> FittedSyst
         labels=labels,
         method=system.method,
         rejector=system.rejector if isinstance(system.rejector, str) else "given",
-        rejector_options=system.rejector_options,
         settings=system.settings,
         device=system.device,
         dataset=system.dataset,
@@ -177,7 +185,7 @@ def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
     return {
         "settings": system.settings.as_dict(),
         "rejectors": [spec.as_dict() for spec in job.specs],
-        "rejector": [system.rejector if isinstance(system.rejector, str) else "given", system.rejector_options],
+        "rejector": [system.rejector if isinstance(system.rejector, str) else "given", dict(job.size.options)],
         "server": [given if isinstance(given, str) else _name_of_fixed(system), system.server_options],
         "data": digest(job.X, job.y),
         "client_answers": digest(job.answers.log_probability),
@@ -214,6 +222,7 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
     """Measure the system's decisions on a test set, beside every trivial baseline."""
     answers = fitted.client.answers(X, fitted.num_classes)
     judgement = fitted.judge(X, answers, terms.which)
+    student = fitted.student_labels(X, answers, terms.which)
     confidence_remote = None
     if fitted.calibration is not None:
         held = fitted.calibration.held_out
@@ -234,4 +243,6 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
         class_names=fitted.labels,
         dataset=fitted.dataset,
         seed=fitted.settings.seed,
+        student_correct=None if student is None else student == y,
+        compute=fitted.compute,
     )

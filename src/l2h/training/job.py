@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,16 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
+class RejectorSize:
+    """How large a rejector is, and why."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the named rejector
+    #: Of a rejector that was sized to a budget: the budget as ``asked``, its ``multiply_adds`` or ``seconds``, and as
+    #: ``assumed`` what stood in for the client's work where that cannot be counted; None for one that was not.
+    budget: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """What is to be trained."""
 
@@ -41,6 +51,7 @@ class Job:
     held_out_rows: npt.NDArray[np.int64] | None = None  # unseen by the client; the server is to see them neither
     table: EncodedTable | None = None  # the inputs with their columns, where they have names
     labels: LabelCodec | None = None  # what the classes are called; None where that is all the same
+    size: RejectorSize = RejectorSize()  # of the rejector
 
     @property
     def inputs(self) -> Array | EncodedTable:

@@ -19,11 +19,12 @@ from torch.nn import functional as F
 
 from l2h.errors import ModelError
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
+from l2h.models.separable import Residual
 from l2h.training.checkpoint import under
 from l2h.training.loop import Context
 
 #: Layers that need no weights and act on every channel alike.
-_PLAIN = (nn.ReLU, nn.MaxPool2d)
+_PLAIN = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
 
 class RejectorBatch:
@@ -107,7 +108,8 @@ class RejectorBatch:
         """
         if not isinstance(self.template, AttachedRejector | SeparateRejector):
             return frozenset()
-        return frozenset(name for name, buffer in self.buffers.items() if bool((buffer == buffer[:1]).all()))
+        scalings = {n: b for n, b in self.buffers.items() if not n.startswith("trunk.")}
+        return frozenset(name for name, buffer in scalings.items() if bool((buffer == buffer[:1]).all()))
 
     def module(self, i: int) -> nn.Module:
         module = copy.deepcopy(self.template)
@@ -119,9 +121,10 @@ def _can_group(rejector: nn.Module) -> bool:
     """Return whether the rejector is one of L2H's own, and its trunk has only layers that can be grouped."""
     if not isinstance(rejector, AttachedRejector | SeparateRejector) or not isinstance(rejector.trunk, nn.Module):
         return False
-    layers = [layer for _, layer in _layers(rejector.trunk)]
-    return isinstance(layers[0], nn.Conv2d) and all(
-        isinstance(layer, (*_PLAIN, nn.Flatten, nn.Linear)) or _plain_convolution(layer) for layer in layers
+    layers = [layer for layer in rejector.trunk.modules() if not isinstance(layer, nn.Sequential)]
+    return any(isinstance(layer, nn.Conv2d) for layer in layers) and all(
+        isinstance(layer, (*_PLAIN, nn.Flatten, nn.Linear, nn.BatchNorm2d)) or _plain_convolution(layer)
+        for layer in layers
     )
 
 
@@ -137,33 +140,45 @@ def _grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor
 
     ``trunk`` gives the layers; ``tensors`` are the stacked parameters (R, ...) by their names within the trunk.
     """
-    x = x.contiguous(memory_format=torch.channels_last)
-    shared = True
-    for name, layer in _layers(trunk):
-        if isinstance(layer, nn.Conv2d):
-            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-            if shared or nets <= len(x) or not x.is_cuda:
-                x = F.conv2d(
-                    x,
-                    weight.flatten(0, 1),
-                    None if bias is None else bias.flatten(),
-                    stride=layer.stride,
-                    padding=layer.padding,
-                    groups=1 if shared else nets,
-                )
-            else:
-                x = _convolve_windows(layer, x, weight, bias)
-            shared = False
-        elif isinstance(layer, nn.Flatten):
-            # (n, R * channels, H, W) to (R, n, channels * H * W)
-            x = x.unflatten(1, (nets, -1)).flatten(2).transpose(0, 1)
-        elif isinstance(layer, nn.Linear):
-            weight, bias = tensors[f"{name}.weight"], tensors.get(f"{name}.bias")
-            x = x @ weight.transpose(1, 2)
-            x = x if bias is None else x + bias[:, None]
-        else:
-            x = layer(x)
-    return x
+    return _run_grouped(trunk, "", tensors, x.contiguous(memory_format=torch.channels_last), nets)
+
+
+def _run_grouped(layer: nn.Module, name: str, tensors: Mapping[str, Tensor], x: Tensor, nets: int) -> Tensor:
+    if isinstance(layer, nn.Sequential):
+        out = x
+        for child, inner in layer.named_children():
+            out = _run_grouped(inner, f"{name}.{child}" if name else child, tensors, out, nets)
+        return x + out if isinstance(layer, Residual) else out
+    if isinstance(layer, nn.Flatten):
+        # (n, R * channels, H, W) to (R, n, channels * H * W)
+        separate: Tensor = x.unflatten(1, (nets, -1))
+        return separate.flatten(2).transpose(0, 1)
+    if isinstance(layer, nn.Conv2d):
+        return _convolve(layer, x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+    if isinstance(layer, nn.BatchNorm2d):
+        if layer.training:
+            tensors[f"{name}.num_batches_tracked"].add_(1)
+        # (R, C) as (R * C), which are views: the statistics of the stack are updated in place.
+        mean, variance, weight, bias = (
+            tensors[f"{name}.{which}"].view(-1) for which in ("running_mean", "running_var", "weight", "bias")
+        )
+        return F.batch_norm(x, mean, variance, weight, bias, layer.training, layer.momentum or 0.0, layer.eps)
+    if isinstance(layer, nn.Linear):
+        x = x @ tensors[f"{name}.weight"].transpose(1, 2)
+        return x + tensors[f"{name}.bias"][:, None] if f"{name}.bias" in tensors else x
+    plain: Tensor = layer(x)
+    return plain
+
+
+def _convolve(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolve the channels of all nets, with a group per net; of the first layer they share the inputs."""
+    nets = len(weight)
+    shared = x.shape[1] == layer.in_channels
+    if layer.groups == 1 and not shared and nets > len(x) and x.is_cuda:
+        return _convolve_windows(layer, x, weight, bias)
+    groups = 1 if shared else nets * layer.groups
+    flat = None if bias is None else bias.flatten()
+    return F.conv2d(x, weight.flatten(0, 1), flat, stride=layer.stride, padding=layer.padding, groups=groups)
 
 
 def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -188,15 +203,10 @@ def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor 
     return convolved
 
 
-def _layers(trunk: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the layers in order: L2H's own trunks are sequences of sequences."""
-    return [(name, layer) for name, layer in trunk.named_modules() if not isinstance(layer, nn.Sequential) and name]
-
-
 def _plain_convolution(layer: nn.Module) -> bool:
     return (
         isinstance(layer, nn.Conv2d)
-        and layer.groups == 1
+        and layer.groups in (1, layer.in_channels)
         and layer.padding_mode == "zeros"
         and layer.dilation == (1, 1)
         and not isinstance(layer.padding, str)

@@ -14,7 +14,7 @@ from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.run.gallery import Images, Sample, choose
 from l2h.report.run.plots import Rows, draw, plot_sync
-from l2h.report.run.tables import class_table, contrastive_table, headline, risk_table, verdict
+from l2h.report.run.tables import class_table, compute_table, contrastive_table, headline, risk_table, verdict
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluations
@@ -63,6 +63,7 @@ def write_page(
         verdict=verdict(report),
         risks=risk_table(report),
         contrastive=contrastive_table(report),
+        compute=compute_table(report) if isinstance(report, Report) and report.compute is not None else None,
         classes=class_table(report) if isinstance(report, Report) else None,
         plots={name: data_uri(content) for name, content in pictures.items()},
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},

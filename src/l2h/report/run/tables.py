@@ -10,7 +10,7 @@ from l2h.costs import BoolArray, generalized_loss
 from l2h.decision import oracle
 from l2h.metrics import OutcomeReport, Report, Side
 from l2h.report.common.table import Column, TextTable, headings, texts
-from l2h.report.common.text import SAME, counted, number, percent, plus_minus, relation, signed
+from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, relation, signed
 
 KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
 #: The rules that risk is compared over, by their names in ``metrics.json``.
@@ -63,6 +63,9 @@ def verdict(report: OutcomeReport) -> Verdict:
     noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
     against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}{noise})"
     text = _gain(against, clear, report) if pays else _loss(against, never, report)
+    student = report.student_risk if isinstance(report, Report) else None
+    if student is not None and student < risk.system - SAME:
+        text += f"; but the rejector's student in the client's place would cost less ({number(student)})"
     return Verdict(pays=pays, clear=clear, text=text, rule=rule, difference=difference, interval=interval)
 
 
@@ -99,10 +102,29 @@ def risk_table(report: OutcomeReport) -> TextTable:
         versus = "" if key == "system" else signed(None if risk is None else risk - system)
         kind = "best" if best else "beyond" if key == "oracle" else ""
         rows.append(texts(name + " (best)" * best, number(risk), versus, percent(rates[key]), kind=kind))
+    if isinstance(report, Report) and report.student_risk is not None:
+        risk = report.student_risk
+        rows.append(texts("its student in the client's place", number(risk), signed(risk - system), percent(0.0)))
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
     title, columns = f"{report.dataset}: risk at {report.costs}", headings("rule", "risk", "vs system", "reject rate")
     return TextTable(title, columns, rows, result.text, style=f"bold {colour}")
+
+
+def compute_table(report: Report) -> TextTable:
+    """Return the multiply-adds of an input through client, rejector and server, also in units of the client's."""
+    counts = (report.compute or {}).get("multiply_adds", {})
+    client = counts.get("client")
+    rows = []
+    for name in ("client", "rejector", "server"):
+        count = counts.get(name)
+        times = f"{count / client:.2f}" if count is not None and client else MISSING
+        rows.append(texts(name, MISSING if count is None else f"{count:,}", times))
+    budget = (report.compute or {}).get("budget") or {}
+    notes = [f"budget of the rejector: {budget['asked']}"] if budget else []
+    notes += [budget["assumed"]] if budget.get("assumed") else []
+    title = f"{report.dataset}: work per input"
+    return TextTable(title, headings("model", "multiply-adds", "times the client"), rows, "; ".join(notes))
 
 
 def sides(report: OutcomeReport) -> dict[str, Side]:

@@ -1,0 +1,164 @@
+"""How large the rejector becomes: as its options say, or as a budget of the device allows."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from l2h.budgets import DEFAULT_BUDGET, Budget
+from l2h.bundle.sessions import make_session
+from l2h.classifiers import Classifier
+from l2h.errors import ModelError, SettingsError
+from l2h.export.models import rejector_to_onnx
+from l2h.methods import Learned
+from l2h.models import build_rejector, client_view_size, within_budget
+from l2h.settings import Settings
+from l2h.training.counting import classifier_multiply_adds
+from l2h.training.job import RejectorSize
+
+#: Options that set the size of a rejector.
+SIZES = ("width", "hidden", "trunk", "depth", "stem")
+#: Multiply-adds that stand in for those of a client that cannot be counted, or has fewer than :data:`NEXT_TO_NOTHING`.
+ASSUMED, NEXT_TO_NOTHING = 100_000, 10_000
+#: Of a search by time: multiply-adds that it begins with, those of a fast core in a second, and its steps.
+_LEAST, _FASTEST, _HALVINGS = 1000.0, 3e10, 6
+_REPEATS, _SECONDS = 15, 0.004
+log = logging.getLogger("l2h")
+
+
+def choose_budget(
+    given: Budget | float | str | None, rejector: str | nn.Module, options: Mapping[str, Any], settings: Settings
+) -> Budget | None:
+    """Return the budget in force; None where the options or the user's own module set the size, or the paper does.
+
+    Raises:
+        SettingsError: a budget that cannot be read, or one beside something else that sets the size.
+    """
+    sized = sorted(set(options) & set(SIZES))
+    if given is None:
+        named = isinstance(rejector, str) and settings.recipe == "default" and not sized
+        return None if DEFAULT_BUDGET is None or not named else Budget.parse(DEFAULT_BUDGET)
+    if not isinstance(rejector, str):
+        raise SettingsError(f"budget={given!r}: a rejector of your own has the size that it has")
+    if sized:
+        raise SettingsError(f"budget={given!r} sets the rejector's size: leave out {', '.join(sized)}")
+    return Budget.parse(given)
+
+
+def size_rejector(
+    budget: Budget | None,
+    rejector: str | nn.Module,
+    options: Mapping[str, Any],
+    method: Learned,
+    client: Classifier,
+    *,
+    input_shape: tuple[int, ...],
+    input_dtype: str,
+    num_classes: int,
+    embedding_size: int,
+    student: bool,
+) -> RejectorSize:
+    """Return how large the rejector becomes.
+
+    Raises:
+        ModelError: the budget cannot be met; the message says what the smallest is.
+    """
+    if budget is None or not isinstance(rejector, str):
+        return RejectorSize(options)
+    view = client_view_size(num_classes, embedding_size)
+    classes = num_classes if student else 0
+
+    def fit(allowed: float) -> dict[str, Any]:
+        return {**options, **within_budget(allowed, rejector, input_shape, view, classes)}
+
+    note: dict[str, Any] = {"asked": str(budget), "assumed": None}
+    if budget.unit == "seconds":
+        timer = _Timer(rejector, method, input_shape, input_dtype, num_classes, embedding_size, classes)
+        chosen, seconds = _within_time(budget, fit, timer)
+        return RejectorSize(chosen, note | {"seconds": seconds})
+    allowed = budget.value
+    if budget.unit == "client":
+        counted = classifier_multiply_adds(client, input_shape, input_dtype)
+        if counted is None or counted < NEXT_TO_NOTHING:
+            work = "cannot be counted" if counted is None else f"are next to nothing ({counted:,})"
+            note["assumed"] = f"the client's multiply-adds {work}: the budget is a multiple of {ASSUMED:,}"
+            log.info("%s", note["assumed"])
+            counted = ASSUMED
+        allowed *= counted
+    chosen = fit(allowed)
+    log.info("a budget of %s, %s multiply-adds: the rejector has %s", budget, f"{allowed:,.0f}", _listed(chosen))
+    return RejectorSize(chosen, note | {"multiply_adds": round(allowed)})
+
+
+class _Timer:
+    """Times untrained rejectors for one input, with onnxruntime on one thread: their time is a matter of their size."""
+
+    def __init__(
+        self,
+        kind: str,
+        method: Learned,
+        input_shape: tuple[int, ...],
+        input_dtype: str,
+        classes: int,
+        embedding: int,
+        taught: int,
+    ) -> None:
+        self.kind, self.method, self.shape, self.taught = kind, method, input_shape, taught
+        self.view = client_view_size(classes, embedding)
+        self.feeds = {"x": np.zeros((2, *input_shape), dtype=input_dtype)}
+        if kind == "attached":
+            self.feeds["log_probability"] = np.full((2, classes), -np.log(classes), dtype=np.float32)
+        if kind == "attached" and embedding:
+            self.feeds["embedding"] = np.zeros((2, embedding), dtype=np.float32)
+
+    def seconds(self, options: Mapping[str, Any]) -> float:
+        """Return the time of one run."""
+        net = build_rejector(self.kind, self.shape, self.view, self.taught, **options)
+        model = rejector_to_onnx([net], self.method, self.feeds)
+        session = make_session(model.SerializeToString(), "rejector.onnx", 1)
+        one = {entry.name: self.feeds[entry.name][:1] for entry in session.get_inputs()}
+
+        def run(times: int) -> float:
+            begun = time.perf_counter()
+            for _ in range(times):
+                session.run(None, one)
+            return (time.perf_counter() - begun) / times
+
+        times = max(3, int(_SECONDS / max(run(10), 1e-7)))
+        return min(run(times) for _ in range(_REPEATS))  # others that run here only add to it
+
+
+def _within_time(budget: Budget, fit: Callable[[float], dict[str, Any]], timer: _Timer) -> tuple[dict[str, Any], float]:
+    """Return the largest rejector that takes no longer than the budget here, and its time in seconds."""
+    low, high = _LEAST, max(2 * _LEAST, _FASTEST * budget.value)
+    options: dict[str, Any] | None = None
+    while options is None:  # the smallest
+        try:
+            options = fit(low)
+        except ModelError:
+            low *= 2
+    best = options, timer.seconds(options)
+    if best[1] > budget.value:
+        raise ModelError(
+            f"a budget of {budget} cannot be met: the smallest rejector takes {best[1] * 1e6:.0f} us on this machine"
+        )
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        options = fit(middle)
+        seconds = best[1] if options == best[0] else timer.seconds(options)
+        log.info("a rejector of at most %s multiply-adds takes %.0f us here", f"{middle:,.0f}", seconds * 1e6)
+        if seconds <= budget.value:
+            low, best = middle, (options, seconds)
+        else:
+            high = middle
+    return best
+
+
+def _listed(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items())
