@@ -60,7 +60,7 @@ def decode_images(
     there are thousands of them and the system can fork, else by one thread. The pixels do not depend on it.
     """
     pillow = need("PIL.Image", "pillow", "decoding images")
-    width, height = _decode(pillow, encoded[0], name(0), size)[0]
+    width, height = _decode(pillow, encoded[0], name(0))[0] if size is None else (size, size)
     # Shared memory, so that forked processes can write into it.
     shape = (len(encoded), 3, height, width)
     pixels = np.frombuffer(mmap.mmap(-1, math.prod(shape)), np.uint8).reshape(shape)
