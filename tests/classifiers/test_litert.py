@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from clouds import settings
 from litert_maker import write_litert
-from model_files import CLASSES, digits, linear
+from model_files import CLASSES, digits, linear, write_onnx
 
 import l2h
 from l2h import Costs, HelpSystem, Preprocessing, as_client
@@ -47,7 +47,9 @@ def test_an_int8_file_is_fed_int8_and_its_answers_are_floats_again(tmp_path: Pat
 
 def test_it_goes_from_training_to_a_device(tmp_path: Path) -> None:
     path = write_litert(tmp_path / "phone.tflite", MODEL, 1)
-    system = HelpSystem(str(path), "mlp", settings=settings()).fit(X[400:800], Y[400:800])
+    server = str(write_onnx(tmp_path / "server.onnx", linear(Preprocessing(scale="-1..1"))))
+    system = HelpSystem(path, server, settings=settings(), rejector_options={"width": 0})
+    system.fit(X[400:800], Y[400:800])
     expected = MODEL.scores(X_TEST).argmax(axis=1)
     system.save(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["system"]["client"]["kind"] == "litert"

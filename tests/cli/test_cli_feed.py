@@ -61,6 +61,7 @@ def test_what_is_found_out_is_told_stored_and_used_again(files: Path, tmp_path: 
         (["--client-output", "odds"], "output='odds' is neither"),
         (["--client-accuracy", "91"], "accuracy=91.0 must be a share"),
         (["--server-scale", "0..1", "--server", "mlp"], "is for a server that is a file, and mlp is none"),
+        (["--server-scale", "0..1", "--server", "https://host"], "is for a server that is a file"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(options: list[str], message: str, files: Path, tmp_path: Path) -> None:

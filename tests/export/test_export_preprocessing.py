@@ -18,10 +18,13 @@ import l2h
 from l2h import Costs, HelpSystem, Preprocessing, as_client
 from l2h.bundle import BundleError, DeviceBundle, ServerBundle
 from l2h.bundle.sessions import exported_client, file_run
+from l2h.errors import L2HWarning, SettingsError
 from l2h.export.classifiers import export_client
 
 X, Y, X_TEST, Y_TEST = digits()
 X_FIT, Y_FIT = X[400:800], Y[400:800]
+#: A rejector without a trunk, which is quickly written as ONNX.
+SMALL: dict[str, Any] = {"rejector_options": {"width": 0}}
 
 
 def same(system: HelpSystem, folder: Path) -> DeviceBundle:
@@ -36,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[HelpSystem, Path]:
     folder = tmp_path_factory.mktemp("files")
     client = write_onnx(folder / "client.onnx", linear(Preprocessing(scale="0..1", layout="NHWC")), 1)
     server = write_onnx(folder / "server.onnx", linear(Preprocessing(scale="imagenet", size=12)), 4, last="Softmax")
-    return HelpSystem(client, str(server), settings=settings()).fit(X_FIT, Y_FIT), folder
+    return HelpSystem(client, str(server), settings=settings(), **SMALL).fit(X_FIT, Y_FIT), folder
 
 
 def test_client_and_server_files_are_fed_alike_in_run_and_bundle(files: tuple[HelpSystem, Path]) -> None:
@@ -87,7 +90,8 @@ def test_a_torch_client_takes_its_preprocessing_into_the_graph(inputs: Preproces
 
 def test_a_torch_client_with_a_preprocessing_goes_all_the_way(tmp_path: Path) -> None:
     inputs = Preprocessing(mean=(0.2, 0.3, 0.4), std=2, layout="NHWC", size=(12, 5))
-    system = HelpSystem(as_client(module_of(inputs), preprocessing=inputs), "mlp", settings=settings())
+    server = str(write_onnx(tmp_path / "server.onnx", linear(Preprocessing(scale="-1..1"))))
+    system = HelpSystem(as_client(module_of(inputs), preprocessing=inputs), server, settings=settings(), **SMALL)
     system.fit(X_FIT, Y_FIT)
     expected = linear(inputs).scores(X_TEST[:100]).argmax(axis=1)
     assert np.array_equal(system.client.answers(X_TEST[:100], 10).label, expected)
@@ -106,14 +110,16 @@ def test_a_client_that_must_be_given_is_fed_as_in_training(tmp_path: Path) -> No
     def probability(x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-(x.reshape(len(x), -1) @ model.weights + model.bias)))
 
+    probability_server = as_client(lambda x: np.eye(2)[(probability(x / 255) > 0.5)[:, 0].astype(int)])
     client = as_client(probability, preprocessing=Preprocessing(scale="0..1"), output="probability")
-    system = HelpSystem(client, "mlp", settings=settings()).fit(inputs, labels)
-    system.export(tmp_path / "bundle")
+    system = HelpSystem(client, probability_server, settings=settings(), **SMALL).fit(inputs, labels)
+    with pytest.warns(L2HWarning, match="the server is not in the bundle"):
+        system.export(tmp_path / "bundle")
     device = DeviceBundle(tmp_path / "bundle", client=probability)
     assert np.array_equal(device.local(inputs[:1]), system.client.answers(inputs[:1], 2).label)
     assert np.mean(device.local(inputs) == labels) > 0.9
     system.save(tmp_path / "run")
-    loaded = l2h.load(tmp_path / "run", client=probability)
+    loaded = l2h.load(tmp_path / "run", client=probability, server=probability_server)
     assert np.array_equal(loaded.client.answers(inputs, 2).label, device.local(inputs))
 
 
@@ -137,3 +143,18 @@ def test_a_manifest_with_another_preprocessing_is_refused(
     edit(tmp_path / "bundle", lambda values: values["client"].update(preprocessing=change))
     with pytest.raises(BundleError, match=message):
         DeviceBundle(tmp_path / "bundle")
+
+
+def test_a_function_that_is_asked_keeps_what_was_said_of_its_output_and_gets_samples_as_they_are() -> None:
+    two = np.isin(Y, (3, 8))
+    inputs, labels = X[two][:200], np.searchsorted((3, 8), Y[two])[:200]
+    model = linear(Preprocessing(scale="0..1"), only=(3, 8))
+
+    def probability(x: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(-model.scores(x)[:, 0]))
+
+    server = as_client(probability, output="probability")
+    system = HelpSystem(model.scores, server, settings=settings(), **SMALL).fit(inputs, labels)
+    assert np.mean(system.fitted.server_log_probability(inputs).argmax(axis=1) == labels) > 0.9
+    with pytest.raises(SettingsError, match="gets samples as they are: prepare them inside it"):
+        HelpSystem(probability, as_client(probability, preprocessing=Preprocessing(scale="0..1")))

@@ -103,9 +103,9 @@ class Plan:
                     f"--{flag} goes with a server that is asked: --server https://... or module:function"
                 )
         for who, model, names in (("client", self.client, STAND_INS), ("server", self.server, NAMES)):
-            Preprocessing.from_dict(getattr(self, f"{who}_preprocessing"))
+            self.feed_of(who)
             given = [name for name in _OF_FILES if getattr(self, f"{who}_{name}", None)]
-            if given and (model in names or is_remote(model)):
+            if given and (model in names or (is_remote(model) and given[0] == "preprocessing")):
                 flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
                 raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {model} is none")
         object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
@@ -138,16 +138,20 @@ class Plan:
         # What version 0.1 did not know is left out where it is not used.
         return {name: value for name, value in asdict(self).items() if value or not name.endswith(_NEWER)}
 
-    def make_server(self) -> RemoteServer | Classifier | str:
+    def make_server(self) -> Classifier | str:
         """Return what :class:`l2h.HelpSystem` takes as the server; the key of an address is that of the environment."""
         if self.server in NAMES:
             return self.server
-        if not is_remote(self.server):
-            inputs = Preprocessing.from_dict(self.server_preprocessing)
-            return as_client(self.server, preprocessing=inputs, output=self.server_output)
-        given = {"version": self.server_version, "batch": self.server_batch, "cache": self.server_cache}
-        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return RemoteServer(self.server, key=given_key(), **options)
+        server: Any = self.server
+        if is_remote(server):
+            given = {"version": self.server_version, "batch": self.server_batch, "cache": self.server_cache}
+            options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+            server = RemoteServer(server, key=given_key(), **options)
+        return as_client(server, preprocessing=self.feed_of("server"), output=self.server_output)
+
+    def feed_of(self, who: str) -> Preprocessing:
+        """Return what the user says that the client or the server is fed."""
+        return Preprocessing.from_dict(getattr(self, f"{who}_preprocessing"))
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:
@@ -225,7 +229,7 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
         return as_client(net, preprocessing=UNIT_RANGE if X.dtype == np.uint8 else None)
     return as_client(
         plan.client,
-        preprocessing=Preprocessing.from_dict(plan.client_preprocessing),
+        preprocessing=plan.feed_of("client"),
         output=plan.client_output,
         accuracy=plan.client_accuracy,
     )

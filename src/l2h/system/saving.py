@@ -19,6 +19,7 @@ from torch import nn
 from l2h import methods
 from l2h.classifiers import (
     LITERT,
+    CallableClassifier,
     Classifier,
     LiteRTClassifier,
     OnnxClassifier,
@@ -216,7 +217,8 @@ def _load_remote(folder: Path, config: Mapping[str, Any], given: Any, key: str |
     """Return the server that was asked, or the one given in its place, with the answers it gave before."""
     cache = folder if config["cache"] is None else Path(config["cache"])
     if not isinstance(given, RemoteServer):
-        return RemoteServer.from_dict(config, cache, given, key)
+        target = given.function if isinstance(given, CallableClassifier) else given
+        return RemoteServer.from_dict(config, cache, target, key)
     given.cache.keep_in(cache)
     return given
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers, as_client
+from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers, Preprocessing, as_client
 from l2h.columns import EncodedTable, numbers_of
 from l2h.decision import RejectorSpec
-from l2h.errors import ModelError, UnknownNameError
+from l2h.errors import ModelError, SettingsError, UnknownNameError
 from l2h.labels import LabelCodec
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
 from l2h.models.rejectors import UserRejector
@@ -100,7 +100,15 @@ def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module
     if train_server:
         raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
     fixed = as_client(server)
-    return None, RemoteServer(fixed.function) if isinstance(fixed, CallableClassifier) else fixed
+    if isinstance(fixed, CallableClassifier):
+        asked = RemoteServer(fixed.function)
+        asked.preprocessing, asked.probabilities = fixed.preprocessing, fixed.probabilities
+        fixed = asked
+    if isinstance(fixed, RemoteServer) and fixed.preprocessing != Preprocessing():
+        raise SettingsError(
+            f"{fixed.target} is asked, also by devices, and gets samples as they are: prepare them inside it"
+        )
+    return None, fixed
 
 
 def server_builder(
