@@ -16,6 +16,7 @@ from api_process import Api, hashed, post
 from clouds import X_TEST, Y_TEST, X, Y, make, samples, scores, tree
 from commands import call, start
 from customers import QUICK, customers, old_pipeline
+from rough_server import RoughServer
 from serving_maker import linear, write_bundle
 from serving_process import Server, make_key
 
@@ -170,6 +171,17 @@ def test_our_own_server_is_an_api_and_charges_once_even_where_the_cache_is_lost(
     loaded.fixed_server.retries = 0
     with pytest.raises(RemoteError, match=rf"{server.url}.*refused"):
         loaded.evaluate(X_TEST, Y_TEST)
+
+
+def test_an_answer_without_an_end_is_cut_off() -> None:
+    names = {"name": "clouds", "shape": (4,), "datatype": "FP32", "classes": 3}
+    with RoughServer(scores, **names) as server:
+        remote = RemoteServer(f"{server.url}/v2/models/clouds", retries=0)
+        remote.answers(X[:5], 3)
+        for mode, told in (("huge", "longer than 67108864 bytes"), ("wrong:nan", "input 5 is not finite")):
+            server.mode = mode
+            with pytest.raises(RemoteError, match=told):
+                remote.answers(X[:9], 3)
 
 
 def test_a_training_that_is_killed_goes_on_and_pays_for_nothing_twice(api: Api, tmp_path: Path) -> None:

@@ -134,6 +134,8 @@ class RoughServer(Looping):
     async def _get(self, path: str, writer: asyncio.StreamWriter) -> bool:
         if path == "/v2/health/ready":
             return await self._reply(writer, b"", self.health)
+        if path == "/v2":
+            return await self._reply(writer, b'{"name": "rough", "extensions": ["binary_tensor_data"]}')
         if path == f"/v2/models/{self.name}":
             return await self._reply(writer, json.dumps(self.metadata).encode())
         return await self._reply(writer, b'{"error": "there is nothing here"}', 404)

@@ -34,7 +34,7 @@ class BarProgress(Silent):
 
     def asked(self, done: int, total: int) -> None:
         if self._asking is None:
-            self._asking = self.bars.add_task("server", total=total, loss="inputs asked")
+            self._asking = self.bars.add_task("server asked", total=total, loss="", unit="inputs")
         self.bars.update(self._asking, completed=done, total=total)
 
     def finish(self, stage: str) -> None:
@@ -47,7 +47,7 @@ class _Rate(TextColumn):
         super().__init__("")
 
     def render(self, task: Any) -> Text:
-        return Text("" if not task.speed else f"{task.speed:.0f} steps/s")
+        return Text("" if not task.speed else f"{task.speed:.0f} {task.fields.get('unit', 'steps')}/s")
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class AnswerCache:
                     with suppress(sqlite3.OperationalError):  # a file that can only be read has its tables
                         self._db.executescript(_SCHEMA)
                 yield self._db
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, ValueError) as error:  # the last for scores that are no numbers
             raise CacheError(f"the answers in {self.place} cannot be used ({error}): name another folder") from error
 
 

@@ -19,6 +19,8 @@ from l2h.remote.metadata import ExpectedModel, MetadataError, tensor_names
 
 Array = npt.NDArray[Any]
 _ADDRESS = re.compile(r"(?P<base>https?://.+?)(/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?(/infer)?)?/*")
+#: Bytes that are read of an answer.
+_LARGEST = 64 * 2**20
 #: Where the key is, if none is given.
 KEY_VARIABLE = "L2H_KEY"
 
@@ -54,7 +56,9 @@ class OipCaller:
             )
         self._base, self._model = found["base"], None if found["model"] is None else unquote(found["model"])
         self._key = key
-        headers = {"User-Agent": "l2h"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        headers = {"User-Agent": "l2h", "Accept-Encoding": "identity"} | (
+            {} if key is None else {"Authorization": f"Bearer {key}"}
+        )
         self._http = httpx.Client(headers=headers, timeout=timeout, follow_redirects=False)
         self._names: tuple[str, str | None] | None = None
         self._binary = True
@@ -96,8 +100,8 @@ class OipCaller:
             source, output = tensor_names(metadata, expected, *names)
         except MetadataError as error:
             raise RemoteError(f"{error}; or write a function that asks it") from error
-        extensions = self._read_json("GET", "/v2", "it is no server of the Open Inference Protocol").get("extensions")
-        self._binary = isinstance(extensions, list) and "binary_tensor_data" in extensions
+        about = self._read_json("GET", "/v2", "it is no server of the Open Inference Protocol")
+        self._binary = isinstance(about, dict) and "binary_tensor_data" in (about.get("extensions") or ())
         self._names = source, output if outputs else None  # MLServer says nothing of the tensors of some models
         return self._names
 
@@ -122,14 +126,20 @@ class OipCaller:
     def _request(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
         import httpx
 
+        text = bytearray()
         try:
-            answer = self._http.request(method, url, content=body, headers=headers)
-        except httpx.TransportError as error:
+            with self._http.stream(method, url, content=body, headers=headers) as answer:
+                for piece in answer.iter_bytes():
+                    text += piece
+                    if len(text) > _LARGEST:
+                        raise RemoteError(
+                            f"its answer is longer than {_LARGEST} bytes: ask about fewer inputs at a time"
+                        )
+        except (httpx.TransportError, httpx.DecodingError) as error:
             raise RemoteError(str(error) or type(error).__name__, passing=True) from error
-        text = answer.content
         if self._key is not None and answer.status_code != 200:
             text = text.replace(self._key.encode(), b"***")
-        return answer.status_code, answer.headers, text
+        return answer.status_code, answer.headers, bytes(text)
 
 
 def given_key() -> str | None:
