@@ -138,11 +138,11 @@ class _Flow(FlowControl):
 class _Answer:
     """The transport of an answer: its head is sent together with what follows, since each write is a system call."""
 
-    __slots__ = ("_head", "_held", "_transport", "close", "is_closing")
+    __slots__ = ("_head", "_held", "_transport", "is_closing")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._head, self._held = transport, b"", False
-        self.is_closing, self.close = transport.is_closing, transport.close
+        self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
         if self._head:
@@ -152,6 +152,10 @@ class _Answer:
             self._transport.write(data)
         else:
             self._head, self._held = data, True
+
+    def close(self) -> None:
+        self.end()
+        self._transport.close()
 
     def end(self) -> None:
         """Send the head of an answer without a body, and be ready for the next answer."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import http.client
 import json
+import socket
 import zlib
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -151,6 +154,22 @@ def test_paths_and_methods_that_are_not_there(server, x):
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
     assert server.get("/v2/models/digits/infer")[0] == 405
     assert server.get("/")[0] == 404
+
+
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+def test_an_answer_without_a_body_and_a_word_before_it_are_sent(server, connection):
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)) as asked:
+        asked.request("HEAD", "/v2/health/live", headers={"Connection": connection})
+        reply = asked.getresponse()
+        assert (reply.status, reply.getheader("content-length"), reply.read()) == (200, "14", b"")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+        raw.sendall(
+            b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: here\r\nContent-Length: 1\r\nExpect: 100-continue\r\n"
+            b"Connection: %b\r\n\r\n" % connection.encode()
+        )
+        assert raw.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        raw.sendall(b"{")
+        assert raw.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_metrics_add_up_over_the_workers(server, x):
