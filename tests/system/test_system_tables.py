@@ -181,12 +181,25 @@ def test_a_served_table_is_answered_and_its_columns_are_told(
         assert told["parameters"]["columns"] == Columns.from_list(_manifest(bundle)["columns"]).features
 
 
-def test_rows_of_a_file_are_asked_about_from_the_command_line(bundle: Path, fresh: Any, tmp_path: Path) -> None:
+def test_rows_of_a_file_are_asked_about_from_the_command_line(
+    system: l2h.HelpSystem, bundle: Path, fresh: Any, tmp_path: Path
+) -> None:
     frame, _ = fresh
     frame[:6].to_csv(tmp_path / "rows.csv", index=False)
     said = call("ask", bundle, tmp_path / "rows.csv", "--json")
     answers = [answer["label"] for answer in said.json()["answers"]]
     assert answers == l2h.EdgeClient(bundle).predict(frame[:6]).label.tolist()
+    run = system.save(tmp_path / "run")
+    asked = call("ask", run, tmp_path / "rows.csv", "--json", "--index", 4, "--index", 2, "--c-e", 0.1).json()[
+        "answers"
+    ]
+    expected = system.predict(frame[:6], costs=l2h.Costs(c_e=0.1))
+    assert [(row["index"], row["label"], row["source"]) for row in asked] == [
+        (i, expected.label[i], expected.source[i]) for i in (4, 2)
+    ]
+    refused = call("ask", run, tmp_path / "rows.csv", "--index", 9)
+    assert (refused.status, refused.err.count("\n")) == (1, 1)
+    assert "there is no input 9" in refused.err
 
 
 def test_a_manifest_whose_columns_do_not_fit_is_refused(bundle: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import BundleFolder, KeyFile, takes_groups
+from l2h.cli.options import KeyFile, takes_groups
 from l2h.cli.output import make_console, make_table, print_json, print_line, print_pairs
 
 if TYPE_CHECKING:
@@ -25,12 +26,13 @@ _SHOWN = 20
 class AskOptions:
     """The bundle, the inputs, and how the server is asked."""
 
-    bundle: BundleFolder
+    bundle: Annotated[Path, Argument(help="The bundle's folder, as l2h export writes it; or a run, as l2h train does.")]
     inputs: Annotated[
         str | None,
         Argument(
             metavar="INPUT",
-            help="One input or many: a .npy, an .npz, an image, or what l2h train takes as --data (its test part). "
+            help="One input or many: a .npy, an .npz, an image, a table (.csv, Parquet), or what l2h train takes as "
+            "--data (its test part). "
             "Without it the server is only checked. For the run of a router: a prompt, or a .npy of embeddings.",
         ),
     ] = None
@@ -67,6 +69,8 @@ def ask(options: AskOptions) -> None:
 
     Example: [bold]l2h ask bundle photos.npy --c-e 0.02 --limit 20% --json[/]
 
+    Example: [bold]l2h ask bundle rows.csv[/], or [bold]l2h ask runs/mine rows.csv[/] with the run's own server
+
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
 
     Example: [bold]l2h ask runs/router "How many primes are below 100?" --c-e 0.05[/] says weak or strong, and why.
@@ -84,6 +88,8 @@ def ask(options: AskOptions) -> None:
 
         prices = (options.c_e, options.c_1)
         return routing.ask(options.bundle, options.inputs, prices, options.limit, options.as_json)
+    if (options.bundle / "config.json").is_file() and not (options.bundle / "manifest.json").is_file():
+        return _ask_run(options)
     inputs, server = options.inputs, options.server
     if inputs is None and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")
@@ -111,6 +117,26 @@ def ask(options: AskOptions) -> None:
         print_json({"answers": rows, "summary": _summary(rows, stats)})
     else:
         _print(rows, stats)
+
+
+def _ask_run(options: AskOptions) -> None:
+    """Answer with a finished run, whose own server is asked in this process."""
+    from l2h.experiments.finished import open_run
+    from l2h.limits import RateLimit
+
+    if options.inputs is None or options.server is not None:
+        raise typer.BadParameter(
+            f"{options.bundle} is a run, which answers INPUT with its own server: l2h export makes a bundle of it",
+            param_hint="BUNDLE",
+        )
+    run = open_run(options.bundle)
+    costs = None if options.c_e is None and options.c_1 is None else run.costs(options.c_e, options.c_1)
+    limit = None if options.limit is None else RateLimit.parse(options.limit)
+    rows = run.ask(options.inputs, options.index, costs, limit)
+    if options.as_json:
+        print_json({"answers": rows})
+    else:
+        _print(rows, None)
 
 
 def _costs(made_for: Costs, c_e: float | None, c_1: float | None) -> Costs | None:
@@ -160,10 +186,11 @@ def _summary(rows: list[dict[str, Any]], stats: EdgeStats) -> dict[str, Any]:
     }
 
 
-def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
+def _print(rows: list[dict[str, Any]], stats: EdgeStats | None) -> None:
+    latency = [] if stats is None else ["latency"]
     table = make_table(
-        ("input", "label", "class", "source", "reason", "expected saving", "latency"),
-        right=("input", "label", "expected saving", "latency"),
+        ("input", "label", "class", "source", "reason", "expected saving", *latency),
+        right=("input", "label", "expected saving", *latency),
         padding=(0, 1),
     )
     for row in rows[:_SHOWN]:
@@ -174,7 +201,7 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
             row["source"],
             row["reason"],
             f"{row['expected_saving']:+.4f}",
-            _milliseconds(row["latency"]),
+            *(_milliseconds(row[name]) for name in latency),
         )
     make_console().print(table)
     if len(rows) > _SHOWN:
@@ -182,11 +209,13 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats) -> None:
     remote = sum(row["source"] == "remote" for row in rows)
     pairs = {
         "answers": f"{len(rows)}, {remote} of them by the server",
-        "reasons": ", ".join(f"{reason} {count}" for reason, count in stats.reasons.items()),
+        "reasons": ", ".join(f"{reason} {count}" for reason, count in Counter(row["reason"] for row in rows).items()),
         "paid for asking": f"{sum(row['cost'] for row in rows):g}",
-        "latency": f"{_milliseconds(stats.latency['p50'])} median, {_milliseconds(stats.latency['p99'])} 99%",
     }
-    if stats.error is not None:
+    if stats is not None:
+        slowest = _milliseconds(stats.latency["p99"])
+        pairs["latency"] = f"{_milliseconds(stats.latency['p50'])} median, {slowest} 99%"
+    if stats is not None and stats.error is not None:
         pairs["the server"] = stats.error
     print_pairs("", pairs)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset
-from l2h.data.load import holds_pictures
+from l2h.data.load import holds_pictures, read_inputs
 from l2h.decision import Policy
-from l2h.errors import RunError
+from l2h.errors import DataError, RunError
 from l2h.experiments import runs
 from l2h.experiments.plan import Samples, divide, plan_of
 from l2h.limits import RateLimit, Threshold
@@ -48,6 +48,32 @@ class FinishedRun:
         if data is None:
             return divide(dataset, plan_of(self.training)).calibration
         return dataset.X_train, dataset.y_train
+
+    def ask(
+        self, source: str, index: Sequence[int] | None, costs: Costs | None, limit: RateLimit | None
+    ) -> list[dict[str, Any]]:
+        """Return one row per answer to inputs of a file; the server that is asked is the run's own.
+
+        ``index`` names the inputs, counted from 0; None: all of them. Without prices they are the run's; under a limit
+        asking is then free.
+        """
+        fitted = self.system.require_fitted()
+        X = fitted.check_inputs(read_inputs(source, fitted.input_shape, fitted.image_size))
+        chosen = list(index) if index else list(range(len(X)))
+        wrong = [i for i in chosen if not 0 <= i < len(X)]
+        if wrong:
+            raise DataError(f"there is no input {wrong[0]}: {source} holds 0 to {len(X) - 1}")
+        if costs is None and limit is None:
+            costs = self.system.specs[0].costs or self.costs(None, None)
+        answers = self.system.predict(X[chosen], costs, limit=limit)
+        judged = self.system.judge(X[chosen], costs)
+        saving = judged.saving(fitted.select(costs)[1])
+        kept = ("label", "source", "reason", "cost")
+        return [
+            {"index": i, "class": fitted.labels.name(answer.label), "expected_saving": saved}
+            | {name: getattr(answer, name) for name in kept}
+            for i, answer, saved in zip(chosen, answers, saving.tolist(), strict=True)
+        ]
 
     def costs(self, c_e: float | None, c_1: float | None) -> Costs:
         """Return these prices; where one is None, the first that the run was trained for."""
