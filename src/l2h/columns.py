@@ -176,6 +176,15 @@ class Columns:
         return [name for column in self.columns for name in column.features]
 
     @property
+    def width(self) -> int:
+        """d, how many numbers a row becomes."""
+        return sum(column.width for column in self.columns)
+
+    def __str__(self) -> str:
+        kinds = {"category": "{} categories", "number": "number", "text": "text"}
+        return ", ".join(f"{c.name} ({kinds[c.kind].format(len(c.categories))})" for c in self.columns)
+
+    @property
     def unscaled(self) -> npt.NDArray[np.bool_]:
         """(d,), which of these numbers lie in 0 .. 1: all but those of columns of numbers."""
         return np.concatenate([np.arange(column.width) >= (column.kind == "number") for column in self.columns])

@@ -308,8 +308,8 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
         if key in parts:
             parts[key] = read(parts[key], f"{where}, {key}")
     manifest = _read(parts, Manifest, where)
-    if manifest.columns is not None and manifest.input != InputPart((len(manifest.columns.features),), "float32"):
-        raise BundleError(f"{where} is damaged: its columns become {len(manifest.columns.features)} numbers of float32")
+    if manifest.columns is not None and manifest.input != InputPart((manifest.columns.width,), "float32"):
+        raise BundleError(f"{where} is damaged: its columns become {manifest.columns.width} numbers of float32")
     try:
         _ = manifest.codec
     except DataError as error:

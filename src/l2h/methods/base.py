@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from l2h import decision
 from l2h.classifiers import ClassifierAnswers
+from l2h.columns import numbers_of
 from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
 from l2h.errors import SettingsError
 from l2h.training import Context, Job, SamplePool
@@ -127,7 +128,7 @@ class Bench:
             log_p = self.job.fixed_server.answers(X, self.num_classes).log_probability
         else:
             log_p = server_log_probabilities(self.outcome.server, X, self.context)
-        return Outcomes(X, y, answers, log_p)
+        return Outcomes(numbers_of(X), y, answers, log_p)
 
 
 @dataclass(frozen=True)

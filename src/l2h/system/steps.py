@@ -76,6 +76,8 @@ def prepare_job(
     labels = LabelCodec.find(y, system.given_class_names)
     X, y = check_arrays(encode_inputs(X), y, labels)
     num_classes = len(labels)
+    if isinstance(X, EncodedTable):
+        log.info("columns: %s", X.columns)
     if labels.values is not None:
         log.info("%d classes: %s", num_classes, shown(labels.values))
         for label in labels.decode(np.flatnonzero(np.bincount(y, minlength=num_classes) == 1)[:5]).tolist():
