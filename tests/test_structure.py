@@ -25,6 +25,7 @@ VALUES = {
     "files": {"errors"},
     "functions": {"errors"},
     "long_lists": set(),
+    "metadata": {"errors"},
     "ngrams": {"costs", "errors"},
     "table": {"errors"},
     "columns": {"errors", "ngrams", "table"},

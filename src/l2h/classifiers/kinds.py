@@ -1,5 +1,7 @@
 """``as_client``: one interface over whatever model the user has; and a classifier for each kind of model."""
 
+from __future__ import annotations  # numpy.random is loaded only where it is used
+
 import hashlib
 import pickle
 import shlex

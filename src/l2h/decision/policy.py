@@ -1,5 +1,7 @@
 """From judgements to requests: the prices in use, what is worth asking about, and what a limit permits."""
 
+from __future__ import annotations  # numpy.random is loaded only where it is used
+
 import os
 import threading
 import time

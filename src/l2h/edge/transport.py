@@ -22,7 +22,7 @@ from l2h.edge.options import EdgeError, EdgeOptions
 from l2h.edge.pool import Attempt, ConnectionPool
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
-from l2h.remote.metadata import ExpectedModel, MetadataError, class_names, tensor_names
+from l2h.metadata import ExpectedModel, MetadataError, class_names, tensor_names
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]

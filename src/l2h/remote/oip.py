@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from l2h import protocol
 from l2h.errors import L2HError, SettingsError, shown
-from l2h.remote.metadata import ExpectedModel, MetadataError, tensor_names
+from l2h.metadata import ExpectedModel, MetadataError, tensor_names
 
 Array = npt.NDArray[Any]
 _ADDRESS = re.compile(r"(?P<base>https?://.+?)(/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?(/infer)?)?/*")
