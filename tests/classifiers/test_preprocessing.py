@@ -133,12 +133,18 @@ def test_resizing_is_pillow_s(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", [8, 12])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_layout_and_size_are_read_off_the_file(layout: str, size: int, tmp_path: Path) -> None:
+def test_layout_and_size_are_read_off_the_file(
+    layout: str, size: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = linear(Preprocessing(scale="0..1", layout=layout, size=size))
     assert model.shape == ((3, size, size) if layout == "NCHW" else (size, size, 3))
     client = as_client(write_onnx(tmp_path / "client.onnx", model), preprocessing=Preprocessing(scale="0..1"))
     found, _ = client.raw(client.feed(X_TEST.shape[1:]).apply(X_TEST))
     assert np.allclose(found, model.scores(X_TEST), atol=1e-3)
+    with caplog.at_level(logging.INFO, "l2h"):
+        settle_scale(client, X, Y, CLASSES, "client")
+    assert ("the client takes images of 12x12, to which those of 8x8 are brought" in caplog.text) == (size == 12)
+    assert ("the client takes its channels last (NHWC)" in caplog.text) == (layout == "NHWC")
     free = write_onnx(tmp_path / "free.onnx", model, free=True)
     stated = as_client(free, preprocessing=Preprocessing(scale="0..1", layout=layout, size=size))
     assert np.allclose(stated.raw(stated.feed(X_TEST.shape[1:]).apply(X_TEST))[0], found, atol=1e-3)

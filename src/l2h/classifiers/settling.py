@@ -47,6 +47,14 @@ def settle_scale(classifier: Classifier, X: Array, y: Labels, num_classes: int, 
         ClientError: a scale was given, and the samples are floats, which are never scaled.
     """
     given = classifier.preprocessing
+    declared = classifier.feed(X.shape[1:])
+    if isinstance(declared.size, tuple) and given.size is None:
+        height, width = X.shape[2:]
+        log.info(
+            "the %s takes images of %sx%s, to which those of %dx%d are brought", who, *declared.size, height, width
+        )
+    if declared.layout is not None and given.layout is None:
+        log.info("the %s takes its channels last (%s)", who, declared.layout)
     if X.dtype != np.uint8:
         if given.scale is not None:
             raise ClientError(
