@@ -60,8 +60,10 @@ class ModelOptions:
         Option(
             "--server",
             "-e",
-            help="lenet5, alexnet, vit or mlp; the .onnx file of a server kept as is; or somebody's API: an address of "
-            "the Open Inference Protocol (https://...), or module:function, a function that asks it.",
+            help="lenet5, alexnet, vit or mlp; sklearn:NAME, a scikit-learn classifier such as "
+            "sklearn:HistGradientBoostingClassifier (--option server.max_iter=50); the .onnx file of a server kept "
+            "as is; or somebody's API: an address of the Open Inference Protocol (https://...), or module:function, "
+            "a function that asks it.",
         ),
     ] = "alexnet"
     rejector: Annotated[

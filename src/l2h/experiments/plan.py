@@ -19,13 +19,14 @@ from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
 from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled
-from l2h.remote import RemoteServer, is_remote
+from l2h.remote import SKLEARN, RemoteServer, is_remote
 from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.system.sizing import choose_budget
 from l2h.system.steps import choose_method
 from l2h.training import Context, Progress, train_classifier
+from l2h.training.estimators import find_estimator
 from l2h.training.job import input_scale
 from l2h.training.links import parse_link
 from l2h.training.loop import derive, repeatable, seeded
@@ -93,8 +94,10 @@ class Plan:
             raise UnknownNameError(
                 f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .tflite, .pt, .pt2)"
             )
-        if self.server not in NAMES and not is_remote(self.server) and not Path(self.server).suffix:
-            known = f"{', '.join(NAMES)}, a file (.onnx), an address (https://...), or module:function"
+        if self.server.startswith(SKLEARN):
+            find_estimator(self.server)
+        elif self.server not in NAMES and not is_remote(self.server) and not Path(self.server).suffix:
+            known = f"{', '.join(NAMES)}, sklearn:NAME, a file (.onnx), an address (https://...), or module:function"
             raise UnknownNameError(f"unknown model {self.server!r}; known: {known}")
         for name in ("server_version", "server_batch", "server_cache"):
             if getattr(self, name) is not None and not is_remote(self.server):
@@ -140,7 +143,7 @@ class Plan:
 
     def make_server(self) -> Classifier | str:
         """Return what :class:`l2h.HelpSystem` takes as the server; the key of an address is that of the environment."""
-        if self.server in NAMES:
+        if self.server in NAMES or self.server.startswith(SKLEARN):
             return self.server
         server: Any = self.server
         if is_remote(server):

@@ -31,6 +31,7 @@ from l2h.classifiers.base import Array, Inputs
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ConversionError
+from l2h.export.boosting import register_boosting
 from l2h.export.tabular import estimator_to_onnx, takes_names
 
 if TYPE_CHECKING:
@@ -324,6 +325,7 @@ def _convert_estimator(
     from skl2onnx import to_onnx as convert
 
     estimator, opsets = classifier.estimator, _DEVICE_OPSETS if for_device else None
+    register_boosting()
     try:
         with quiet():
             if table is not None and takes_names(estimator):
@@ -332,7 +334,8 @@ def _convert_estimator(
             zeros = np.zeros((1, size), dtype=np.float32)
             model: ModelProto = convert(estimator, zeros, options={"zipmap": False}, target_opset=opsets)
     except Exception as error:  # the converter's own errors have no common base
-        raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {error}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {reason}") from error
     return model
 
 

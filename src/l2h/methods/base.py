@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import decision
-from l2h.classifiers import ClassifierAnswers
+from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.columns import numbers_of
 from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
 from l2h.errors import SettingsError
@@ -123,11 +123,12 @@ class Bench:
     def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:
         """Return what client and server answer to samples."""
         answers = self.job.client.answers(X, self.num_classes)
-        if self.outcome.server is None:
-            assert self.job.fixed_server is not None
-            log_p = self.job.fixed_server.answers(X, self.num_classes).log_probability
+        server = self.job.fixed_server if self.outcome.server is None else self.outcome.server
+        assert server is not None
+        if isinstance(server, Classifier):
+            log_p = server.answers(X, self.num_classes).log_probability
         else:
-            log_p = server_log_probabilities(self.outcome.server, X, self.context)
+            log_p = server_log_probabilities(server, X, self.context)
         return Outcomes(numbers_of(X), y, answers, log_p)
 
 

@@ -2,6 +2,6 @@
 
 from l2h.remote.cache import AnswerCache
 from l2h.remote.oip import RemoteError
-from l2h.remote.server import RemoteServer, is_remote
+from l2h.remote.server import SKLEARN, RemoteServer, is_remote
 
-__all__ = ["AnswerCache", "RemoteError", "RemoteServer", "is_remote"]
+__all__ = ["SKLEARN", "AnswerCache", "RemoteError", "RemoteServer", "is_remote"]

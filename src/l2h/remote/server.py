@@ -24,6 +24,8 @@ from l2h.remote.cache import AnswerCache, Output
 from l2h.remote.oip import OipCaller, RemoteError
 
 log = logging.getLogger("l2h")
+#: What stands before the name of a classifier of scikit-learn's own, which is trained.
+SKLEARN = "sklearn:"
 #: Seconds before the first repeat of a call, doubled for every further one up to the second number.
 _PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 #: What a function raises because it is wrong, not because of the network: a repeat would not help.
@@ -32,7 +34,9 @@ _MISTAKES = (TypeError, AttributeError, NameError, ImportError, AssertionError)
 
 def is_remote(server: Any) -> bool:
     """Return whether a text is an address, or names a function: what :class:`RemoteServer` takes."""
-    return isinstance(server, str) and (_is_address(server) or is_function(server))
+    if not isinstance(server, str) or server.startswith(SKLEARN):
+        return False
+    return _is_address(server) or is_function(server)
 
 
 class RemoteServer(Classifier):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class HelpSystem:
 
     Args:
         client: the classifier that cannot change: whatever :func:`l2h.as_client` takes.
-        server: a model's name (``lenet5``, ``alexnet``, ``vit``, ``mlp``) or a torch module, which are trained; or
+        server: a model's name (``lenet5``, ``alexnet``, ``vit``, ``mlp``), a torch module, or a scikit-learn classifier
+            that is not fitted, such as ``HistGradientBoostingClassifier()``, which are trained; or
             what is asked and not trained: a function, the address of an API (``https://...``), or a
             :class:`l2h.RemoteServer` with options for these; or anything else that :func:`l2h.as_client` takes.
         rejector: ``attached``, ``separate``, or a torch module of two outputs per sample (called with the inputs, and
@@ -230,7 +232,7 @@ class HelpSystem:
         """Take over what was trained for a job of :meth:`prepare`: the last part of fit."""
         fitted = steps.assemble(
             self,
-            server=trained.server,
+            server=trained.server if isinstance(trained.server, nn.Module) else None,
             rejectors=trained.rejectors,
             specs=tuple(job.specs),
             input_shape=tuple(job.X.shape[1:]),
@@ -243,6 +245,8 @@ class HelpSystem:
             budget=job.size.budget,
             history=history,
         )
+        if isinstance(trained.server, Classifier):
+            fitted = replace(fitted, fixed_server=trained.server)
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
         return self
 

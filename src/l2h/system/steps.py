@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.decision import Policy, RejectorSpec, Terms
-from l2h.errors import SettingsError, UnknownNameError, shown
+from l2h.errors import ConversionError, L2HError, L2HWarning, SettingsError, UnknownNameError, shown
+from l2h.export.onnx import classifier_to_onnx
 from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
 from l2h.labels import LabelCodec
@@ -31,6 +33,7 @@ from l2h.settings import Settings
 from l2h.system.sizing import size_rejector
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
+from l2h.training.estimators import fit_estimator, is_estimator, with_options
 from l2h.training.job import rejector_builder, server_builder
 from l2h.training.links import parse_link
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("l2h")
 PROBE = 64
+_FEW = 20  # samples of each class
 
 
 def choose_method(
@@ -100,6 +104,10 @@ def prepare_job(
         hint = ": labels count from 0" if labels.values is None else ""
         log.warning("no sample of class %s%s", ", ".join(str(value) for value in labels.decode(empty[:5])), hint)
     given = system.trainable_server
+    estimator = None
+    if is_estimator(given):
+        estimator = with_options(given, system.server_options)
+        _try_estimator(estimator, X, y, num_classes)
     shapes: dict[str, Any] = {
         "input_shape": tuple(X.shape[1:]),
         "input_dtype": str(X.dtype),
@@ -124,8 +132,9 @@ def prepare_job(
         client=system.client,
         answers=answers,
         make_server=None
-        if given is None
+        if given is None or estimator is not None
         else server_builder(given, X, num_classes, system.settings, system.server_options),
+        estimator=estimator,
         fixed_server=system.fixed_server,
         server_settings=recommended(given if isinstance(given, str) else None),
         make_rejector=make_rejector,
@@ -143,6 +152,20 @@ def _settle_server(server: Classifier, X: Array, y: Labels, num_classes: int) ->
     if server.tries_scales:
         rows = probe_rows(len(X))
         check_accuracy(server, server.answers(X[rows], num_classes).label, y[rows], "server")
+
+
+def _try_estimator(estimator: Any, X: Array, y: Labels, num_classes: int) -> None:
+    """Warn before anything is trained where an estimator cannot become a file, by one fitted to a few samples."""
+    few = np.sort(np.concatenate([np.flatnonzero(y == k)[:_FEW] for k in range(num_classes)]))
+    try:
+        classifier = fit_estimator(estimator, X[few], y[few], seed=0)
+        classifier.answers(X[few], num_classes)
+        classifier_to_onnx(classifier, X[:2], "server.onnx", num_classes=num_classes)
+    except ConversionError as error:
+        text = "the server can be trained and used in this process, but neither saved nor exported"
+        warnings.warn(f"{text}: {error}", L2HWarning, stacklevel=5)
+    except L2HError:  # of so few samples: training will tell
+        return
 
 
 def bind_labels(system: HelpSystem, labels: LabelCodec) -> None:
@@ -183,7 +206,7 @@ def make_context(system: HelpSystem, run: Path | str | None, resume: bool, progr
 
 def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
     """Return what the checkpoints of a training depend on, to tell two trainings apart."""
-    given = system.trainable_server
+    given = repr(system.trainable_server) if is_estimator(system.trainable_server) else system.trainable_server
     return {
         "settings": system.settings.as_dict(),
         "rejectors": [spec.as_dict() for spec in job.specs],

@@ -18,8 +18,9 @@ from l2h.errors import ModelError, SettingsError, UnknownNameError
 from l2h.labels import LabelCodec
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
 from l2h.models.rejectors import UserRejector
-from l2h.remote import RemoteServer, is_remote
+from l2h.remote import SKLEARN, RemoteServer, is_remote
 from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+from l2h.training.estimators import find_estimator, is_estimator
 from l2h.training.loop import Context
 
 Array = npt.NDArray[Any]
@@ -52,6 +53,7 @@ class Job:
     table: EncodedTable | None = None  # the inputs with their columns, where they have names
     labels: LabelCodec | None = None  # what the classes are called; None where that is all the same
     size: RejectorSize = RejectorSize()  # of the rejector
+    estimator: Any = None  # a scikit-learn classifier to be trained as the server; None where it is no such
 
     @property
     def inputs(self) -> Array | EncodedTable:
@@ -82,15 +84,20 @@ def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSett
     return settings.server or job.server_settings, settings.rejector or DEFAULT_REJECTOR
 
 
-def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module | None, Classifier | None]:
+def take_server(server: Any, train_server: bool | None) -> tuple[Any, Classifier | None]:
     """Return what is to be trained into a server, or the server that is taken as it is: one of the two is None.
 
-    A model's name and a torch module are trained, the module only if ``train_server`` is not False; anything else that
+    A model's name, a torch module and a scikit-learn classifier that is not fitted (or ``sklearn:NAME``) are trained,
+    the module only if ``train_server`` is not False; anything else that
     :func:`l2h.as_client` or :class:`l2h.RemoteServer` takes is not.
     """
     trainable = isinstance(server, nn.Module) and not isinstance(server, torch.jit.ScriptModule)
     if is_remote(server) and not train_server:
         return None, RemoteServer(server)
+    if isinstance(server, str) and server.startswith(SKLEARN):
+        return find_estimator(server), None
+    if is_estimator(server):
+        return server, None
     if isinstance(server, str) and not Path(server).suffix:
         if server not in NAMES:
             raise UnknownNameError(f"unknown model {server!r}; known: {', '.join(NAMES)}")
@@ -98,7 +105,10 @@ def take_server(server: Any, train_server: bool | None) -> tuple[str | nn.Module
     if trainable and train_server is not False:
         return server, None
     if train_server:
-        raise ModelError(f"a {type(server).__name__} cannot be trained: give a model's name or a torch module")
+        raise ModelError(
+            f"a {type(server).__name__} cannot be trained: give a model's name, a torch module, or an estimator that "
+            "is not fitted"
+        )
     fixed = as_client(server)
     if isinstance(fixed, CallableClassifier):
         asked = RemoteServer(fixed.function)

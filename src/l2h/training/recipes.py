@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import ClassifierAnswers
+from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.errors import DataError
 from l2h.models.rejectors import AttachedRejector
 from l2h.training.alternating import AlternatingStage
@@ -37,7 +37,7 @@ class HeldOut:
 class Trained:
     """What a recipe gives."""
 
-    server: nn.Module | None  # trained; None where it is fixed
+    server: nn.Module | Classifier | None  # trained; None where it is fixed
     rejectors: RejectorBatch  # one per spec
     held_out: HeldOut | None  # None where the recipe keeps no samples back
 
@@ -45,7 +45,7 @@ class Trained:
 def train_paper(job: Job, context: Context) -> Trained:
     """Train by Algorithm 1, or by Algorithm 2 the rejectors whose sync interval is above 1."""
     if job.make_server is None:
-        raise DataError("recipe 'paper' trains the server: for a fixed one use recipe 'default'")
+        raise DataError("recipe 'paper' trains a network as the server: for any other use recipe 'default'")
     device = context.device
     server = initial_server(job.make_server, context)
     view = view_tensor(job.answers, device)

@@ -12,11 +12,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from l2h.classifiers import Classifier
+from l2h.columns import EncodedTable, numbers_of
 from l2h.data import split
 from l2h.errors import DataError
 from l2h.remote import RemoteServer
 from l2h.training.augment import augment
-from l2h.training.job import Job, stage_settings, view_tensor
+from l2h.training.estimators import fit_estimator
+from l2h.training.job import Array, Job, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
 from l2h.training.rejector_stage import SamplePool
 from l2h.training.server import log_probabilities, train_classifier
@@ -31,7 +34,7 @@ class Teacher:
     """A server, or the server of one fold, and the samples that it was not fitted to."""
 
     index: Rows  # those samples
-    model: nn.Module | None  # the server; None where it is fixed and its answers are given
+    model: nn.Module | Classifier | None  # the server; None where it is fixed and its answers are given
     log_probability: Tensor  # its answers to those samples, in the order of ``index``
     temperature: float  # divides its logits so that its probabilities hold on them
 
@@ -40,7 +43,7 @@ class Teacher:
 class ServerOutcome:
     """What the server stage gives."""
 
-    server: nn.Module | None  # trained; None where it is fixed
+    server: nn.Module | Classifier | None  # trained, a network or an estimator; None where it is fixed
     teachers: Sequence[Teacher]  # who speaks of which samples
     fitted: Rows | None  # the samples that the server was fitted to, where no teacher speaks of them
 
@@ -145,14 +148,14 @@ def make_teacher(
     job: Job,
     context: Context,
     index: Rows,
-    model: nn.Module | None,
+    model: nn.Module | Classifier | None,
     log_probability: Tensor | None = None,
     calibrate: bool = True,
 ) -> Teacher:
     """Return a server, or its answers, as the teacher for the samples at ``index``."""
     if log_probability is None:
         assert model is not None
-        log_probability = log_probabilities(model, torch.from_numpy(job.X[index]).to(context.device), context)
+        log_probability = _answers(job, context, model, job.inputs[index])
     temperature = 1.0
     if calibrate:
         temperature = fit_temperature(log_probability, torch.from_numpy(job.y[index]).to(context.device))
@@ -187,7 +190,7 @@ def make_pool(
         assert teacher.model is not None
         x = augment(x, context.settings.augment)
         answers = job.client.answers(x.cpu().numpy(), job.num_classes)
-        server_log_p = log_probabilities(teacher.model, x, context)
+        server_log_p = _answers(job, context, teacher.model, x.cpu().numpy())
     else:
         answers = job.answers.at(index)
         place = {int(sample): at for at, sample in enumerate(teacher.index)}
@@ -226,7 +229,14 @@ def _copies(job: Job, context: Context, teacher: Teacher, rows: Rows, count: int
 
 def _train_model(
     job: Job, context: Context, name: str, index: Rows, held_out: Rows | None, epochs: int | None = None
-) -> tuple[nn.Module, int]:
+) -> tuple[nn.Module | Classifier, int]:
+    if job.estimator is not None:
+        context.progress.start(name, 1, 1, 0)
+        seed = derive(context.settings.seed, name)
+        fitted = fit_estimator(job.estimator, job.inputs[index], job.y[index], seed)
+        context.progress.step()
+        context.progress.finish(name)
+        return fitted, 1
     assert job.make_server is not None
     settings = stage_settings(job, context)[0]
     if epochs is not None:
@@ -235,6 +245,12 @@ def _train_model(
         model = job.make_server()
     stop_on = None if held_out is None else (job.X[held_out], job.y[held_out])
     return model, train_classifier(name, model, job.X[index], job.y[index], settings, context, stop_on)
+
+
+def _answers(job: Job, context: Context, model: nn.Module | Classifier, X: Array | EncodedTable) -> Tensor:
+    if isinstance(model, Classifier):
+        return torch.from_numpy(model.answers(X, job.num_classes).log_probability).to(context.device)
+    return log_probabilities(model, torch.from_numpy(numbers_of(X)).to(context.device), context)
 
 
 def _require_samples(parts: list[Rows], job: Job) -> list[Rows]:

@@ -1,0 +1,86 @@
+"""scikit-learn classifiers as servers that are trained: found by name, and fitted to some of the samples."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.classifiers import SklearnClassifier
+from l2h.columns import EncodedTable, numbers_of
+from l2h.errors import ModelError, UnknownNameError
+from l2h.remote import SKLEARN
+
+
+def is_estimator(model: Any) -> bool:
+    """Return whether this is a scikit-learn classifier that is not fitted yet."""
+    if not (hasattr(model, "fit") and hasattr(model, "get_params")) or isinstance(model, type):
+        return False
+    from sklearn.base import is_classifier
+
+    return bool(is_classifier(model)) and getattr(model, "classes_", None) is None
+
+
+def find_estimator(text: str) -> Any:
+    """Return a new classifier of scikit-learn's own, from ``sklearn:NAME``; nothing else can be named so."""
+    from sklearn.utils import all_estimators
+
+    name, known = text.removeprefix(SKLEARN), dict(all_estimators("classifier"))
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 4, 0.3) or ["HistGradientBoostingClassifier"]
+        raise UnknownNameError(f"scikit-learn has no classifier {name!r}; it has, among others: {', '.join(close)}")
+    try:
+        return known[name]()
+    except TypeError as error:
+        raise ModelError(f"{name} is made of other estimators: give it in Python, server={name}(...)") from error
+
+
+def with_options(estimator: Any, options: Mapping[str, Any]) -> Any:
+    """Return a copy of an estimator, not fitted, with these parameters; one without probabilities is refused."""
+    from sklearn.base import clone
+
+    name = type(estimator).__name__
+    try:
+        made = clone(estimator).set_params(**options)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{name} cannot be made with {dict(options)}: {str(error).splitlines()[0]}") from error
+    if not hasattr(made, "predict_proba"):
+        raise ModelError(
+            f"a server gives probabilities, and {name} has no predict_proba: use CalibratedClassifierCV({name}(...))"
+        )
+    return made
+
+
+def fit_estimator(
+    estimator: Any, X: npt.NDArray[Any] | EncodedTable, y: npt.NDArray[np.int64], seed: int
+) -> SklearnClassifier:
+    """Return a copy of an estimator fitted to samples, as a classifier; ``seed`` is of what it draws.
+
+    It gets one flat row per sample. Of a table it gets the numbers; the data frame where it has a ColumnTransformer.
+    """
+    from sklearn.base import clone
+
+    fresh = clone(estimator)
+    drawn = {name: seed % 2**32 for name, value in fresh.get_params().items() if _is_seed(name) and value is None}
+    fresh.set_params(**drawn)
+    rows = X.table.to_frame() if isinstance(X, EncodedTable) and _takes_columns(fresh) else numbers_of(X)
+    try:
+        fresh.fit(rows if hasattr(rows, "columns") else rows.reshape(len(X), -1), y)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise ModelError(f"{type(estimator).__name__} cannot be fitted to {len(y)} samples: {reason[0]}") from error
+    fitted = SklearnClassifier(fresh)
+    fitted.probabilities = True
+    return fitted
+
+
+def _is_seed(name: str) -> bool:
+    return name == "random_state" or name.endswith("__random_state")
+
+
+def _takes_columns(estimator: Any) -> bool:
+    parts = [estimator, *estimator.get_params().values()]
+    return any(type(part).__name__ == "ColumnTransformer" for part in parts)
