@@ -191,15 +191,16 @@ def _plain(array: Array, name: str) -> Array:
         raise DataError(f"column {name!r} {DATE_HINT}")
     if kind not in "OUT":
         raise DataError(f"column {name!r} has the type {array.dtype}: a column holds numbers, categories or texts")
-    values = [None if _is_missing(value) else value for value in array.tolist()]
+    values: list[Any] = [None if _is_missing(value) else value for value in array.tolist()]
     types = {_type_of(value, row, name) for row, value in enumerate(values) if value is not None}
     if types == {str}:
         return np.array(values, dtype=object)
     if str in types:
         row = next(row for row, value in enumerate(values) if isinstance(value, str))
         raise DataError(f"row {row}: column {name!r} is {shown(values[row])}, but other rows hold numbers")
-    whole = types in ({bool}, {int}) and None not in values
-    return np.array([np.nan if value is None else value for value in values], dtype=None if whole else np.float64)
+    if types in ({bool}, {int}) and None not in values and max(map(abs, values)) < 2**63:
+        return np.array(values)
+    return np.array([np.nan if value is None else _as_float(value) for value in values])
 
 
 def _type_of(value: Any, row: int, name: str) -> type:
@@ -209,6 +210,13 @@ def _type_of(value: Any, row: int, name: str) -> type:
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         raise DataError(f"column {name!r} {DATE_HINT}")
     raise DataError(f"row {row}: column {name!r} is {shown(value)}: a column holds numbers, categories or texts")
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf
 
 
 def _is_missing(value: Any) -> bool:

@@ -139,6 +139,7 @@ BAD_ROWS = {
     "missing where none was": ({"visits": [3, None]}, "row 1: column 'visits' has no value"),
     "infinite": ({"visits": [3, float("inf")]}, "row 1: column 'visits' is infinite"),
     "beyond float32": ({"visits": [3, 1e300]}, "row 1: column 'visits' is infinite"),
+    "beyond 64 bits": ({"visits": [3, 10**400]}, "row 1: column 'visits' is"),
     "mixed": ({"visits": [3, "4"]}, "row 1: column 'visits' is '4', but other rows hold numbers"),
     "no value at all": ({"visits": [3, [4]]}, r"row 1: column 'visits' is \[4\]"),
     "lengths": ({"visits": [3]}, "columns of one length"),

@@ -41,8 +41,10 @@ def test_csv_and_parquet_give_what_the_data_frame_gives(frame: pandas.DataFrame,
     frame.to_csv(tmp_path / "calls.csv", index=False)
     frame.to_parquet(tmp_path / "calls.parquet")
     polars.from_pandas(frame).write_csv(tmp_path / "polars.csv")
+    frame.to_csv(tmp_path / "semicolons.csv", index=False, sep=";")
+    frame.to_csv(tmp_path / "tabs.csv", index=False, sep="\t")
     columns = encode_inputs(frame.drop(columns="left")).columns
-    for name in ("calls.csv", "calls.parquet", "polars.csv"):
+    for name in ("calls.csv", "calls.parquet", "polars.csv", "semicolons.csv", "tabs.csv"):
         data = l2h.load_dataset(tmp_path / name, target="left", seed=3)
         assert encoded(data).columns == columns
         assert [column.kind for column in columns] == ["number"] * 3 + ["category", "text"]

@@ -56,13 +56,18 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
 
 
 def read_table(path: Path) -> Table:
-    """Read a ``.csv`` file as texts, None where a value is missing; or a Parquet file with the types that it has."""
+    """Read a ``.csv`` file as texts, None where a value is missing; or a Parquet file with the types that it has.
+
+    Commas separate the values; where the line of names has none, semicolons or tabs.
+    """
     if path.suffix == ".parquet":
         parquet = need("pyarrow.parquet", "pyarrow", "reading Parquet")
         with whole_file(path, "Parquet file"):
             return as_table(parquet.read_table(path))
     with whole_file(path, "CSV file"), path.open(newline="", encoding="utf-8-sig") as text:
-        rows = csv.reader(text, strict=True)
+        head = text.readline()
+        text.seek(0)
+        rows = csv.reader(text, strict=True, delimiter=next((mark for mark in ",;\t" if mark in head), ","))
         names = [name.strip() or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
         values = [_fields(row, names, number) for number, row in enumerate(rows) if row]
     if not names or not values:
