@@ -258,3 +258,12 @@ def test_a_function_gets_a_table_by_its_names_and_each_row_once(tmp_path: Path) 
         answers = edge.predict(fresh, costs=l2h.Costs(c_e=0.0, c_1=0.0))
     assert set(answers.reason) == {"worth_asking"}
     np.testing.assert_array_equal(answers.label, ask(fresh))
+
+
+def test_a_key_on_an_open_line_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    for address in ("https://192.0.2.1", "http://127.0.0.1:1"):
+        RemoteServer(address, key="s3cret")
+    assert not caplog.records
+    RemoteServer("http://192.0.2.1", key="s3cret")
+    assert "unencrypted" in caplog.text
+    assert "s3cret" not in caplog.text

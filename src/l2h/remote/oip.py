@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
+import httpx
 import numpy.typing as npt
 
 from l2h import protocol
@@ -18,7 +20,10 @@ from l2h.errors import L2HError, SettingsError, shown
 from l2h.metadata import ExpectedModel, MetadataError, tensor_names
 
 Array = npt.NDArray[Any]
+log = logging.getLogger("l2h")
 _ADDRESS = re.compile(r"(?P<base>https?://.+?)(/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?(/infer)?)?/*")
+#: Hosts that nobody else can listen to.
+_HERE = ("127.0.0.1", "::1", "localhost")
 #: Bytes that are read of an answer.
 _LARGEST = 64 * 2**20
 #: Where the key is, if none is given.
@@ -42,8 +47,6 @@ class OipCaller:
     """
 
     def __init__(self, address: str, key: str | None, timeout: float) -> None:
-        import httpx
-
         found = _ADDRESS.fullmatch(address)
         try:
             url = httpx.URL(address)
@@ -56,6 +59,8 @@ class OipCaller:
             )
         self._base, self._model = found["base"], None if found["model"] is None else unquote(found["model"])
         self._key = key
+        if key is not None and url.scheme == "http" and url.host not in _HERE:
+            log.warning("the key goes to %s unencrypted: use https where others can listen", address)
         headers = {"User-Agent": "l2h", "Accept-Encoding": "identity"} | (
             {} if key is None else {"Authorization": f"Bearer {key}"}
         )
@@ -124,8 +129,6 @@ class OipCaller:
             raise RemoteError(f"{unless} (no JSON: {error})") from error
 
     def _request(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
-        import httpx
-
         text = bytearray()
         try:
             with self._http.stream(method, url, content=body, headers=headers) as answer:

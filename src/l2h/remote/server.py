@@ -51,9 +51,9 @@ class RemoteServer(Classifier):
 
     Args:
         target: a function of a batch (n, ...), or of a pandas DataFrame where the inputs are a table, that returns
-            scores (n, K) or labels (n,); the address of a server of the
-            Open Inference Protocol (``https://HOST``, or ``https://HOST/v2/models/NAME`` where it has several models);
-            or a text ``module:function`` or ``file.py:function``.
+            scores (n, K) or labels (n,); the address of a server of the Open Inference Protocol (``https://HOST``, or
+            ``https://HOST/v2/models/NAME`` where it has several models); or a text ``module:function`` or
+            ``file.py:function``.
         version: your word for the version of the API. Change it when its answers change: those kept under another
             version are not used.
         batch: inputs per call.
