@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.classifiers.base import Array, Classifier, Labels
-from l2h.classifiers.preprocessing import RANGES
+from l2h.classifiers.preprocessing import RANGES, UNIT_RANGE
 from l2h.errors import ClientError
 
 log = logging.getLogger("l2h")
@@ -101,7 +101,7 @@ def check_accuracy(classifier: Classifier, label: Labels, y: Labels, who: str) -
     Chance is what the same answers would get if they had nothing to do with the labels.
     """
     n = len(y)
-    if n < _FEWEST:
+    if n < _FEWEST or classifier.preprocessing is UNIT_RANGE:  # the latter is of nets trained here, fed as in training
         return
     accuracy = float(np.mean(label == y))
     size = int(max(label.max(), y.max())) + 1
