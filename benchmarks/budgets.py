@@ -34,7 +34,7 @@ from l2h.methods import Bench, Outcomes
 from l2h.methods.helping import PricedAttached
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.budget import within_budget
-from l2h.settings import DEFAULT_REJECTOR, StageSettings
+from l2h.settings import DEFAULT_REJECTOR, SEPARABLE_REJECTOR, StageSettings
 from l2h.training import Context, Job, pick_device
 from l2h.training.loop import derive, repeatable
 from l2h.training.targets import ServerOutcome, Teacher, train_server
@@ -140,9 +140,8 @@ def main() -> None:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         for seed in arguments.seeds:
-            settings = make_settings(
-                {"recipe": "default", "seed": seed, "precision": arguments.precision}, arguments.set, "alexnet"
-            )
+            values = {"recipe": "default", "seed": seed, "precision": arguments.precision}
+            settings = make_settings(values, arguments.set, "alexnet", separable=True)
             plan = with_augment(Plan(data=arguments.data, settings=settings), dataset, None)
             for row in measure(plan, dataset, arguments):
                 common = {"data": dataset.name, "part": "test" if arguments.test else "validation", "seed": seed}
@@ -188,7 +187,8 @@ def measure(plan: Plan, dataset: Dataset, arguments: argparse.Namespace) -> Iter
         for name, budget, options in rejectors(bench, known["client_multiply_adds"], arguments):
             begun = time.monotonic()
             stage = {key: options.pop(key) for key in list(options) if key in StageSettings.__dataclass_fields__}
-            own = replace(plan.settings.rejector or DEFAULT_REJECTOR, **stage)
+            usual = SEPARABLE_REJECTOR if options.get("trunk") == "separable" else DEFAULT_REJECTOR
+            own = replace(plan.settings.rejector or usual, **stage)
             bench.context = Context(replace(plan.settings, rejector=own), device)
             method = PricedAttached()
             method.options = options  # type: ignore[misc]

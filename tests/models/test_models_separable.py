@@ -86,7 +86,7 @@ def test_a_budget_of_nothing_is_a_linear_map_of_what_the_client_said() -> None:
         ((12,), {"trunk": "resnet"}, "unknown trunk 'resnet'"),
         ((1, 8, 8), {"stem": 3}, "stem=3 must be"),
         ((1, 8, 8), {"stem": 8}, "stem=8 must be"),
-        ((1, 8, 8), {"depth": -1}, "depth=-1 must be"),
+        ((1, 8, 8), {"depth": -1}, "depth=-1 and"),
         ((1, 8, 8), {"width": -1.0, "trunk": "separable"}, "above 0"),
     ],
 )

@@ -307,12 +307,16 @@ def _train_router(
 def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: TrainingOptions) -> Plan:
     from l2h.experiments.overrides import make_settings, parse_options, parse_preprocessing
     from l2h.experiments.plan import Plan
+    from l2h.system.sizing import choose_budget
 
     options: dict[str, Any] = parse_options(training.option or [])
     values = {name: getattr(training, name) for name in ("recipe", "honest", "seed", "device", "precision")}
     for who in ("client", "server"):
         texts = {name: getattr(feeds, f"{who}_{name}") for name in ("scale", "mean", "std", "size", "layout")}
         options[f"{who}_preprocessing"] = parse_preprocessing(texts, f"--{who}-")
+    size = options["rejector_options"]
+    budget = choose_budget(models.budget, models.rejector or "attached", size, training.recipe)
+    separable = training.recipe == "default" and (budget is not None or size.get("trunk") == "separable")
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
     return Plan(
         **vars(models) | vars(api) | {"method_files": tuple(models.method_files or ())},
@@ -322,7 +326,7 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
         client_output=feeds.client_output,
         server_output=feeds.server_output,
         client_accuracy=feeds.client_accuracy,
-        settings=make_settings(values, training.set_ or [], models.server),
+        settings=make_settings(values, training.set_ or [], models.server, separable),
         **options,
     )
 

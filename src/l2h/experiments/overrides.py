@@ -7,20 +7,32 @@ from typing import Any
 from l2h.classifiers import Preprocessing
 from l2h.errors import SettingsError
 from l2h.models import recommended
-from l2h.settings import CHOICES, DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+from l2h.settings import (
+    CHOICES,
+    DEFAULT_REJECTOR,
+    PAPER_REJECTOR,
+    PAPER_SERVER,
+    SEPARABLE_REJECTOR,
+    Settings,
+    StageSettings,
+)
 
 
-def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str) -> Settings:
+def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str, separable: bool = False) -> Settings:
     """Return settings for a server: a model's name, or a file.
 
     ``values`` are fields of :class:`l2h.Settings`, ``recipe`` among them; stages that are not given get the defaults of
     the recipe and of the server. ``overrides`` are ``name=value``, for the stages ``server.name`` or ``rejector.name``.
+    A rejector whose trunk is ``separable`` where the inputs are images gets its stage when they are known, unless an
+    override names one of its fields.
     """
     paper = values["recipe"] == "paper"
+    usual = PAPER_REJECTOR if paper else SEPARABLE_REJECTOR if separable else DEFAULT_REJECTOR
     stages: dict[str, StageSettings] = {
         "server": values.get("server") or (PAPER_SERVER if paper else recommended(server)),
-        "rejector": values.get("rejector") or (PAPER_REJECTOR if paper else DEFAULT_REJECTOR),
+        "rejector": values.get("rejector") or usual,
     }
+    named = values.get("rejector") is not None or any(text.startswith("rejector.") for text in overrides)
     plain = dict(values)
     for override in overrides:
         name, value = _assignment(override)
@@ -35,6 +47,8 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str)
         else:
             known = ", ".join(StageSettings.__dataclass_fields__)
             raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
+    if separable and not named:
+        del stages["rejector"]
     return Settings.from_dict(plain | {name: vars(stage) for name, stage in stages.items()})
 
 

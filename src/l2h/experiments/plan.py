@@ -112,7 +112,7 @@ class Plan:
                 flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
                 raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {model} is none")
         object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
-        choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings)
+        choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings.recipe)
 
     @property
     def learned(self) -> Learned | None:

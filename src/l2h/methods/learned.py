@@ -23,7 +23,7 @@ from l2h.methods.base import Bench, Inputs, Method, ThresholdRule
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.rejectors import client_log_probability
 from l2h.training import Context, Job, Objective, RejectorBatch, SamplePool, Trained
-from l2h.training.job import rejector_builder
+from l2h.training.job import RejectorSize, rejector_builder
 from l2h.training.recipes import fit_rejectors, rejector_scores, train_default
 
 #: The trunk's width in a comparison where the options name none: that of an attached rejector.
@@ -236,7 +236,7 @@ class Learned(Method):
         right = float(bench.calibration.server_correct.mean())
         rejectors, steps = fit_rejectors(
             self.name,
-            replace(job, specs=specs, make_rejector=make),
+            replace(job, specs=specs, make_rejector=make, size=RejectorSize(options)),
             context,
             bench.soft if self.learns_softly(specs) else bench.unseen,
             bench.pools.stopping,

@@ -14,9 +14,12 @@ from l2h.models.separable import CHANNELS, SMALLEST, plan_trunk
 
 HIDDEN = (128, 64, 32, 16)  # sizes of the head's hidden layer
 HEAD_SHARE = 0.15  # of the budget that the head takes at most, where a smaller one exists
-DEPTHS = range(1, 7)
 STEP = 4  # channels between two widths: vector units work on several at once
 WIDEST = 1024  # channels
+#: Blocks at the sizes between stem and lowest, blocks at the lowest, and the fewest channels of the stem with which so
+#: many blocks are worth more than a wider trunk. Chosen on validation samples of CIFAR-10 (benchmarks/budgets.py).
+LEVELS = ((2, 3, 28), (1, 2, 20), (0, 1, 12))
+MORE_DEPTH = 2  # blocks that may be added at the lowest size with what is left
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Trunk:
     options: dict[str, Any]  # by which :func:`l2h.models.build_rejector` builds it
     multiply_adds: int
     features: int
-    merit: float  # the one with the most is taken, of those within the budget
+    worthwhile: bool = True  # whether another row of trunks is not to be preferred to one of this size
 
 
 def within_budget(
@@ -47,24 +50,34 @@ def within_budget(
     Raises:
         ModelError: the smallest rejector needs more; the message says how much.
     """
-    best: tuple[float, dict[str, Any]] | None = None
+
+    def cost(trunk: Trunk, hidden: int) -> int:
+        return trunk.multiply_adds + _head(kind, trunk.features, view_size, classes, hidden)
+
+    def with_head(trunk: Trunk) -> dict[str, Any] | None:
+        """Return the options with the largest hidden layer in its share; None where not even the smallest fits."""
+        if kind == "separate":
+            return trunk.options if cost(trunk, 0) <= budget else None
+        fitting = [hidden for hidden in HIDDEN if cost(trunk, hidden) <= budget]
+        small = [hidden for hidden in fitting if cost(trunk, hidden) - trunk.multiply_adds <= HEAD_SHARE * budget]
+        return trunk.options | {"hidden": (small or fitting[-1:])[0]} if fitting else None
+
     smallest = 0
-    for trunk in _trunks(input_shape, budget):
-        for hidden in HIDDEN if kind == "attached" else (0,):
-            head = _head(kind, trunk.features, view_size, classes, hidden)
-            whole = trunk.multiply_adds + head
-            smallest = min(smallest or whole, whole)
-            if whole <= budget and (head <= HEAD_SHARE * budget or hidden in (0, HIDDEN[-1])):
-                if best is None or trunk.merit > best[0]:
-                    best = trunk.merit, trunk.options | ({"hidden": hidden} if kind == "attached" else {})
+    for row in _trunks(input_shape):
+        found = None
+        for trunk in row:
+            options = with_head(trunk)
+            smallest = min(smallest or cost(trunk, HIDDEN[-1]), cost(trunk, HIDDEN[-1]))
+            if options is None:
                 break
-    if best is not None:
-        return best[1]
+            found = options if trunk.worthwhile else found
+        if found is not None:
+            return found
     if kind == "attached":
         plain = {hidden: _head(kind, 0, view_size, 0, hidden) for hidden in (*HIDDEN, 0)}
         smallest = plain[0]
-        for hidden, cost in plain.items():
-            if cost <= budget or (hidden == 0 and not budget):
+        for hidden, work in plain.items():
+            if work <= budget or (hidden == 0 and not budget):
                 return {"width": 0.0, "hidden": hidden}
     raise ModelError(
         f"a budget of {budget:,.0f} multiply-adds cannot be met: the smallest rejector for inputs of shape "
@@ -80,38 +93,41 @@ def _head(kind: str, features: int, view_size: int, classes: int, hidden: int) -
     return classes * features + (said + features + 2) * hidden + 2 * said
 
 
-def _trunks(input_shape: tuple[int, ...], budget: float) -> Iterator[Trunk]:
-    """Give the trunks for these inputs, the smallest always and no other that is far beyond the budget."""
-    if len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST:
-        stems = [2**power for power in range(10) if 4 * 2**power <= min(input_shape[1:])]
-        for stem in reversed(stems):
-            yield from _separable(input_shape, stem, budget)
+def _trunks(input_shape: tuple[int, ...]) -> Iterator[Iterator[Trunk]]:
+    """Give rows of trunks for these inputs: rows in the order of preference, each from its smallest to its largest."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST:
+        yield _perceptrons(input_shape)
         return
+    side = min(input_shape[1:])
+    first = 1 if side < 16 else 2 if side < 64 else 4
+    stems = [stem for stem in (first * 2**power for power in range(10)) if 4 * stem <= side]
+    for stem in stems:
+        for middle, depth, fewest in LEVELS:
+            yield _separable(input_shape, stem, middle, depth, fewest)
+    for stem in stems:
+        yield _separable(input_shape, stem, 0, 1, 0)
+
+
+def _separable(input_shape: tuple[int, ...], stem: int, middle: int, depth: int, fewest: int) -> Iterator[Trunk]:
+    """Give trunks of growing width, and between two widths of growing depth."""
+    plans = {}
+    for channels in range(STEP, WIDEST + 1, STEP):
+        width = channels / CHANNELS
+        for more in range(MORE_DEPTH + 1):
+            plan = plan_trunk(input_shape, width, depth + more, stem, middle)
+            options = {"trunk": "separable", "width": width, "depth": depth + more, "stem": stem, "middle": middle}
+            plans[channels, more] = Trunk(options, plan.multiply_adds, plan.features, channels >= fewest)
+    yield from sorted(plans.values(), key=lambda trunk: trunk.multiply_adds)
+
+
+def _perceptrons(input_shape: tuple[int, ...]) -> Iterator[Trunk]:
+    """Give trunks for tables, and LeNet-5 for images that are too small for anything else, of growing width."""
     for size in sorted({round(STEP * 1.1**step) for step in range(60)}):
         width = size / PERCEPTRON
         if len(input_shape) == 3 and min(input_shape[1:]) >= 4:
             net = LeNet5(input_shape, 1, width).to("meta")
-            cost = multiply_adds(net, torch.zeros(1, *input_shape, device="meta")) - net.head.in_features
             features = net.head.in_features
+            cost = multiply_adds(net, torch.zeros(1, *input_shape, device="meta")) - features
         else:
-            inputs = torch.Size(input_shape).numel()
-            cost, features = size * (inputs + size), size
-        yield Trunk({"width": width}, cost, features, cost)
-        if cost > budget:
-            return
-
-
-def _separable(input_shape: tuple[int, ...], stem: int, budget: float) -> Iterator[Trunk]:
-    for channels in range(STEP, WIDEST + 1, STEP):
-        width = channels / CHANNELS
-        for depth in DEPTHS:
-            plan = plan_trunk(input_shape, width, depth, stem)
-            shallow = plan_trunk(input_shape, width, 0, stem).multiply_adds
-            share = shallow / plan.multiply_adds
-            merit = plan.multiply_adds * 4 * share * (1 - share)
-            options = {"trunk": "separable", "width": width, "depth": depth, "stem": stem}
-            yield Trunk(options, plan.multiply_adds, plan.features, merit)
-            if plan.multiply_adds > budget:
-                break
-        if shallow > budget:
-            return
+            cost, features = size * (torch.Size(input_shape).numel() + size), size
+        yield Trunk({"width": width}, cost, features)

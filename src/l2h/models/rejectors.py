@@ -99,7 +99,7 @@ class AttachedRejector(nn.Module):
     hidden layer.
 
     The trunk of images is ``lenet5``, as in the paper, or ``separable``, which does more with fewer multiply-adds and
-    has a ``depth`` and a ``stem`` (:func:`l2h.models.separable.plan_trunk`). Other inputs get a perceptron.
+    has ``depth``, ``stem`` and ``middle`` (:func:`l2h.models.separable.plan_trunk`). Other inputs get a perceptron.
     """
 
     uses_client = True

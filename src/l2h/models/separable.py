@@ -1,8 +1,8 @@
 """The efficient trunk of a rejector: depthwise-separable convolutions with batch norm, which an export folds away.
 
 A stem shrinks the image by its stride. Blocks of a depthwise 3x3 and a pointwise convolution then halve the image and
-double the channels until the longer side is at most :data:`LOWEST` pixels. Further blocks add depth there, where it is
-cheapest, and around them the input is added to the output. The mean over the image gives the features.
+double the channels until the longer side is at most :data:`LOWEST` pixels. Further blocks add depth, most of it there,
+where it is cheapest, and around them the input is added to the output. The mean over the image gives the features.
 """
 
 import copy
@@ -92,6 +92,7 @@ def plan_trunk(input_shape: tuple[int, ...], width: float, depth: int, stem: int
         width: multiplies the channels; the stem has 16 at width 1.
         depth: how many blocks follow at the lowest size.
         stem: by how much the stem shrinks each side: 1, 2, 4, ... Above 2, squares of pixels are averaged first.
+        middle: how many blocks follow at each size between the stem's and the lowest.
 
     Raises:
         ModelError: a shape or a value that cannot be used.
@@ -103,8 +104,8 @@ def plan_trunk(input_shape: tuple[int, ...], width: float, depth: int, stem: int
         )
     if stem < 1 or stem & (stem - 1) or stem > min(input_shape[1:]) // 2:
         raise ModelError(f"stem={stem} must be 1 or a power of 2, at most half of the side; the image is {input_shape}")
-    if depth < 0 or not width > 0:
-        raise ModelError(f"depth={depth} must be 0 or more, and width={width} above 0")
+    if min(depth, middle) < 0 or not width > 0:
+        raise ModelError(f"depth={depth} and middle={middle} must be 0 or more, and width={width} above 0")
     pool, stride = max(1, stem // 2), min(stem, 2)
     height, side = (math.ceil((edge // pool) / stride) for edge in input_shape[1:])
     channels = max(1, round(CHANNELS * width))

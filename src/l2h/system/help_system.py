@@ -100,7 +100,7 @@ class HelpSystem:
         self.given_class_names = class_names
         self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})
-        self.budget = choose_budget(budget, self.rejector, self.rejector_options, self.settings)
+        self.budget = choose_budget(budget, self.rejector, self.rejector_options, self.settings.recipe)
         self.device = pick_device(self.settings.device)
         #: What :meth:`fit` and :meth:`calibrate` found out; None before.
         self.fitted: FittedSystem | None = None

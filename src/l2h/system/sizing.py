@@ -18,12 +18,11 @@ from l2h.errors import ModelError, SettingsError
 from l2h.export.models import rejector_to_onnx
 from l2h.methods import Learned
 from l2h.models import build_rejector, client_view_size, within_budget
-from l2h.settings import Settings
 from l2h.training.counting import classifier_multiply_adds
 from l2h.training.job import RejectorSize
 
 #: Options that set the size of a rejector.
-SIZES = ("width", "hidden", "trunk", "depth", "stem")
+SIZES = ("width", "hidden", "trunk", "depth", "stem", "middle")
 #: Multiply-adds that stand in for those of a client that cannot be counted, or has fewer than :data:`NEXT_TO_NOTHING`.
 ASSUMED, NEXT_TO_NOTHING = 100_000, 10_000
 #: Of a search by time: multiply-adds that it begins with, those of a fast core in a second, and its steps.
@@ -33,7 +32,7 @@ log = logging.getLogger("l2h")
 
 
 def choose_budget(
-    given: Budget | float | str | None, rejector: str | nn.Module, options: Mapping[str, Any], settings: Settings
+    given: Budget | float | str | None, rejector: str | nn.Module, options: Mapping[str, Any], recipe: str
 ) -> Budget | None:
     """Return the budget in force; None where the options or the user's own module set the size, or the paper does.
 
@@ -42,7 +41,7 @@ def choose_budget(
     """
     sized = sorted(set(options) & set(SIZES))
     if given is None:
-        named = isinstance(rejector, str) and settings.recipe == "default" and not sized
+        named = isinstance(rejector, str) and recipe == "default" and not sized
         return None if DEFAULT_BUDGET is None or not named else Budget.parse(DEFAULT_BUDGET)
     if not isinstance(rejector, str):
         raise SettingsError(f"budget={given!r}: a rejector of your own has the size that it has")

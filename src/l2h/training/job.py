@@ -19,7 +19,7 @@ from l2h.labels import LabelCodec
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
 from l2h.models.rejectors import UserRejector
 from l2h.remote import SKLEARN, RemoteServer, is_remote
-from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
+from l2h.settings import DEFAULT_REJECTOR, PAPER_REJECTOR, PAPER_SERVER, SEPARABLE_REJECTOR, Settings, StageSettings
 from l2h.training.estimators import find_estimator, is_estimator
 from l2h.training.loop import Context
 
@@ -81,7 +81,8 @@ def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSett
     settings = context.settings
     if settings.recipe == "paper":
         return settings.server or PAPER_SERVER, settings.rejector or PAPER_REJECTOR
-    return settings.server or job.server_settings, settings.rejector or DEFAULT_REJECTOR
+    usual = SEPARABLE_REJECTOR if job.size.options.get("trunk") == "separable" else DEFAULT_REJECTOR
+    return settings.server or job.server_settings, settings.rejector or usual
 
 
 def take_server(server: Any, train_server: bool | None) -> tuple[Any, Classifier | None]:
