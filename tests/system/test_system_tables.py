@@ -17,11 +17,11 @@ from commands import call
 from customers import QUICK, customers, old_pipeline
 from manifest_digest import with_digest
 from serving_process import Server
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 import l2h
-from l2h.bundle import BundleError
+from l2h.bundle import BundleError, ServerBundle
 from l2h.columns import Columns
 from l2h.errors import ClientError, DataError
 
@@ -219,3 +219,14 @@ def test_a_manifest_whose_columns_do_not_fit_is_refused(bundle: Path, tmp_path: 
 def _manifest(bundle: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads((bundle / "manifest.json").read_text())
     return values
+
+
+def test_an_estimator_that_learned_what_a_table_becomes_is_served(fresh: Any, tmp_path: Path) -> None:
+    frame, left = customers(300)
+    client = old_pipeline(frame[:100], left[:100])
+    system = l2h.HelpSystem(client, RandomForestClassifier(10), settings=QUICK).fit(frame[100:], left[100:])
+    system.export(tmp_path / "bundle")
+    fitted = system.require_fitted()
+    rows = fitted.check_inputs(fresh[0])
+    served = ServerBundle(tmp_path / "bundle").run(rows.x).argmax(axis=1)
+    assert served.tolist() == fitted.server_log_probability(rows).argmax(axis=1).tolist()

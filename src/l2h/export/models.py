@@ -219,6 +219,7 @@ def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Arra
 def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | None, ServerPart, float | None]:
     """Return the server's file, the names of its input and output, and its largest difference from the original."""
     reason = ""
+    arrays = [numbers_of(X) for X in batches]
     if fitted.fixed_server is not None:
         exported, reason = export_fixed_server(fitted.fixed_server, fitted.num_classes, batches)
         if exported is not None:
@@ -227,7 +228,7 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
             assert part.output is not None
             # Samples that come out as they went in need nothing done to them.
             raw = all(
-                batch.dtype == (x := part.inputs.apply(batch)).dtype and np.array_equal(batch, x) for batch in batches
+                batch.dtype == (x := part.inputs.apply(batch)).dtype and np.array_equal(batch, x) for batch in arrays
             )
             inputs = None if raw else part.inputs
             return exported.data, ServerPart(part.file, part.input, part.output, inputs), exported.agreement or 0.0
@@ -238,7 +239,6 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
         return None, ServerPart(None, "x", "scores"), None
     assert fitted.server is not None
     original = copy.deepcopy(fitted.server).cpu()
-    arrays = [numbers_of(X) for X in batches]
     model = to_onnx(original, {"x": arrays[1][:2]}, ["scores"], "the server")
     difference = _check_module(original, model, SERVER, [{"x": X} for X in arrays])
     return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference
