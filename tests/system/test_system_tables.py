@@ -224,7 +224,7 @@ def _manifest(bundle: Path) -> dict[str, Any]:
 def test_an_estimator_that_learned_what_a_table_becomes_is_served(fresh: Any, tmp_path: Path) -> None:
     frame, left = customers(300)
     client = old_pipeline(frame[:100], left[:100])
-    system = l2h.HelpSystem(client, RandomForestClassifier(10), settings=QUICK).fit(frame[100:], left[100:])
+    system = l2h.HelpSystem(client, RandomForestClassifier(11), settings=QUICK).fit(frame[100:], left[100:])
     system.export(tmp_path / "bundle")
     fitted = system.require_fitted()
     rows = fitted.check_inputs(fresh[0])
