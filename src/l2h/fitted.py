@@ -16,6 +16,7 @@ from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.columns import Columns, EncodedTable
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
+from l2h.data.objects import take_samples
 from l2h.decision import Judgement, RejectorSpec, select_rejector
 from l2h.errors import DataError, NotFittedError
 from l2h.labels import LabelCodec
@@ -203,6 +204,7 @@ class FittedSystem:
             )
         return X
 
-    def check(self, X: Any, y: npt.ArrayLike) -> tuple[Any, Labels]:
+    def check(self, X: Any, y: Any) -> tuple[Any, Labels]:
         """Return inputs and class numbers as arrays; see :meth:`check_inputs`."""
+        X, y = take_samples(X, y)
         return check_arrays(self.check_inputs(X), y, self.labels, allow_one_class=True)

@@ -137,7 +137,7 @@ class HelpSystem:
     def fit(
         self,
         X: Any,
-        y: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
         costs: Costs | Sequence[Costs] | None = None,
         *,
         specs: Sequence[RejectorSpec] | None = None,
@@ -151,7 +151,8 @@ class HelpSystem:
 
         Args:
             X: (n, ...), uint8 images (n, C, H, W) or floats; or a table: a pandas or polars data frame, or a mapping of
-                columns. Its columns are remembered by their names (:class:`l2h.columns.Columns`).
+                columns. Its columns are remembered by their names (:class:`l2h.columns.Columns`). Or alone, with its
+                labels: a torch ``Dataset`` or ``DataLoader``, or a Hugging Face ``Dataset``.
             y: (n,) labels: text, integers or booleans. Answers and reports have the same labels.
             costs: the prices to train for, one rejector each; not needed by a method that answers for every price.
             specs: the rejectors one by one, instead of ``costs``: they may differ in loss, costs, seed and, under
@@ -219,7 +220,7 @@ class HelpSystem:
     def prepare(
         self,
         X: Any,
-        y: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
         costs: Costs | Sequence[Costs] | None = None,
         *,
         specs: Sequence[RejectorSpec] | None = None,
@@ -250,7 +251,7 @@ class HelpSystem:
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
         return self
 
-    def calibrate(self, X: Any, y: npt.ArrayLike) -> HelpSystem:
+    def calibrate(self, X: Any, y: npt.ArrayLike | None = None) -> HelpSystem:
         """Recalibrate on samples that nothing was trained on.
 
         Scale and shift of each priced head's logit, and the held-out outcomes that the confidence baseline takes its
@@ -293,7 +294,7 @@ class HelpSystem:
     def evaluate(
         self,
         X: Any,
-        y: npt.ArrayLike,
+        y: npt.ArrayLike | None = None,
         costs: Costs | None = None,
         *,
         limit: RateLimit | str | None = None,

@@ -19,6 +19,7 @@ from l2h.classifiers import Classifier, check_accuracy, probe_rows, settle_scale
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
+from l2h.data.objects import take_samples
 from l2h.decision import Policy, RejectorSpec, Terms
 from l2h.errors import ConversionError, L2HError, L2HWarning, SettingsError, UnknownNameError, shown
 from l2h.export.onnx import classifier_to_onnx
@@ -69,7 +70,7 @@ def choose_method(
 def prepare_job(
     system: HelpSystem,
     X: Any,
-    y: npt.ArrayLike,
+    y: Any,
     costs: Costs | Sequence[Costs] | None,
     specs: Sequence[RejectorSpec] | None,
     held_out_rows: npt.NDArray[np.int64] | None,
@@ -77,6 +78,7 @@ def prepare_job(
     """Check samples and client, take the client's answers, and return what is to be trained."""
     if specs is None:
         specs = system.method.specs([costs] if isinstance(costs, Costs) else costs)
+    X, y = take_samples(X, y)
     labels = LabelCodec.find(y, system.given_class_names)
     X, y = check_arrays(encode_inputs(X), y, labels)
     num_classes = len(labels)
