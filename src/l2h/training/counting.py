@@ -42,7 +42,7 @@ def onnx_multiply_adds(data: bytes, input_shape: tuple[int, ...], output: str) -
     batch = (dimensions[0].dim_value if dimensions else 0) or 1  # which some files fix
     if len(dimensions) == len(input_shape):
         for dimension, size in zip(dimensions, (batch, *input_shape[1:]), strict=True):
-            dimension.dim_value = size
+            dimension.dim_value = dimension.dim_value or size  # a file with an input per column declares its own
     model = shape_inference.infer_shapes(model, data_prop=True)
     shapes = _shapes(model)
     needed, counts = {output}, []
