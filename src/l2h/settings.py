@@ -175,4 +175,4 @@ PAPER_REJECTOR = replace(PAPER_SERVER, lr=1e-4, reduction="sum")
 DEFAULT_REJECTOR = StageSettings(epochs=20, batch=256, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=5)
 #: Of a rejector with a separable trunk, whose batch norm stands and needs higher rates, and whose held-out loss is no
 #: reason to stop before the rate has come down.
-SEPARABLE_REJECTOR = replace(DEFAULT_REJECTOR, lr=1e-2, patience=20)
+SEPARABLE_REJECTOR = replace(DEFAULT_REJECTOR, epochs=40, lr=1e-2, patience=40)
