@@ -164,7 +164,7 @@ def test_a_malformed_option_is_bad_usage(assignment: str, told: str, tmp_path: P
     [
         ("server.colour=3", ["colour", "known: width"]),
         ("server.width=wide", ["lenet5", "wide"]),
-        ("rejector.colour=3", ["colour", "known: width, hidden"]),
+        ("rejector.colour=3", ["colour", "known: ", "width", "hidden"]),
         ("client.colour=3", ["colour"]),
         ("client.max_depth=-3", ["max_depth"]),
     ],

@@ -336,9 +336,9 @@ def test_held_out_scores_are_no_larger_than_their_file(tmp_path: Path) -> None:
 
 
 def test_a_label_does_not_make_a_billion_classes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "data.npz", X=np.eye(4, dtype=np.float32), y=np.array([0, 1, 1, 10**9]))
-    with limited(), pytest.raises(DataError, match=r"1000000000"):
-        l2h.load_dataset(tmp_path / "data.npz")
+    np.savez(tmp_path / "data.npz", X=np.eye(9, dtype=np.float32), y=np.array([0, 1, 10**9] * 3))
+    with limited():
+        assert l2h.load_dataset(tmp_path / "data.npz").num_classes == 3
 
 
 ENDLESS: dict[str, Callable[[Path], object]] = {
