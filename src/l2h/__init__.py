@@ -21,6 +21,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "decision": (),
     "edge": ("AsyncEdgeClient", "EdgeClient", "EdgeError"),
     "errors": (),
+    "export": (),
     "limits": ("Limiter", "RateLimit"),
     "losses": (),
     "methods": (),

@@ -24,8 +24,7 @@ _HEAD = 32 * 1024
 _AHEAD = 64 * 1024
 #: The end of headers, and of a chunked body.
 _END = b"\r\n\r\n"
-#: Headers of a request that ends after so many bytes of a body.
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IGNORECASE)
+_LENGTH = b"\r\ncontent-length:"
 #: The line before a chunk, and what may yet become one. Whatever else a parser may take for such a line is refused.
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\r\n]*)?\r\n")
 _CHUNK_PART = re.compile(rb"[0-9a-fA-F]{1,16}(?:;[^\r\n]*)?\r?")
@@ -300,10 +299,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_body or self._kept or self._head or self._answering:
             return False
         end = data.find(_END, 0, _HEAD)
-        if end < 0 or data.find(b"pgrade", 0, end) >= 0:
+        head = data[: end + 2].lower()
+        at = head.find(_LENGTH)
+        if end < 0 or at < 0 or b"\r\nupgrade" in head:
             return False
-        length = _LENGTH.search(data, 0, end + 2)
-        return length is not None and end + len(_END) + int(length[1]) == len(data)
+        length = head[at + len(_LENGTH) : head.find(b"\r\n", at + 2)].strip(b" \t")
+        return length.isdigit() and len(length) <= 12 and end + len(_END) + int(length) == len(data)
 
     def _watch(self) -> None:
         """Start the timer of what the peer is to send."""

@@ -122,7 +122,11 @@ def test_other_data_of_the_same_shape(trained: tuple[Path, Result], tmp_path: Pa
     half = {"X_train": data.X_train, "y_train": data.y_train, "X_test": data.X_test[:200], "y_test": data.y_test[:200]}
     np.savez(tmp_path / "half.npz", **half)
     (report,) = call("evaluate", trained[0], "--data", tmp_path / "half.npz", "--c-e", "0.1", "--json").json()
-    assert report["samples"] == 200
+    assert (report["samples"], report["dataset"]) == (200, "half")
+    np.savez(tmp_path / "whole.npz", X=half["X_test"], y=half["y_test"])
+    (whole,) = call("evaluate", trained[0], "--data", tmp_path / "whole.npz", "--c-e", "0.1", "--json").json()
+    assert (whole["samples"], whole["risk"]) == (200, report["risk"]), "no test part: every row is one"
+    assert call("evaluate", trained[0], "--test", tmp_path / "whole.npz").status == 2
     np.savez(tmp_path / "table.npz", X=np.zeros((40, 3), dtype=np.float32), y=np.arange(40) % 10)
     assert_told(call("evaluate", trained[0], "--data", tmp_path / "table.npz"), [1], "(3,)", "(1, 8, 8)")
 

@@ -135,10 +135,10 @@ def test_damaged_and_missing_npz(tmp_path: Path, table: dict[str, Any]) -> None:
         load_dataset(tmp_path / "gone.npz")
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
+@pytest.mark.parametrize("share", [0.0, 1.5, -0.5, float("nan")])
 def test_test_share_out_of_range_is_refused(tmp_path: Path, table: dict[str, Any], share: float) -> None:
     np.savez(tmp_path / "t.npz", **table)
-    with pytest.raises(DataError, match=r"test_share=.* above 0 and below 1"):
+    with pytest.raises(DataError, match=r"test_share=.* above 0 and at most 1"):
         load_dataset(tmp_path / "t.npz", test_share=share)
 
 

@@ -87,10 +87,16 @@ def test_thousands_of_requests_at_once_take_little_memory(bundle, tmp_path):
 
 
 @pytest.mark.parametrize("protocol_name", ["h2c", "websocket", "TLS/1.0, HTTP/2.0"])
-def test_a_wish_to_upgrade_is_ignored(target, protocol_name):
-    wish = f"Upgrade: {protocol_name}", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAAP__"
+@pytest.mark.parametrize("spell", [str.title, str.upper, str.lower])
+def test_a_wish_to_upgrade_is_ignored(target, protocol_name, spell):
+    wish = (
+        f"{spell('upgrade')}: {protocol_name}",
+        "Connection: Upgrade, HTTP2-Settings",
+        "HTTP2-Settings: AAMAAABkAAQAAP__",
+    )
     whole = request(target, *wish)
-    for parts in ((whole + request(target),), (whole[:40], whole[40:-5], whole[-5:], request(target))):
+    again = request(target)
+    for parts in ((whole + again,), (whole, again), (whole[:40], whole[40:-5], whole[-5:], again)):
         assert heads(talk(target, *parts, until_answers=2)) == [200, 200]
     assert heads(
         talk(target, f"GET /v2 HTTP/1.1\r\nHost: x\r\n{wish[0]}\r\n{wish[1]}\r\n\r\n".encode(), until_answers=1)

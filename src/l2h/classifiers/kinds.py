@@ -5,6 +5,7 @@ from __future__ import annotations  # numpy.random is loaded only where it is us
 import hashlib
 import pickle
 import shlex
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -240,7 +241,12 @@ class OnnxClassifier(Classifier):
             raise
         except Exception as error:  # as above
             shapes = ", ".join(f"{name} {values.shape}" for name, values in feeds.items())
-            raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}") from error
+            hint = (
+                "; layout, size and scale can be given (--client-layout NHWC, ...)"
+                if len(X) and np.ndim(X) == 4
+                else ""
+            )
+            raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}{hint}") from error
         return to_array(out[0], self.labels), out[1] if self.features else None
 
     def weights(self) -> list[bytes]:
@@ -392,7 +398,10 @@ def _from_file(path: Path, options: dict[str, Any]) -> Classifier:
         try:
             loaded = torch.export.load(path) if path.suffix == ".pt2" else torch.jit.load(str(path), map_location="cpu")
         except (RuntimeError, ValueError, OSError) as error:
-            raise ClientError(f"cannot load {path}: {error}") from error
+            # What torch says of a file that `torch.save` wrote is that it may be corrupted.
+            hint = "a .pt file is read as TorchScript: write it with torch.jit.trace(model, x).save(path)"
+            reason = hint if path.suffix != ".pt2" and zipfile.is_zipfile(path) else error
+            raise ClientError(f"cannot load {path}: {reason}") from error
         return TorchClassifier(loaded, **options)
     if path.suffix in _PICKLES:
         code = (

@@ -22,7 +22,9 @@ class EvaluateOptions:
     """Which runs, under which conditions, and where the results go."""
 
     run: Annotated[list[Path], Argument(help="One run folder, or several of different seeds.")]
-    data: Annotated[str | None, Option("--data", "-d", help="Other data than the run's; its test part is used.")] = None
+    data: Annotated[
+        str | None, Option("--data", "-d", help="Other data than the run's: its test part, or all where it has none.")
+    ] = None
     test: TestPart = None
     target: Target = None
     outcomes: Annotated[
@@ -84,6 +86,8 @@ def evaluate(options: EvaluateOptions) -> None:
     bounds = [RateLimit.parse(text) for text in options.limit or []]
     if options.rule is not None and not bounds:
         raise typer.BadParameter("--rule goes with --limit", param_hint="--rule")
+    if options.test is not None and options.data is None:
+        raise typer.BadParameter("it is the test part of --data: give both, or --data alone", param_hint="--test")
     if any(map(holds_router, runs)):
         return _evaluate_router(options, bounds)
     if options.outcomes is not None:
@@ -94,6 +98,8 @@ def evaluate(options: EvaluateOptions) -> None:
         if len(runs) > 1:
             return _print_spreads(evaluate_seeds(runs, conditions), options.as_json)
         evaluations = evaluate_run(runs[0], conditions, out)
+    dataset = evaluations.dataset
+    log.info("Evaluated on %d samples of %s", len(dataset.y_test), dataset.name)
     if out is not None:
         log.info("The page with every number and picture: %s", write_run_page(evaluations, out))
     print_evaluations(evaluations.results, options.as_json)

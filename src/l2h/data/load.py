@@ -53,7 +53,8 @@ def load_dataset(
     Args:
         source: the train file, the folder, or ``"digits"``.
         test: the test file or folder, where the source has none and none lies beside it.
-        test_share: how much of each class is set aside as the test part where there is none; above 0, below 1.
+        test_share: how much of each class is set aside as the test part where there is none; above 0. With 1 every row
+            is in both parts, for data that nothing is trained on.
             ``"digits"`` always sets aside 0.3.
         seed: 0 or more; decides what is set aside, and which rows ``limit`` keeps.
         cache: keep decoded images in ``$L2H_CACHE`` or ``~/.cache/l2h`` (``True``), in this folder, or nowhere
@@ -157,7 +158,7 @@ def read_inputs(source: str, input_shape: Sequence[int], size: int | None = None
     if path.suffix.lower() in SUFFIXES and path.is_file():
         return read_images([path], size, colour=len(input_shape) == 3 and input_shape[0] == 3)
     if path.suffix not in (".npy", ".npz") or not path.is_file():
-        return load_dataset(source, size=size if holds_pictures(source) else None).X_test
+        return load_dataset(source, size=size if holds_pictures(source) else None, test_share=1).X_test
     with whole_file(path, "file of plain arrays"):
         if path.suffix == ".npy":
             with open_regular(path) as file:
@@ -180,9 +181,12 @@ def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
     labels = LabelCodec.find(y, _class_names(raw.name, train, test), raw.name)
     X, y = check_arrays(train.X, train.y, labels, what=parts[0][1])
     if test is None:
-        if not 0 < test_share < 1:
-            raise DataError(f"test_share={test_share} must be above 0 and below 1")
-        train_rows, test_rows = split(y, (1 - test_share, test_share), seed)
+        if not 0 < test_share <= 1:
+            raise DataError(f"test_share={test_share} must be above 0 and at most 1")
+        everything = np.arange(len(y))
+        train_rows, test_rows = (
+            (everything, everything) if test_share == 1 else split(y, (1 - test_share, test_share), seed)
+        )
         if not len(test_rows) or not len(train_rows):
             raise DataError(f"test_share={test_share} of {len(y)} rows of {raw.name} leaves a part empty")
         X_train, y_train, X_test, y_test = X[train_rows], y[train_rows], X[test_rows], y[test_rows]

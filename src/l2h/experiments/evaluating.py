@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from l2h.experiments import runs
 from l2h.experiments.finished import Asking, open_run
 from l2h.experiments.plan import Plan
 from l2h.limits import RateLimit
-from l2h.metrics import OutcomeReport, spread_of_reports
+from l2h.metrics import OutcomeReport, Report, spread_of_reports
 from l2h.system import HelpSystem
 
 
@@ -69,8 +69,13 @@ def evaluate_system(
 ) -> list[Evaluation]:
     """Evaluate every price with every rejector that answers for it, under every bound, on the test set."""
     X, y = dataset.X_test, dataset.y_test
+
+    def report(costs: Costs | None, limit: RateLimit | None, which: int) -> Report:
+        found = system.evaluate(X, y, costs, limit=limit, rule=rule, which=which)
+        return replace(found, dataset=dataset.name)
+
     return [
-        Evaluation(system.evaluate(X, y, costs, limit=limit, rule=rule, which=which), system.specs[which], limit, rule)
+        Evaluation(report(costs, limit, which), system.specs[which], limit, rule)
         for costs in prices
         for which in fitting_rejectors(system.specs, costs)
         for limit in bounds

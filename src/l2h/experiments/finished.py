@@ -27,14 +27,20 @@ class FinishedRun:
     system: HelpSystem
 
     def dataset(self, data: str | None = None, test: str | None = None, target: str | None = None) -> Dataset:
-        """Load the data set named here, or the run's own; a table is read by the columns of the run."""
+        """Load the data set named here, or the run's own; a table is read by the columns of the run.
+
+        Of data with another name than the run's, without a test part, every row is in both parts. A file of the same
+        name may be the one that was trained on, wherever it lies now.
+        """
         training = self.training
         if data is None and "data" not in training:
             raise RunError(f"{self.folder} does not say what data it was trained on: give --data")
         source, fitted = data or training["data"], self.system.require_fitted()
+        other = Path(source).name != Path(training.get("data", "")).name
         return load_dataset(
             source,
             test if data else training["test"],
+            test_share=1.0 if other else 0.2,
             seed=training.get("settings", {}).get("seed", 0),
             limit=None if data else training["limit"],
             target=target or training.get("target"),
