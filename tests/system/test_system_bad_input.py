@@ -217,5 +217,5 @@ def test_a_stage_out_of_range_is_refused() -> None:
 
 
 def test_a_fixed_server_has_no_place_in_the_paper_recipe() -> None:
-    with pytest.raises(L2HError, match="recipe 'paper' trains the server"):
+    with pytest.raises(L2HError, match="recipe 'paper' trains a network as the server"):
         HelpSystem(scores, labels, settings=settings(recipe="paper", loss="shifted")).fit(X, Y, costs=Costs(c_e=0.1))

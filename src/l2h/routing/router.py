@@ -77,7 +77,7 @@ class Router:
         bias: (2,), of the heads.
         calibration: (2, 6), from the terms of both heads' logits (:func:`logit_terms`) to the calibrated logit of each.
         span: (2, 2), the lowest and the highest cross-validated logit of each head; others are moved into it.
-        held_out: (m, 2), logits of training rows, each by heads that were not trained on it. Limits are met on them.
+        held_out: (m, 2), logits of rows that nothing was trained on. Limits are met on them.
         dataset: name of the data set.
         seed: of the training.
         choice: the inverse strength of the penalty that was chosen, and the area under its cross-validated frontier.
@@ -115,7 +115,7 @@ class Router:
 
     def judge(self, X: Any) -> Judgement:
         """Return how likely client and server are right about each input: texts, or embeddings (n, d)."""
-        return self._judged(self._logits(self._checked(X)))
+        return self._judged(self.logits(self._checked(X)))
 
     def predict(
         self,
@@ -212,7 +212,8 @@ class Router:
             raise DataError(f"embeddings have length {X.shape[1]}; this router was trained on length {self.columns}")
         return X
 
-    def _logits(self, X: Any) -> FloatArray:
+    def logits(self, X: Any) -> FloatArray:
+        """Return (n, 2), the logits of both heads before calibration, of inputs that were checked."""
         if self.ngrams is None:
             return np.asarray(((X - self.centre) * self.scale) @ self.weights.T + self.bias, dtype=np.float64)
         out = np.empty((len(X), 2))

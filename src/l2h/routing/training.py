@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ STRENGTHS = (0.1, 0.2, 0.4, 0.8)
 EMBEDDING_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 #: An n-gram that fewer training texts have is left out.
 _RAREST = 2
-#: So many cross-validated rows are kept to meet limits on.
-_HELD_OUT = 20_000
+#: Limits are met on one row of so many, but on about so many rows at most. Nothing is trained on them, not even which n-grams
+#: are used: a text whose n-grams were counted has other scores than one that is new.
+_ONE_OF, _HELD_OUT = 7, 1000
 
 _log = logging.getLogger("l2h.routing")
 #: Called after each step with how many are done and how many there are.
@@ -62,6 +64,8 @@ def fit_router(
     """
     known = check_outcomes(X, client_right, server_right, dataset)
     _require_both(known, folds)
+    held_out = np.flatnonzero(_folds(known, max(_ONE_OF, len(known) // _HELD_OUT), seed) == 0)
+    fresh, known = known.part(held_out), known.part(np.setdiff1d(np.arange(len(known)), held_out))
     if strengths is None:
         strengths = STRENGTHS if isinstance(known.X, list) else EMBEDDING_STRENGTHS
     if not strengths or min(strengths) <= 0:
@@ -94,19 +98,19 @@ def fit_router(
     area, strength, logits, calibration = max(tried, key=lambda one: one[0])
     heads = [fit(np.arange(len(known)), right, strength) for right in outcomes]
     _log.info("cross-validation over %d folds chose the strength %g of %s", folds, strength, list(strengths))
-    kept = np.random.default_rng(seed).permutation(len(known))[:_HELD_OUT]
     columns = parts.pop("columns")
-    return Router(
+    router = Router(
         weights=_spread_out([weights for weights, _ in heads], columns, len(parts["scale"])),
         bias=np.array([bias for _, bias in heads]),
         calibration=calibration,
         span=_span(logits),
-        held_out=logits[kept].astype(np.float32),
+        held_out=np.zeros((0, 2), dtype=np.float32),
         dataset=dataset,
         seed=seed,
         choice={"strength": float(strength), "area": area},
         **parts,
     )
+    return replace(router, held_out=router.logits(fresh.X).astype(np.float32))
 
 
 def _design(X: Any, ngrams: NGrams | None) -> tuple[Any, dict[str, Any]]:
