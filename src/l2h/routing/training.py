@@ -24,8 +24,8 @@ STRENGTHS = (0.1, 0.2, 0.4, 0.8)
 EMBEDDING_STRENGTHS = (0.1, 1.0, 10.0, 100.0)
 #: An n-gram that fewer training texts have is left out.
 _RAREST = 2
-#: Limits are met on one row of so many, but on about so many rows at most. Nothing is trained on them, not even which n-grams
-#: are used: a text whose n-grams were counted has other scores than one that is new.
+#: Limits are met on one row of so many, but on about so many rows at most. Nothing is trained on them, not even which
+#: n-grams are used: a text whose n-grams were counted has other scores than one that is new.
 _ONE_OF, _HELD_OUT = 7, 1000
 
 _log = logging.getLogger("l2h.routing")
