@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MLSERVER := .venv-mlserver/.ready
 
-.PHONY: help setup demo test test-long test-fast fuzz lint types check clean
+.PHONY: help setup demo test test-long fuzz lint types check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,11 +30,8 @@ demo: $(READY)  ## train and judge a small system on handwritten digits, in abou
 test: $(READY) $(MLSERVER)  ## the suite without its longest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
-test-long: $(READY) $(MLSERVER)  ## the longest: a storm of faults, half a minute of overload, long kills
+test-long: $(READY) $(MLSERVER)  ## the longest: whole trainings, a storm of faults, overload, long kills
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
-
-test-fast: $(READY)  ## the suite without its long tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 SECONDS := 600
 fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, for SECONDS=600 each

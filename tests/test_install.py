@@ -161,7 +161,7 @@ def test_the_version_is_the_projects() -> None:
 # A real installation.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
     interpreter = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")

@@ -220,7 +220,7 @@ def test_seeds_may_begin_anywhere(table: Path, tmp_path: Path) -> None:
     assert set(written(tmp_path / "run")) == {"seed-5.npz", "seed-6.npz"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_comparison_goes_on_and_ends_as_an_unbroken_one(
     compared: tuple[Path, Result], table: Path, tmp_path: Path
 ) -> None:

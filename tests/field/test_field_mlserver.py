@@ -27,7 +27,7 @@ def inputs(bundle: DeviceBundle, n: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 17, (n, *bundle.input_shape)).astype(bundle.input_dtype)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mlserver_gives_the_edge_client_the_answers_of_the_model(field_bundle: Path, address: str) -> None:
     device, model = DeviceBundle(field_bundle), ServerBundle(field_bundle)
     X = inputs(device, 150)
@@ -45,7 +45,7 @@ def test_mlserver_gives_the_edge_client_the_answers_of_the_model(field_bundle: P
         assert edge.stats().reasons.get("bad_answer") is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_names_and_shapes_that_mlserver_does_not_have_are_told(field_bundle: Path, address: str) -> None:
     with (
         EdgeClient(field_bundle, address, model="nothing", binary=False) as edge,

@@ -109,7 +109,7 @@ def assert_same_run(one: Path, two: Path) -> None:
         assert not list(run.rglob(".*.tmp")), "temporary files are left over"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None:
     """Killed while the client trains, killed while a fold trains, interrupted while the rejector trains."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"

@@ -59,7 +59,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Pair:
     return Pair(server.out, client.out)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_sides_do_all_their_steps_though_one_stood_still(pair: Pair) -> None:
     sides = (("server", pair.server, "server", SERVER_EPOCHS), ("client", pair.client, "rejector", CLIENT_EPOCHS))
     for role, run, stage, epochs in sides:
@@ -71,7 +71,7 @@ def test_both_sides_do_all_their_steps_though_one_stood_still(pair: Pair) -> Non
     assert events(pair.client, "used")[-1]["sha256"] == events(pair.server, "published")[-1]["sha256"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bytes_a_sync_are_those_of_the_bodies_and_little_more(pair: Pair, unbroken: Pair) -> None:
     size, moved = {}, {}
     for send, runs in (("answers", pair), ("weights", unbroken)):
@@ -94,7 +94,7 @@ def test_alexnet_on_fifty_thousand_samples_sends_thousands_of_times_less() -> No
     assert weights / (math.ceil(50_000 / 8) + HEADS) > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_client_has_no_server_and_is_judged_with_the_run_of_one(pair: Pair) -> None:
     assert not (pair.client / "checkpoints" / "server.safetensors").exists()
     assert_told(call("evaluate", pair.client), [1], "was trained elsewhere", "--server-run RUN", "server_run=RUN")

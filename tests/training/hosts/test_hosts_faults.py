@@ -121,7 +121,7 @@ def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tm
     assert broken["system"] < whole["system"] + tolerance(whole["system"]), "what was missed cost more than freshness"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pair) -> None:
     assert_no_step_was_lost("server", unbroken.server)
     assert_no_step_was_lost("client", unbroken.client)
