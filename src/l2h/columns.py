@@ -47,6 +47,13 @@ class TableColumn:
     categories: tuple[str | int | float | bool, ...] = ()  # in the order of their numbers
     declared: bool = False  # whether they were declared, as by the type of a pandas column
 
+    def __post_init__(self) -> None:
+        known: set[str] = set()
+        for value in self.categories:
+            if _key(value) in known:
+                raise DataError(f"column {self.name!r} has the category {shown(value)} twice")
+            known.add(_key(value))
+
     @property
     def width(self) -> int:
         """How many numbers the column becomes."""
@@ -125,6 +132,8 @@ class TableColumn:
     def _find(self, values: Array, absent: Array) -> list[int]:
         codes = self._codes
         found = [codes.get(_key(value)) for value in values[~absent].tolist()]
+        if None in found and not isinstance(next(iter(self.categories), ""), str):  # a .csv has texts for them
+            found = [codes.get(_key(parse_number(value))) for value in values[~absent].tolist()]
         if None in found:
             row = int(np.flatnonzero(~absent)[found.index(None)])
             known = ", ".join(str(value) for value in self.categories[:5])
@@ -136,7 +145,11 @@ class TableColumn:
 
     @cached_property
     def _codes(self) -> dict[str, int]:
-        return {_key(value): code for code, value in enumerate(self.categories)}
+        codes = {_key(value): code for code, value in enumerate(self.categories)}
+        single = {
+            _key(np.float32(value).item()): codes[_key(value)] for value in self.categories if type(value) is float
+        }
+        return single | codes
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ class LabelCodec:
     def __post_init__(self) -> None:
         if self.values is None:
             return
+        wrong = [value for value in self.values if not _is_label(value)]
+        if wrong:
+            raise DataError(f"{shown(wrong[0])} is no label: give text, integers of 64 bits or booleans")
         if len(set(self.values)) != len(self.names) or len(self.values) != len(self.names):
             raise DataError(f"{len(self.values)} labels for {len(self.names)} names: give each class one of both")
         if len({type(value) for value in self.values}) != 1:
@@ -57,13 +60,23 @@ class LabelCodec:
         """
         if isinstance(class_names, LabelCodec):
             return class_names
+        names = (
+            ()
+            if class_names is None
+            else tuple(
+                str(name) for name in (class_names.values() if isinstance(class_names, Mapping) else class_names)
+            )
+        )
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise DataError(f"class_names names {shown(twice[0])} twice: give each class a name of its own")
         if isinstance(class_names, Mapping):
             values = label_array(list(class_names), "class_names").tolist()
-            return cls(tuple(str(name) for name in class_names.values()), tuple(values))
+            return cls(names, tuple(values))
         labels = label_array(y, what)
         kind, found = labels.dtype.kind, np.unique(labels)
         if class_names is not None or kind == "b":
-            names = ("False", "True") if class_names is None else tuple(str(name) for name in class_names)
+            names = names or ("False", "True")
             both = (False, True) if kind == "b" and len(names) == 2 else None
             return cls(names, names if kind == "U" else both)
         if kind == "i" and found[0] == 0 and 2 * len(found) > found[-1]:
@@ -151,6 +164,10 @@ class LabelCodec:
             return f"not in 0..{len(self) - 1}"
         few = ", ".join(shown(value, 24) for value in self.values[:6])
         return f"none of the {len(self)} classes {few}{', ...' if len(self) > 6 else ''}"
+
+
+def _is_label(value: Any) -> bool:
+    return isinstance(value, str | bool) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def label_array(y: Any, what: str = "the data") -> Array:

@@ -21,6 +21,8 @@ MISSING_WORDS = {
     *("NULL", "NaN", "None", "n/a", "nan", "null"),
 }
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+#: A text that begins so is no number: 01 is not 1.
+_CODE = re.compile(r"\s*[+-]?0[0-9]")
 DATE_HINT = "holds dates: give numbers instead, such as the year, the weekday, or the days since a fixed day"
 
 
@@ -113,15 +115,22 @@ def as_table(source: Any) -> Table:
         kind = f"an array of shape {source.shape}" if isinstance(source, np.ndarray) else shown(source)
         raise DataError(f"{kind} has no named columns: give a data frame, or a mapping of columns")
     if isinstance(source, list | tuple):
+        wrong = next((row for row, values in enumerate(source) if not isinstance(values, Mapping)), None)
+        if wrong is not None:
+            raise DataError(f"row {wrong} is {shown(source[wrong])}: give a mapping of values, as in row 0")
         names = list(dict.fromkeys(name for row in source for name in row))
         source = {name: [row.get(name) for row in source] for name in names}
     elif isinstance(source, Mapping):
-        single = [isinstance(values, str) or not hasattr(values, "__len__") for values in source.values()]
-        source = {name: [values] for name, values in source.items()} if single and all(single) else dict(source)
-    elif hasattr(source, "collect"):  # a lazy frame of polars
+        single = {name: _is_single(values) for name, values in source.items()}
+        if len(set(single.values())) > 1:
+            name = next(name for name in single if single[name])
+            raise DataError(f"column {str(name)!r} is {shown(source[name])}, and other columns have one value per row")
+        source = {name: [values] if single[name] else values for name, values in source.items()}
+    elif type(source).__name__ == "LazyFrame":  # of polars
         source = source.collect()
-    names = list(getattr(source, "column_names", getattr(source, "columns", source)))
-    twice = sorted({str(name) for name in names if names.count(name) > 1})
+    names = list(source if isinstance(source, dict) else _names(source))
+    texts = [str(name) for name in names]
+    twice = sorted({name for name in texts if texts.count(name) > 1})
     if twice:
         raise DataError(f"the table has two columns {twice[0]!r}: give each a name of its own")
     if not names:
@@ -134,13 +143,29 @@ def as_table(source: Any) -> Table:
     return Table(columns, declared)
 
 
+def _names(source: Any) -> Any:
+    # By its type: a data frame of pandas gives a column for any other attribute.
+    return source.column_names if hasattr(type(source), "column_names") else source.columns
+
+
+def _is_single(values: Any) -> bool:
+    """Return whether this is one value, and no column of them."""
+    return (
+        isinstance(values, str | bytes | Mapping) or not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0
+    )
+
+
 def infer_types(table: Table) -> Table:
-    """Return a table of texts, as a CSV file holds it, with numbers and booleans where all of a column are."""
+    """Return a table of texts, as a CSV file holds it, with numbers and booleans where all of a column are.
+
+    A column with a zero before another digit stays text: its values are codes, which numbers would change.
+    """
     columns: dict[str, Array] = {}
     for name, values in table.columns.items():
         absent = absent_values(values)
         parsed = np.array([parse_number(value) for value in values])
-        wrong = np.isnan(parsed) & ~absent
+        codes = np.array([value is not None and _CODE.match(value) is not None for value in values])
+        wrong = (np.isnan(parsed) | codes) & ~absent
         columns[name] = values
         if not wrong.any():
             words = {value.strip().lower() for value in values[~absent]}
@@ -167,12 +192,12 @@ def _take_column(values: Any, name: str) -> tuple[Array, tuple[Any, ...] | None]
         if type(dtype).__name__ == "Categorical":  # of polars, where the type may know more than the column holds
             categories = values.drop_nulls().unique().sort()
     if hasattr(values, "to_numpy"):
-        array = values.to_numpy()
+        arrow = type(values).__module__.startswith("pyarrow")  # which copies only where it is told to
+        array = values.to_numpy(zero_copy_only=False) if arrow else values.to_numpy()
     elif isinstance(values, np.ndarray):
         array = values
     else:
-        array = np.empty(len(values), dtype=object)
-        array[:] = list(values)
+        array = np.fromiter(values, dtype=object, count=len(values))
     if array.ndim != 1:
         raise DataError(f"column {name!r} has shape {array.shape}: a column has one value per row")
     array = _plain(array, name)
@@ -221,7 +246,9 @@ def _as_float(value: Any) -> float:
 
 def _is_missing(value: Any) -> bool:
     # pandas has two values of its own for what is missing, and is not imported here.
-    return value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType") or value != value  # noqa: PLR0124
+    if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float | Decimal | np.generic) and bool(value != value)  # noqa: PLR0124
 
 
 def absent_values(values: Array) -> npt.NDArray[np.bool_]:
@@ -237,6 +264,8 @@ def parse_number(value: Any) -> float:
         return np.nan if value is None else float(value)
     word = value.strip()
     try:
-        return _BOOLEANS[word.lower()] if word.lower() in _BOOLEANS else float(word.replace("_", "?"))
+        if word.lower() in _BOOLEANS:
+            return _BOOLEANS[word.lower()]
+        return float(word.replace("_", "?")) if word.isascii() else np.nan
     except ValueError:
         return np.nan

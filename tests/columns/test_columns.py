@@ -186,3 +186,44 @@ def test_a_table_without_columns_or_of_different_lengths_is_refused() -> None:
         as_table(pandas.DataFrame(index=range(3)))
     with pytest.raises(DataError, match="one length"):
         Table({"a": np.zeros(2), "b": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (pandas.DataFrame({"e": [np.zeros(3), np.ones(3)]}), "row 0: column 'e' is array"),
+        (polars.DataFrame({"e": [[1, 2], [3, 4]]}), "row 0: column 'e' is array"),
+        ({"e": [np.zeros(3), np.ones(3)]}, "row 0: column 'e' is array"),
+        ({"age": 3, "job": ["a"]}, "column 'age' is 3, and other columns have one value per row"),
+        ([{"a": 1}, None], "row 1 is None: give a mapping"),
+        (pandas.DataFrame({"a": [1, 2]}).to_dict(), "row 0: column 'a' is {0: 1, 1: 2}"),
+        (pandas.DataFrame([[1, 2]], columns=[1, "1"]), "two columns '1'"),
+    ],
+)
+def test_what_is_no_table_of_plain_values_is_refused(source: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        as_table(source)
+
+
+def test_columns_may_be_called_like_attributes_and_a_batch_of_arrow_is_a_table() -> None:
+    frame = pandas.DataFrame({"collect": [1, 2], "column_names": ["collect", "table"], "table": ["x", "y"]})
+    assert as_table(frame).names == ("collect", "column_names", "table")
+    batch = as_table(pyarrow.RecordBatch.from_pydict({"job": ["nurse", None], "age": [3, None]}))
+    assert batch.columns["job"].tolist() == ["nurse", None]
+
+
+def test_declared_numbers_and_booleans_are_found_however_they_are_written() -> None:
+    flag, size = pandas.Categorical([True, False]), pandas.Categorical([0.1, 2.0])
+    columns = encode_inputs(pandas.DataFrame({"flag": flag, "size": size})).columns
+    expected = columns.encode({"flag": [True, False], "size": [0.1, 2.0]}).x
+    for flags in (["True", "false"], ["1", "0"], [1, 0]):
+        for sizes in (["0.10", "2.0"], np.array([0.1, 2], dtype=np.float32)):
+            np.testing.assert_array_equal(columns.encode({"flag": flags, "size": sizes}).x, expected)
+    with pytest.raises(DataError, match="row 1: column 'flag' is 'maybe', a category"):
+        columns.encode({"flag": ["True", "maybe"], "size": [0.1, 2.0]})
+
+
+@pytest.mark.parametrize("categories", [("plus", "plus"), (1, "1"), (True, 1)])
+def test_no_category_comes_twice(categories: Any) -> None:
+    with pytest.raises(DataError, match=r"column 'plan' has the category .* twice"):
+        Columns.from_list([{"name": "plan", "kind": "category", "categories": categories}])

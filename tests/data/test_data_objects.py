@@ -56,6 +56,7 @@ def test_pictures_become_channels_of_uint8_and_texts_stay() -> None:
             r"sample 0 of the dataset is a tuple, but a pair \(input, label\) is needed",
         ),
         (Named([np.zeros(2), np.zeros(2), np.zeros(3)]), r"sample 2 has shape \(3,\), sample 0 \(2,\)"),
+        (TensorDataset(torch.zeros(3, 2), torch.zeros(3, 2)), r"sample 0 of the dataset has a label of shape \(2,\)"),
         (DataLoader(TensorDataset(torch.zeros(3, 2)), batch_size=2), "batch 0 of the dataset is a list"),
         (np.zeros((3, 2)), "y is None"),
     ],

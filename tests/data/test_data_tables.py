@@ -129,3 +129,33 @@ def test_a_few_texts_in_a_column_of_numbers_are_told(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("\n".join(["a,label", *lines[:7], "abc,1", *lines[7:]]))
     with pytest.warns(L2HWarning, match="row 7: column 'a' is 'abc', and most of the column are numbers"):
         l2h.load_dataset(tmp_path / "t.csv")
+
+
+def test_codes_with_a_zero_in_front_stay_what_they_are(tmp_path: Path) -> None:
+    rows = "".join(f"{zip_code},{wide},{label}\n" for zip_code, wide, label in zip(
+        ["01234", "1234", "20000"] * 6, ["\uff11", "\uff12", "\uff13"] * 6, ["01", "1", "002"] * 6, strict=True
+    ))  # fmt: skip
+    (tmp_path / "codes.csv").write_text("zip,wide,target\n" + rows)
+    data = l2h.load_dataset(tmp_path / "codes.csv")
+    assert data.class_names == ("002", "01", "1")
+    assert set(data.y_train.tolist()) == {"002", "01", "1"}
+    assert encoded(data).columns.columns[0].categories == ("01234", "1234", "20000")
+    assert encoded(data).columns.columns[1].kind == "category"
+
+
+def test_labels_of_a_test_file_are_read_as_those_of_the_training(tmp_path: Path) -> None:
+    def write(name: str, labels: list[str]) -> Path:
+        text = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+        (tmp_path / name).write_text("age,target\n" + text)
+        return tmp_path / name
+
+    train = write("mix-train.csv", ["1", "2", "x"] * 4)
+    some = write("mix-test.csv", ["1", "2", "1"])
+    data = l2h.load_dataset(train)
+    assert data.y_test.tolist() == ["1", "2", "1"]
+    alone = l2h.load_dataset(some, train, labels=data.labels)
+    assert alone.y_train.tolist() == ["1", "2", "1"], "of a system that has text labels"
+    write("mix-train.csv", ["1", "2"] * 4)
+    write("mix-test.csv", ["x", "1"])
+    with pytest.raises(DataError, match=r"train part of mix has labels such as 1, the test part .* such as 'x'"):
+        l2h.load_dataset(train)

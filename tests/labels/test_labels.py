@@ -103,3 +103,15 @@ def test_what_a_classifier_answers_is_matched_by_value_and_a_stranger_is_named()
         integers.numbers(np.array([3, 1]), "client")
     with pytest.raises(ClientError, match="the estimator knows class 'c', which is none of"):
         text.places(np.array(["a", "c"]), "estimator")
+
+
+@pytest.mark.parametrize("values", [(10**30, 1), (1.5, 2.5), ([1], 2), (None, "a")])
+def test_what_is_no_label_is_refused(values: Any) -> None:
+    with pytest.raises(DataError, match=r"is no label: give text, integers of 64 bits or booleans"):
+        LabelCodec(("a", "b"), values)
+
+
+@pytest.mark.parametrize("names", [["a", "a"], {0: "a", 1: "a"}])
+def test_no_two_classes_have_one_name(names: Any) -> None:
+    with pytest.raises(DataError, match="class_names names 'a' twice"):
+        LabelCodec.find([0, 1], names)

@@ -64,3 +64,21 @@ def test_a_damaged_file_is_told_in_one_line(tmp_path: Path, damage: str) -> None
     with pytest.raises(CacheError, match=rf"the answers in {path} cannot be used") as told:
         AnswerCache(tmp_path).read([b"a"])
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        "CREATE VIEW answers AS WITH RECURSIVE r(input) AS (SELECT 1 UNION ALL SELECT input + 1 FROM r) "
+        "SELECT input, 1 AS output FROM r",
+        "CREATE TABLE calls (inputs); CREATE TRIGGER t AFTER INSERT ON calls BEGIN SELECT 1; END",
+        "CREATE VIRTUAL TABLE answers USING fts5(input, output)",
+    ],
+)
+def test_a_file_that_computes_is_refused_before_it_does(tmp_path: Path, stranger: str) -> None:
+    with sqlite3.connect(tmp_path / FILE) as db:
+        db.executescript(stranger)
+    db.close()
+    for use in (lambda cache: cache.read([b"a"]), lambda cache: cache.counts()):
+        with pytest.raises(CacheError, match="it holds more than plain tables"):
+            use(AnswerCache(tmp_path))

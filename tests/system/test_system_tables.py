@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 import l2h
 from l2h.bundle import BundleError, ServerBundle
 from l2h.columns import Columns
-from l2h.errors import ClientError, DataError
+from l2h.errors import ClientError, DataError, RunError
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +207,7 @@ def test_a_manifest_whose_columns_do_not_fit_is_refused(bundle: Path, tmp_path: 
         (lambda columns: columns[:-1], "its columns become"),
         (lambda columns: [columns[0], *columns], "names that differ"),
         (lambda columns: [{**columns[0], "kind": "date"}, *columns[1:]], "'kind' is 'date'"),
+        (lambda columns: [{**column, "categories": ["plus", "plus"]} for column in columns], "'plus' twice"),
     ):
         folder = tmp_path / message.replace(" ", "-").replace("'", "")
         shutil.copytree(bundle, folder)
@@ -214,6 +215,52 @@ def test_a_manifest_whose_columns_do_not_fit_is_refused(bundle: Path, tmp_path: 
         (folder / "manifest.json").write_text(with_digest({**values, "columns": change(values["columns"])}))
         with pytest.raises(BundleError, match=message):
             l2h.EdgeClient(folder)
+
+
+def test_a_manifest_that_names_an_input_the_file_has_not_is_refused(bundle: Path, tmp_path: Path) -> None:
+    folder, values = tmp_path / "bundle", _manifest(bundle)
+    shutil.copytree(bundle, folder)
+    client = {**values["client"], "input": "zzz"}
+    (folder / "manifest.json").write_text(with_digest({**values, "client": client}))
+    with pytest.raises(BundleError, match="expected zzz and"):
+        l2h.EdgeClient(folder)
+
+
+DAMAGE: dict[str, Any] = {
+    "kind of a column": lambda s: s["columns"][0].update(kind="evil"),
+    "unknown key of a column": lambda s: s["columns"][0].update(evil=1),
+    "no categories": lambda s: s["columns"][0].update(categories=None),
+    "text for a fill": lambda s: s["columns"][0].update(fill="x"),
+    "columns that are none": lambda s: s.update(columns="abc"),
+    "a column too few": lambda s: s["columns"].pop(),
+    "labels in lists": lambda s: s.update(labels=[[1], 2]),
+    "labels that are none": lambda s: s.update(labels=5),
+    "labels that are no whole numbers": lambda s: s.update(labels=[1.5, 2.5]),
+    "preprocessing of another kind": lambda s: s["client"].update(preprocessing={"foo": 1}),
+    "preprocessing that is none": lambda s: s["client"].update(preprocessing="abc"),
+    "scale that is none": lambda s: s["client"].update(preprocessing={"scale": {}}),
+    "scales tried": lambda s: s["client"].update(scales_tried=5),
+    "a server without its answers": lambda s: s.update(server={"kind": "remote", "target": "a:b"}),
+    "answers nowhere": lambda s: s.update(server={"kind": "remote", "target": "a:b", "cache": 5}),
+    "a client that is none": lambda s: s.update(client=3),
+    "no settings": lambda s: s.pop("settings"),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(system: l2h.HelpSystem, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return system.save(tmp_path_factory.mktemp("saved") / "run")
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_run_folder_is_told_in_one_line(name: str, saved: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(saved, tmp_path / "run")
+    values = json.loads((folder / "config.json").read_text())
+    DAMAGE[name](values["system"])
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(RunError, match=r"config.json.* is damaged: ") as told:
+        l2h.load(folder)
+    assert "\n" not in str(told.value)
 
 
 def _manifest(bundle: Path) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
     return data
 
 
-def _read(values: Any, kind: type[_T], where: str) -> _T:
+def read_values(values: Any, kind: type[_T], where: str) -> _T:
     """Return values that somebody else wrote as a dataclass or another type, whose annotations say what is accepted.
 
     A value that is missing, of another type, out of its range or unknown is refused; the message names it and
@@ -294,7 +294,7 @@ class _SpecPart:
 
 def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     head = {key: values[key] for key in ("schema", "digest") if key in values} if isinstance(values, dict) else values
-    header = _read(head, _Header, where)
+    header = read_values(head, _Header, where)
     if header.schema > SCHEMA:
         raise BundleError(
             f"{where} was written by a newer version of l2h (schema {header.schema}, this one reads up to {SCHEMA}): "
@@ -307,7 +307,7 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     for key, read in _READERS.items():
         if key in parts:
             parts[key] = read(parts[key], f"{where}, {key}")
-    manifest = _read(parts, Manifest, where)
+    manifest = read_values(parts, Manifest, where)
     if manifest.columns is not None and manifest.input != InputPart((manifest.columns.width,), "float32"):
         raise BundleError(f"{where} is damaged: its columns become {manifest.columns.width} numbers of float32")
     try:
@@ -324,7 +324,7 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
 
 
 def _client(values: Any, where: str) -> ClientPart:
-    part = _read(_with_preprocessing(values, where), ClientPart, where)
+    part = read_values(_with_preprocessing(values, where), ClientPart, where)
     for name, value in (("input", part.input), ("output", part.output)):
         if part.file is not None and value is None:
             raise BundleError(f"{where} is damaged: {name!r} is None, expected a name: the client has a file")
@@ -336,14 +336,14 @@ def _client(values: Any, where: str) -> ClientPart:
 def _with_preprocessing(values: Any, where: str) -> Any:
     if not isinstance(values, dict) or values.get("preprocessing") is None:
         return values
-    found = _read(values["preprocessing"], Preprocessing, f"{where}, preprocessing")
+    found = read_values(values["preprocessing"], Preprocessing, f"{where}, preprocessing")
     return {**values, "preprocessing": found}
 
 
 def _rejector(values: Any, where: str) -> RejectorPart:
     if isinstance(values, dict) and isinstance(values.get("specs"), list):
         values = {**values, "specs": [_spec(spec, f"{where}, specs") for spec in values["specs"]]}
-    part = _read(values, RejectorPart, where)
+    part = read_values(values, RejectorPart, where)
     if len(part.platt) != len(part.specs):
         raise BundleError(
             f"{where} is damaged: 'platt' is {shown(values['platt'])}, expected one for each of {len(part.specs)} specs"
@@ -354,7 +354,7 @@ def _rejector(values: Any, where: str) -> RejectorPart:
 def _spec(values: Any, where: str) -> RejectorSpec:
     if isinstance(values, dict) and values.get("costs") is not None:
         values = {**values, "costs": _costs(values["costs"], f"{where}, costs")}
-    part = _read(values, _SpecPart, where)
+    part = read_values(values, _SpecPart, where)
     try:
         return RejectorSpec(part.loss, part.costs, part.seed, part.sync)
     except SettingsError as error:
@@ -363,19 +363,19 @@ def _spec(values: Any, where: str) -> RejectorSpec:
 
 def _costs(values: Any, where: str) -> Costs:
     try:
-        return Costs.from_dict(_read(values, dict[str, _Finite], where))
+        return Costs.from_dict(read_values(values, dict[str, _Finite], where))
     except (CostError, KeyError) as error:
         raise BundleError(f"{where} is damaged: found {shown(values)}, expected costs ({error})") from error
 
 
 def _files(values: Any, where: str) -> dict[str, FilePart]:
-    parts = _read(values, dict[str, Any], where)
+    parts = read_values(values, dict[str, Any], where)
     for name in parts:
         if not NAME.fullmatch(name):
             raise BundleError(
                 f"{where} is refused: {shown(name)} is no plain name of a file: a bundle's files lie in its own folder"
             )
-    return {name: _read(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
+    return {name: read_values(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -389,23 +389,27 @@ class _ColumnPart:
     declared: bool
 
 
-def _columns(values: Any, where: str) -> Columns:
+def read_columns(values: Any, where: str) -> Columns:
+    """Return the columns of a table that somebody else wrote; raise a :class:`BundleError` as :func:`read_values`."""
     if not isinstance(values, list):
         raise BundleError(f"{where} is damaged: found {shown(values)}, expected a list")
-    parts = [_read(value, _ColumnPart, where) for value in values]
-    columns = Columns(tuple(TableColumn(**vars(part)) for part in parts))
+    parts = [read_values(value, _ColumnPart, where) for value in values]
+    try:
+        columns = Columns(tuple(TableColumn(**vars(part)) for part in parts))
+    except DataError as error:
+        raise BundleError(f"{where} is damaged: {error}") from error
     if not parts or len(set(columns.names)) != len(parts):
         raise BundleError(f"{where} is damaged: found {shown(columns.names)}, expected names that differ")
     return columns
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
-    "columns": _columns,
+    "columns": read_columns,
     "files": _files,
-    "input": lambda values, where: _read(values, InputPart, where),
+    "input": lambda values, where: read_values(values, InputPart, where),
     "client": _client,
     "rejector": _rejector,
-    "calibration": lambda values, where: None if values is None else _read(values, CalibrationPart, where),
+    "calibration": lambda values, where: None if values is None else read_values(values, CalibrationPart, where),
     "costs": _costs,
-    "server": lambda values, where: _read(_with_preprocessing(values, where), ServerPart, where),
+    "server": lambda values, where: read_values(_with_preprocessing(values, where), ServerPart, where),
 }

@@ -83,7 +83,8 @@ def file_run(
     )
     names = [part.output] + ([part.features] if isinstance(part, ClientPart) and part.features else [])
     by_columns = isinstance(part, ClientPart) and part.feed == "columns"
-    if (set(inputs) != {part.input} and not by_columns) or not set(names) <= set(outputs):
+    fits = part.input in inputs and (by_columns or len(inputs) == 1)
+    if not fits or not set(names) <= set(outputs):
         raise BundleError(
             f"{part.file} takes {', '.join(sorted(inputs))} and gives {', '.join(sorted(outputs))}; "
             f"expected {part.input} and {', '.join(names)}"

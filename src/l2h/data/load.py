@@ -14,7 +14,7 @@ from l2h.data import folder, npz, parquet, published, tables
 from l2h.data.dataset import Dataset, check_arrays, split, subset
 from l2h.data.images import SUFFIXES, cache_folder, check_size, read_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
-from l2h.errors import DataError
+from l2h.errors import DataError, shown
 from l2h.files import open_regular, read_npy, read_npz
 from l2h.labels import LabelCodec, label_array
 
@@ -44,6 +44,7 @@ def load_dataset(
     target: str | None = None,
     columns: Columns | None = None,
     size: int | None = None,
+    labels: LabelCodec | None = None,
 ) -> Dataset:
     """Read a dataset, whatever its format.
 
@@ -66,6 +67,7 @@ def load_dataset(
         columns: those of a trained system, by which a table is read; where ``None``, they are found in the table.
         size: bring images of any size, from a folder or Parquet, to ``size`` x ``size``: each is turned as its EXIF
             orientation says, its shorter side is resized to ``size``, and the centre is cut out.
+        labels: those of a trained system (``system.fitted.labels``): where they are text, so are those of a ``.csv``.
 
     Returns:
         The dataset, checked. ``augment`` is "flip+shift" for CIFAR, "shift" for other images, else "none".
@@ -89,7 +91,7 @@ def load_dataset(
     if not isinstance(source, str | Path):
         raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
     path = Path(source).expanduser()
-    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1, target, columns, size)
+    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1, target, columns, size, labels)
     for reader in _FORMATS:
         if reader.matches(path):
             if target is not None and reader is not tables:
@@ -177,7 +179,13 @@ def _inputs_among(names: list[str], source: str) -> str:
 def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
     train, test = raw.train, raw.test
     parts = [(part, f"the {name} part of {raw.name}") for part, name in ((train, "train"), (test, "test")) if part]
-    y = np.concatenate([label_array(part.y, what) for part, what in parts])
+    both = [label_array(part.y, what) for part, what in parts]
+    if len({y.dtype.kind == "U" for y in both}) > 1:
+        first, second = (
+            f"{what} has labels such as {shown(y[0].item())}" for y, (_, what) in zip(both, parts, strict=True)
+        )
+        raise DataError(f"{first}, {second}: use one kind")
+    y = np.concatenate(both)
     labels = LabelCodec.find(y, _class_names(raw.name, train, test), raw.name)
     X, y = check_arrays(train.X, train.y, labels, what=parts[0][1])
     if test is None:

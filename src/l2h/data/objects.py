@@ -45,7 +45,11 @@ def _from_batches(loader: Iterable[Any]) -> tuple[Array, Array]:
 def _from_pairs(dataset: Any) -> tuple[Array, Array]:
     samples = (dataset[i] for i in range(len(dataset))) if hasattr(dataset, "__len__") else iter(dataset)
     pairs = [_pair(sample, f"sample {number}") for number, sample in enumerate(samples)]
-    return _stacked([_image(x) for x, _ in pairs]), np.array([np.asarray(label).item() for _, label in pairs])
+    y = [np.asarray(label) for _, label in pairs]
+    wrong = next((number for number, label in enumerate(y) if label.size != 1), None)
+    if wrong is not None:
+        raise DataError(f"sample {wrong} of the dataset has a label of shape {y[wrong].shape}: one label is needed")
+    return _stacked([_image(x) for x, _ in pairs]), np.array([label.item() for label in y])
 
 
 def _from_columns(dataset: Any) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from types import ModuleType
 from l2h.columns import Columns
 from l2h.data.dataset import Array
 from l2h.errors import DataError, MissingExtraError
+from l2h.labels import LabelCodec
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class ReadOptions:
     target: str | None = None  # the column of a table that holds the labels
     columns: Columns | None = None  # those of a training, by which a table is encoded; None: its own
     size: int | None = None  # what images are brought to; None: they are of one size
+    labels: LabelCodec | None = None  # those of a training, by which labels are read; None: the table's own
 
 
 @contextmanager

@@ -36,16 +36,18 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
     train = existing(path if path.suffix else _train_of(path))
     if test is None and train.stem.endswith("-train"):
         test = beside(train, train.stem.removesuffix("-train") + "-test" + train.suffix)
-    found = options.columns
+    found, known = options.columns, options.labels
+    texts = known is not None and known.values is not None and isinstance(known.values[0], str)
 
     def read_part(file: Path) -> RawPart:
-        nonlocal found
+        nonlocal found, texts
         table = read_table(file)
         target = _find_target(table, options.target, file)
         labels, rest = table.select([target]), table.select([name for name in table.names if name != target])
         if file.suffix == ".csv":
-            labels, rest = infer_types(labels), infer_types(rest) if found is None else rest
+            labels, rest = labels if texts else infer_types(labels), infer_types(rest) if found is None else rest
         y = _labels(labels.columns[target], target, file)
+        texts = y.dtype.kind == "U"  # those of the test file are read as those of the train file
         if found is None:
             if (y == y[0]).all():
                 raise DataError(f"column {target!r} of {file.name} is {y[0]} in every row: two classes are needed")

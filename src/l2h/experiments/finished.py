@@ -45,6 +45,7 @@ class FinishedRun:
             limit=None if data else training["limit"],
             target=target or training.get("target"),
             columns=fitted.columns,
+            labels=fitted.labels,
             size=fitted.image_size if holds_pictures(source) else None,
         )
 

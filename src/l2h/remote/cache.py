@@ -24,6 +24,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (input BLOB PRIMARY KEY, output NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS calls (time REAL, server TEXT, version TEXT, inputs INTEGER);
 """
+_FOREIGN = "SELECT 1 FROM sqlite_master WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
 #: Seconds to wait for another process that writes the same file.
 _TIMEOUT = 60.0
 
@@ -98,12 +99,24 @@ class AnswerCache:
                     if self.folder is not None:
                         self.folder.mkdir(parents=True, exist_ok=True)
                     place = ":memory:" if self.folder is None else self.folder / FILE
-                    self._db = sqlite3.connect(place, timeout=_TIMEOUT, check_same_thread=False)
-                    with suppress(sqlite3.OperationalError):  # a file that can only be read has its tables
-                        self._db.executescript(_SCHEMA)
+                    self._db = _connect(place)
                 yield self._db
         except (sqlite3.Error, OSError, ValueError) as error:  # the last for scores that are no numbers
             raise CacheError(f"the answers in {self.place} cannot be used ({error}): name another folder") from error
+
+
+def _connect(place: str | Path) -> sqlite3.Connection:
+    """Open a file whose tables are plain ones: a view or a trigger of a stranger could run for ever."""
+    db = sqlite3.connect(place, timeout=_TIMEOUT, check_same_thread=False)
+    try:
+        if db.execute(_FOREIGN).fetchone() is not None:
+            raise ValueError("it holds more than plain tables")
+        with suppress(sqlite3.OperationalError):  # a file that can only be read has its tables
+            db.executescript(_SCHEMA)
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 def _packed(output: Output) -> bytes | float | int | str:

@@ -9,6 +9,7 @@ server that is asked (:class:`l2h.RemoteServer`) the folder has the name and the
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from l2h import methods
+from l2h.bundle.manifest import BundleError, read_columns, read_values
 from l2h.classifiers import (
     LITERT,
     CallableClassifier,
@@ -30,7 +32,7 @@ from l2h.classifiers import (
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
-from l2h.errors import ExportError, L2HWarning, RunError, UnknownNameError
+from l2h.errors import DataError, ExportError, L2HError, L2HWarning, RunError, UnknownNameError
 from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
@@ -85,6 +87,24 @@ def load(
         raise RunError(f"{folder} is the server's half of a training: l2h evaluate CLIENT_RUN --server-run {folder}")
     if config is None:
         raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
+    try:
+        return _load_system(folder, config, client, server, rejector, server_run, key)
+    except L2HError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value that is missing, or of another type
+        raise RunError(f"{folder / CONFIG} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _load_system(
+    folder: Path,
+    config: Mapping[str, Any],
+    client: Any,
+    server: Any,
+    rejector: nn.Module | None,
+    server_run: Path | str | None,
+    key: str | None,
+) -> HelpSystem:
+    labels, columns = _check(config, f"{folder / CONFIG}, system")
     if config["server"]["kind"] == "remote":
         server = _load_remote(folder, config["server"], server, key)
     net = _load_server(folder, config, server, server_run)
@@ -93,7 +113,6 @@ def load(
     kind = config["rejector"]["kind"]
     if kind == "given" and rejector is None:
         raise RunError(f"the rejector of {folder} is not in it: give it with l2h.load(folder, rejector=...)")
-    labels = _load_labels(config)
     settings = Settings.from_dict(config["settings"])
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
         settings = Settings.from_dict({**config["settings"], "device": "auto"})
@@ -123,7 +142,7 @@ def load(
         _restore_inputs(system.fixed_server, config["server"])
     if client is not None and config["client"].get("fingerprint") not in (None, system.client.fingerprint()):
         text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
-        warnings.warn(text, L2HWarning, stacklevel=2)
+        warnings.warn(text, L2HWarning, stacklevel=3)
     specs = tuple(RejectorSpec.from_dict(spec) for spec in config["specs"])
     system.fitted = assemble(
         system,
@@ -137,7 +156,7 @@ def load(
         rejector_options=system.rejector_options,
         budget=config.get("budget"),
         calibration=_load_calibration(folder / CALIBRATION),
-        columns=Columns.from_list(config["columns"]) if "columns" in config else None,
+        columns=columns,
     )
     return system
 
@@ -349,9 +368,26 @@ def _load_rejectors(system: HelpSystem, folder: Path, config: Mapping[str, Any],
     return rejectors
 
 
-def _load_labels(config: Mapping[str, Any]) -> LabelCodec:
-    values = config.get("labels")
-    return LabelCodec(tuple(config["class_names"]), None if values is None else tuple(values))
+@dataclass(frozen=True)
+class _Classes:
+    class_names: tuple[str, ...]
+    labels: tuple[str | int | bool, ...] | None = None
+
+
+def _check(config: Mapping[str, Any], where: str) -> tuple[LabelCodec, Columns | None]:
+    """Return the classes and the columns; raise a :class:`RunError` where they, or what models are fed, are damaged."""
+    try:
+        found = {name: config[name] for name in ("class_names", "labels") if name in config}
+        labels = LabelCodec(*vars(read_values(found, _Classes, where)).values())
+        columns = read_columns(config["columns"], f"{where}, columns") if "columns" in config else None
+        for name in ("client", "server"):
+            read_values(config[name].get("preprocessing", {}), Preprocessing, f"{where}, {name}, preprocessing")
+            read_values(config[name].get("scales_tried", {}), dict[str, float], f"{where}, {name}, scales_tried")
+    except (BundleError, DataError) as error:
+        raise RunError(str(error)) from error
+    if columns is not None and config["input_shape"] != [columns.width]:
+        raise RunError(f"{where} is damaged: its columns become {columns.width} numbers, not {config['input_shape']}")
+    return labels, columns
 
 
 def _load_calibration(path: Path) -> Calibration | None:
