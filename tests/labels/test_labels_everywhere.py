@@ -158,9 +158,25 @@ def test_files_that_answer_with_labels_are_matched_by_value(kind: str, tmp_path:
     assert_same_on_a_device(only, y, client.predict(X_TEST))
 
 
-def assert_same_on_a_device(client: Any, y: np.ndarray, expected: np.ndarray) -> None:
+def test_the_columns_of_a_file_are_those_that_its_own_labels_say(tmp_path: Path) -> None:
+    """Of scikit-learn's text classes without dictionaries, where class_names have another order."""
+    from skl2onnx import to_onnx as convert
+
+    y = named(NUMBERS, "text")
+    client, order = tree(y), sorted(set(y), reverse=True)
+    path = tmp_path / "matrix.onnx"
+    path.write_bytes(convert(client, X[:1], options={"zipmap": False}).SerializeToString())
+    system = make(path, given={"class_names": order}).fit(X, y)
+    expected = client.predict(X_TEST)
+    np.testing.assert_array_equal(system.predict(X_TEST, Costs(c_e=5.0)).label, expected)
+    again = l2h.load(system.save(tmp_path / "run"))
+    np.testing.assert_array_equal(again.predict(X_TEST, Costs(c_e=5.0)).label, expected)
+    assert_same_on_a_device(l2h.as_client(path), y, expected, LabelCodec.find(y, order))
+
+
+def assert_same_on_a_device(client: Any, y: np.ndarray, expected: np.ndarray, labels: LabelCodec | None = None) -> None:
     """The file of a client gives these labels, read as a device reads it."""
-    labels = LabelCodec.find(y)
+    labels = labels or LabelCodec.find(y)
     exported = export_client(client.with_labels(labels), CLASSES, False, [X[:1], X[:3], X[:17]])
     assert exported.data is not None
     run = file_run(exported.data, exported.part)

@@ -66,6 +66,18 @@ def external_files(model: bytes) -> set[str]:
     return names
 
 
+def class_labels(model: bytes) -> tuple[str, ...]:
+    """Return the text labels of the classifier in an ONNX model, in the order of its scores; none where it has none."""
+    graphs = [content for number, content in _fields(memoryview(model)) if number == 7]
+    nodes = [content for graph in graphs for number, content in _fields(graph) if number == 1]
+    found = set()
+    for attribute in (content for node in nodes for number, content in _fields(node) if number == 5):
+        fields = [(number, bytes(content)) for number, content in _fields(attribute) if number in (1, 9)]
+        if (1, b"classlabels_strings") in fields:
+            found.add(tuple(content.decode() for number, content in fields if number == 9))
+    return found.pop() if len(found) == 1 else ()
+
+
 def _location(entry: memoryview) -> set[str]:
     fields = [(number, bytes(content)) for number, content in _fields(entry)]
     keys, values = ([content for number, content in fields if number == wanted] for wanted in (1, 2))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, fixed_batch, in_batches, to_array
-from l2h.classifiers.external import external_files, open_model
+from l2h.classifiers.external import class_labels, external_files, open_model
 from l2h.classifiers.litert import LITERT, LiteRTClassifier
 from l2h.classifiers.preprocessing import Preprocessing
 from l2h.classifiers.tabular import estimator_inputs, model_feeds
@@ -25,6 +25,8 @@ from l2h.files import read_whole
 from l2h.labels import LabelCodec
 
 _FILES = ".onnx, .tflite (LiteRT), .pt (TorchScript) or .pt2 (exported program)"
+#: The output that an export adds to a file whose columns were put into the order of the labels.
+PLACED = "all_probabilities"
 _PICKLES = (".joblib", ".pkl", ".pickle")
 
 
@@ -213,10 +215,22 @@ class OnnxClassifier(Classifier):
         # skl2onnx gives one dictionary per sample unless it is told not to.
         maps = [o.name for o in outputs.values() if o.type.startswith("seq(map(")]
         self.scores = scores or (floats or maps or list(outputs))[0]
+        named = self.scores in floats and self.scores != PLACED
+        #: The labels of the scores' columns, where they are text and the file has them.
+        self.classes = (
+            class_labels(self._bytes) if named and "tensor(string)" in (o.type for o in outputs.values()) else ()
+        )
         self.features = features
         self.flat = len(self.input.shape) == 2 if flat is None else flat
         self.tries_scales = self.input.type != "tensor(uint8)"
         self.usual_scale = "-1..1" if self.tries_scales and not self.flat else None
+
+    @property
+    def places(self) -> npt.NDArray[np.int64] | None:
+        """The class number of each column of its scores, where the file says it; else None."""
+        if self.labels is None or sorted(self.classes) != sorted(map(str, self.labels.values or ())):
+            return None
+        return self.labels.places(self.classes, self.kind)
 
     def feed(self, shape: Sequence[int]) -> Preprocessing:
         wanted = replace(self.preprocessing, flat=True) if self.flat else self.preprocessing
@@ -247,7 +261,10 @@ class OnnxClassifier(Classifier):
                 else ""
             )
             raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}{hint}") from error
-        return to_array(out[0], self.labels), out[1] if self.features else None
+        scores, places = to_array(out[0], self.labels), self.places
+        if places is not None and scores.shape[1:] == places.shape:
+            scores = scores[:, np.argsort(places)]
+        return scores, out[1] if self.features else None
 
     def weights(self) -> list[bytes]:
         """Return the file, as it was loaded, and the files beside it that hold its weights, if any."""

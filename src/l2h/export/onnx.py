@@ -28,6 +28,7 @@ from l2h.classifiers import (
     TorchClassifier,
 )
 from l2h.classifiers.base import Array, Inputs
+from l2h.classifiers.kinds import PLACED
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ConversionError
@@ -92,11 +93,18 @@ def classifier_to_onnx(
         data = classifier.weights()[0]
         if classifier.beside:
             data = _with_weights(data, classifier.beside, classifier.path.name)
+        scores, places = classifier.scores, classifier.places
+        if places is not None and not np.array_equal(places, np.arange(len(places))):
+            import onnx
+
+            own = onnx.load_model_from_string(data)
+            scores = _place_classes(own, scores, places, len(places))
+            data = own.SerializeToString()
         part = ClientPart(
             file=file,
             kind=classifier.kind,
             input=classifier.input.name,
-            output=classifier.scores,
+            output=scores,
             gives=known,
             features=classifier.features,
             **_COLUMNS if len(classifier.inputs) > 1 else feed_of(inputs),
@@ -109,7 +117,7 @@ def classifier_to_onnx(
         if num_classes and known == "probability":
             places = classifier.places(num_classes)
             if not np.array_equal(places, np.arange(num_classes)):
-                scores = _add_missing_classes(model, scores, places, num_classes)
+                scores = _place_classes(model, scores, places, num_classes)
         part = ClientPart(
             file=file,
             kind=classifier.kind,
@@ -359,14 +367,14 @@ def _with_weights(data: bytes, beside: Mapping[str, bytes], name: str) -> bytes:
         raise ConversionError(f"{name} and its weights are too large for one file: {error}") from error
 
 
-def _add_missing_classes(model: ModelProto, output: str, known: Array, num_classes: int) -> str:
+def _place_classes(model: ModelProto, output: str, known: Array, num_classes: int) -> str:
     """Put the columns of the known classes into their places among all; classes never seen get 0."""
     from onnx import TensorProto, helper, numpy_helper
 
     places = np.zeros((len(known), num_classes), dtype=np.float32)
     places[np.arange(len(known)), known] = 1.0
     model.graph.initializer.append(numpy_helper.from_array(places, "places"))
-    model.graph.node.append(helper.make_node("MatMul", [output, "places"], ["all_probabilities"]))
-    entry = helper.make_tensor_value_info("all_probabilities", TensorProto.FLOAT, [None, num_classes])
+    model.graph.node.append(helper.make_node("MatMul", [output, "places"], [PLACED]))
+    entry = helper.make_tensor_value_info(PLACED, TensorProto.FLOAT, [None, num_classes])
     model.graph.output.append(entry)
-    return "all_probabilities"
+    return PLACED
