@@ -1,9 +1,19 @@
 """The errors L2H raises. Each message says what was wrong, with the value, and what to do about it."""
 
+import inspect
+import traceback
+import warnings
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+
+_HERE = str(Path(__file__).parent)
+
 
 def shown(value: object, most: int = 60) -> str:
     """Return the ``repr`` of a value, cut to ``most`` characters for a message."""
-    text = repr(value)
+    text = repr(value.item() if isinstance(value, np.generic) else value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -13,6 +23,13 @@ class L2HError(Exception):
 
 class L2HWarning(UserWarning):
     """Base of every warning that L2H gives."""
+
+
+def warn(text: str) -> None:
+    """Give an :class:`L2HWarning` at the caller's line outside of L2H."""
+    frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
+    inside = list(takewhile(lambda frame: frame.f_code.co_filename.startswith(_HERE), frames))
+    warnings.warn(text, L2HWarning, stacklevel=len(inside) + 1)
 
 
 class CostError(L2HError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def test_what_the_user_says_is_not_tried(tmp_path: Path) -> None:
         settle_scale(stated, X / np.float32(255), Y, CLASSES, "client")
 
 
-def test_scales_that_cannot_be_told_apart_leave_the_one_of_old(tmp_path: Path) -> None:
+def test_scales_that_cannot_be_told_apart_leave_the_one_of_old_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A client that answers the same whatever it is fed has no better scale."""
     import torch
 
@@ -76,6 +79,7 @@ def test_scales_that_cannot_be_told_apart_leave_the_one_of_old(tmp_path: Path) -
 
     client = as_client(Constant())
     settle_scale(client, X, Y, CLASSES, "client")
+    assert "cannot be told apart" in caplog.text  # a warning, which Python shows by itself
     assert client.preprocessing == Preprocessing(scale="-1..1")
     assert len(set(client.scales_tried.values())) == 1
 
@@ -93,6 +97,10 @@ def test_a_client_that_looks_broken_is_reported(case: str, caplog: pytest.LogCap
     expected = {"good": "", "below what was stated": "far below the 90.0% stated"}.get(case, "hardly more than chance")
     assert expected in caplog.text
     assert bool(caplog.records) == bool(expected)
+    caplog.clear()
+    check_accuracy(client, labels, Y, "client", images=False)
+    assert bool(caplog.records) == bool(expected)
+    assert "--client-scale" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -145,6 +153,10 @@ def test_layout_and_size_are_read_off_the_file(
         settle_scale(client, X, Y, CLASSES, "client")
     assert ("the client takes images of 12x12, to which those of 8x8 are brought" in caplog.text) == (size == 12)
     assert ("the client takes its channels last (NHWC)" in caplog.text) == (layout == "NHWC")
+    with pytest.raises(
+        SettingsError, match=rf"but the model declares inputs of .*{size}.* with 3 channels: leave it out"
+    ):
+        replace(client.preprocessing, layout="NHWC" if layout == "NCHW" else "NCHW").completed((3, 8, 8), model.shape)
     free = write_onnx(tmp_path / "free.onnx", model, free=True)
     stated = as_client(free, preprocessing=Preprocessing(scale="0..1", layout=layout, size=size))
     assert np.allclose(stated.raw(stated.feed(X_TEST.shape[1:]).apply(X_TEST))[0], found, atol=1e-3)

@@ -74,6 +74,19 @@ def test_ask_says_weak_or_strong_and_why(run: Path) -> None:
     assert (row["answer"], row["source"], row["reason"]) == ("weak", "local", "not_worth_asking")
 
 
+def test_ask_routes_the_prompts_of_a_table_and_takes_no_file_for_a_prompt(run: Path, tmp_path: Path) -> None:
+    prompts = ["algebra: what is the answer?", "sports: what is the answer?"]
+    table = tmp_path / "my prompts.csv"
+    table.write_text("\n".join(["id,prompt", *(f"{i},{text}" for i, text in enumerate(prompts))]))
+    rows = call("ask", run, table, "--json").json()["answers"]
+    assert [row["answer"] for row in rows] == ["strong", "weak"]
+    (tmp_path / "notes.txt").write_text(prompts[0])
+    assert_told(call("ask", run, tmp_path / "notes.txt"), 1, "notes.txt' is no table", ".csv")
+    assert_told(call("ask", run, "nothere.csv"), 1, "there is no file or folder 'nothere.csv'")
+    assert call("ask", run, "x" * 5000).status == 0
+    assert "in quotes" in one_line(call("ask", run, *prompts).err)
+
+
 def test_ask_needs_no_torch(run: Path) -> None:
     blocked = ("torch", "sklearn", "scipy", "matplotlib", "pyarrow", "onnx", "safetensors")
     words = ["l2h", "ask", str(run), "algebra: what is it?"]

@@ -46,3 +46,7 @@ def test_an_image_is_read_as_in_training(channels: int, tmp_path: Path) -> None:
     image.fromarray(grey).save(tmp_path / "grey.png")
     read = read_inputs(str(tmp_path / "grey.png"), (channels, 8, 8))
     assert np.array_equal(read, np.repeat(grey[None, None], channels, axis=1))
+    several = [str(tmp_path / "grey.png")] * 2
+    assert np.array_equal(read_inputs(several, (channels, 8, 8)), np.concatenate([read, read]))
+    with pytest.raises(DataError, match="each must be the file of an image, and 'digits' is none"):
+        read_inputs([*several, "digits"], (channels, 8, 8))

@@ -144,6 +144,13 @@ def test_what_is_no_bundle_or_no_input_is_told(folder, inputs, tmp_path):
 # The key.
 
 
+def test_a_table_for_a_bundle_of_arrays_is_told(folder, tmp_path):
+    (tmp_path / "rows.csv").write_text("age,job\n31,nurse\n")
+    status, _, err = call(folder, tmp_path / "rows.csv")
+    assert status == 1
+    assert "the inputs are a table, and this bundle takes arrays of shape" in err
+
+
 def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch, folder, inputs, server):
     monkeypatch.delenv("L2H_KEY", raising=False)
     assert read_key() is None

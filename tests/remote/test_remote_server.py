@@ -17,8 +17,10 @@ from clouds import X_TEST, Y_TEST, X, Y, make, samples, scores, tree
 from commands import call, start
 from customers import QUICK, customers, old_pipeline
 from rough_server import RoughServer
+from scripts import python
 from serving_maker import linear, write_bundle
 from serving_process import Server, make_key
+from waiting import free_port
 
 import l2h
 from l2h import RemoteServer
@@ -251,13 +253,24 @@ def test_a_function_gets_a_table_by_its_names_and_each_row_once(tmp_path: Path) 
     report = system.evaluate(frame[60:][frame.columns[::-1]], left[60:])
     assert len(asked) == before
     assert report.accuracy["server"] == pytest.approx(np.mean((frame["region"][60:] == "south") == left[60:]))
-    with pytest.warns(L2HWarning, match="the server is not in the bundle"):
+    with pytest.warns(L2HWarning, match="the server is not in the bundle") as told:
         system.export(tmp_path / "bundle")
+    assert [warning.filename for warning in told if warning.category is L2HWarning] == [__file__]
+    # No call waits for pandas, which takes longer to load than a deadline.
+    script = "import l2h\nl2h.EdgeClient(sys.argv[1], server=print)\nassert 'pandas' in sys.modules"
+    assert (done := python(script, tmp_path / "bundle")).returncode == 0, done.stderr
     fresh = customers(50, seed=1)[0]
     with l2h.EdgeClient(tmp_path / "bundle", server=ask, deadline=20.0) as edge:
         answers = edge.predict(fresh, costs=l2h.Costs(c_e=0.0, c_1=0.0))
     assert set(answers.reason) == {"worth_asking"}
     np.testing.assert_array_equal(answers.label, ask(fresh))
+
+
+def test_an_address_at_which_nobody_answers_is_told_at_once() -> None:
+    begun = time.monotonic()
+    with pytest.raises(RemoteError, match=r"nobody answers there \(.*\): check the address"):
+        RemoteServer(f"http://127.0.0.1:{free_port()}").answers(X_TEST, 3)
+    assert time.monotonic() - begun < 5  # five repeats take longer
 
 
 def test_a_key_on_an_open_line_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from l2h.classifiers.tabular import model_feeds
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ClientError
 from l2h.labels import LabelCodec
+from l2h.table import Table
 
 Array = npt.NDArray[Any]
 #: How many samples are run at once, which bounds the memory that a large array needs.
@@ -130,8 +131,11 @@ def _in_batches(once: ModelRun, batch: int, entries: list[Any], file: str, x: In
         raise BundleError(f"{file} does not fit the inputs: {error}") from error
 
 
-def check_inputs(X: npt.ArrayLike, part: InputPart, dtype: np.dtype[Any]) -> Array:
+def check_inputs(X: npt.ArrayLike | Table, part: InputPart, dtype: np.dtype[Any]) -> Array:
     """Return samples as a bundle takes them; a single one gets its first axis."""
+    if isinstance(X, Table):
+        what = "images" if len(part.shape) == 3 else "arrays"
+        raise BundleError(f"the inputs are a table, and this bundle takes {what} of shape {part.shape}")
     try:
         x = np.asarray(X)
     except ValueError as error:

@@ -120,6 +120,13 @@ class Preprocessing:
             first, last = (declared[axis] == shape[0] for axis in (0, 2))
             if layout is None and last and (channels_last or not first):
                 layout = "NHWC"
+            stated, other = (last, first) if layout == "NHWC" else (first, last)
+            channels = declared[2 if layout == "NHWC" else 0]
+            if self.layout is not None and other and not stated and isinstance(channels, int) and channels > 0:
+                raise SettingsError(
+                    f"layout={layout} was given, but the model declares inputs of {tuple(declared)} for images with "
+                    f"{shape[0]} channels: leave it out"
+                )
             height, width = (declared[axis] for axis in ((0, 1) if layout == "NHWC" else (1, 2)))
             if size is None and isinstance(height, int) and isinstance(width, int) and height * width > 0:
                 size = (height, width)

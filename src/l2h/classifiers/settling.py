@@ -39,7 +39,8 @@ def settle_scale(classifier: Classifier, X: Array, y: Labels, num_classes: int, 
 
     Every scale is tried. Among those whose right answers cannot be told apart from the most (two standard errors of
     the paired difference), the smallest log loss decides, and where there is none, or it is equal, the scale of old.
-    The choice is logged, and kept in ``classifier.preprocessing`` and ``classifier.scales_tried``.
+    The choice is logged, as a warning where right answers do not decide it, and kept in ``classifier.preprocessing``
+    and ``classifier.scales_tried``.
 
     ``who`` is what messages call the classifier: ``client`` or ``server``.
 
@@ -82,7 +83,8 @@ def settle_scale(classifier: Classifier, X: Array, y: Labels, num_classes: int, 
     classifier.preprocessing = replace(given, scale=chosen.scale)
     others = sorted((trial for trial in trials if trial is not chosen), key=lambda trial: -trial.accuracy)
     classifier.scales_tried = {trial.scale: round(trial.accuracy, 4) for trial in (chosen, *others)}
-    log.info(
+    log.log(
+        logging.WARNING if tied else logging.INFO,
         "the %s is fed images scaled to %s, which gives %.1f%% right answers on %d labelled samples (%s)%s; "
         "--%s-scale or l2h.Preprocessing(scale=...) sets another",
         who,
@@ -95,7 +97,7 @@ def settle_scale(classifier: Classifier, X: Array, y: Labels, num_classes: int, 
     )
 
 
-def check_accuracy(classifier: Classifier, label: Labels, y: Labels, who: str) -> None:
+def check_accuracy(classifier: Classifier, label: Labels, y: Labels, who: str, images: bool = True) -> None:
     """Warn where answers are no better than chance, or far below what the user expects of the classifier.
 
     Chance is what the same answers would get if they had nothing to do with the labels.
@@ -107,10 +109,8 @@ def check_accuracy(classifier: Classifier, label: Labels, y: Labels, who: str) -
     size = int(max(label.max(), y.max())) + 1
     chance = float(np.bincount(label, minlength=size) @ np.bincount(y, minlength=size)) / n**2
     expected = classifier.expected_accuracy
-    hint = (
-        f"see how it is fed (--{who}-scale, --{who}-mean, --{who}-std, --{who}-layout, l2h.Preprocessing) and whether "
-        "its classes are in the order of the labels"
-    )
+    feeding = f"how it is fed (--{who}-scale, --{who}-mean, --{who}-std, --{who}-layout, l2h.Preprocessing) and "
+    hint = f"see {feeding if images else ''}whether its classes are in the order of the labels"
     found = f"the {who} gives {accuracy:.1%} right answers on {n} samples"
     if accuracy <= chance + _ABOVE * math.sqrt(chance * (1 - chance) / n):
         text = f"{found}, hardly more than chance ({chance:.1%}): {hint}"

@@ -28,12 +28,12 @@ class AskOptions:
 
     bundle: Annotated[Path, Argument(help="The bundle's folder, as l2h export writes it; or a run, as l2h train does.")]
     inputs: Annotated[
-        str | None,
+        list[str] | None,
         Argument(
             metavar="INPUT",
-            help="One input or many: a .npy, an .npz, an image, a table (.csv, Parquet), or what l2h train takes as "
-            "--data (its test part). "
-            "Without it the server is only checked. For the run of a router: a prompt, or a .npy of embeddings.",
+            help="One input or many: images, or one .npy, .npz, table (.csv, Parquet), or what l2h train takes as "
+            "--data (its test part). Without it the server is only checked. "
+            "For the run of a router: a prompt, a table of prompts, or a .npy of embeddings.",
         ),
     ] = None
     server: Annotated[
@@ -65,7 +65,7 @@ def ask(options: AskOptions) -> None:
 
     Example: [bold]l2h ask bundle digits --index 3 --server http://127.0.0.1:8080[/]
 
-    Example: [bold]l2h ask bundle photo.jpg[/], of any size where the bundle was trained with --size
+    Example: [bold]l2h ask bundle photo.jpg other.png[/], of any size where the bundle was trained with --size
 
     Example: [bold]l2h ask bundle photos.npy --c-e 0.02 --limit 20% --json[/]
 
@@ -87,11 +87,11 @@ def ask(options: AskOptions) -> None:
         from l2h.cli import routing
 
         prices = (options.c_e, options.c_1)
-        return routing.ask(options.bundle, options.inputs, prices, options.limit, options.as_json)
+        return routing.ask(options.bundle, options.inputs or (), prices, options.limit, options.as_json)
     if (options.bundle / "config.json").is_file() and not (options.bundle / "manifest.json").is_file():
         return _ask_run(options)
     inputs, server = options.inputs, options.server
-    if inputs is None and (server is None or options.local_only):
+    if not inputs and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")
     bundle = DeviceBundle(options.bundle)
     asked: Any = load_function(server) if server is not None and is_function(server) else server
@@ -106,7 +106,7 @@ def ask(options: AskOptions) -> None:
         binary=options.binary,
         verify_tls=True if options.ca_file is None else options.ca_file,
     ) as edge:
-        if inputs is None:
+        if not inputs:
             edge.check(timeout=max(options.deadline, 5.0))
             _print_checked(edge, str(server), options.as_json)
             return
@@ -124,7 +124,7 @@ def _ask_run(options: AskOptions) -> None:
     from l2h.experiments.finished import open_run
     from l2h.limits import RateLimit
 
-    if options.inputs is None or options.server is not None:
+    if not options.inputs or options.server is not None:
         raise typer.BadParameter(
             f"{options.bundle} is a run, which answers INPUT with its own server: l2h export makes a bundle of it",
             param_hint="BUNDLE",

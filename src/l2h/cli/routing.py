@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: What the two answerers are called where they are language models.
 _WHO = {"client": "weak", "server": "strong"}
+_FILE = "file (.csv or .parquet of prompts, .npy of embeddings)"
 _WHY = {
     "worth_asking": "asking the server is expected to save more than it costs",
     "not_worth_asking": "asking the server is expected to cost more than it saves",
@@ -52,22 +53,17 @@ def evaluate(folder: Path, conditions: RouterConditions, out: Path | None, as_js
 
 
 def ask(
-    folder: Path, text: str | None, prices: tuple[float | None, float | None], limit: str | None, as_json: bool
+    folder: Path, inputs: Sequence[str], prices: tuple[float | None, float | None], limit: str | None, as_json: bool
 ) -> None:
-    """Say who should answer a prompt, or each row of a ``.npy`` file of embeddings, and why."""
-    import numpy as np
-
+    """Say who should answer a prompt, or each row of a file of prompts or embeddings, and why."""
     from l2h.costs import Costs
-    from l2h.data.reading import existing, whole_file
+    from l2h.data.outcomes import TEXT_COLUMN, read_prompts
+    from l2h.files import read_config
     from l2h.routing import Router
 
-    if text is None:
-        raise typer.BadParameter("give a prompt, or a .npy file of embeddings", param_hint="INPUT")
-    X: Any = [text]
-    if text.endswith(".npy"):
-        path = existing(Path(text))
-        with whole_file(path, "file of numpy"):
-            X = np.atleast_2d(np.load(path, allow_pickle=False))
+    if len(inputs) != 1:
+        raise typer.BadParameter(f"give one prompt, in quotes, or one {_FILE}; got {len(inputs)}", param_hint="INPUT")
+    X = read_prompts(inputs[0], read_config(folder).get("training", {}).get("text_column", TEXT_COLUMN))
     c_e, c_1 = prices
     costs = None if c_e is None and c_1 is None else Costs(0.1 if c_e is None else c_e, 1.0 if c_1 is None else c_1)
     router = Router.load(folder)

@@ -147,18 +147,23 @@ def _refuse_size(size: int | None, source: str) -> None:
         )
 
 
-def read_inputs(source: str, input_shape: Sequence[int], size: int | None = None) -> Any:
-    """Read inputs for a model from a ``.npy``, an ``.npz``, an image, a table, or what :func:`load_dataset` takes.
+def read_inputs(source: str | Sequence[str], input_shape: Sequence[int], size: int | None = None) -> Any:
+    """Read inputs for a model from images, or from one ``.npy``, ``.npz``, table, or what :func:`load_dataset` takes.
 
     A table is returned as it is: its columns are compared where it is encoded. A grey image for a model of colour
     images gets three equal channels, as in training; beyond that the inputs are not compared with ``input_shape``, the
     shape of one of them. ``size`` is what images are brought to, as in training.
     """
-    path = Path(source).expanduser()
+    sources = [source] if isinstance(source, str) else source
+    paths = [Path(text).expanduser() for text in sources]
+    others = [path for path in paths if path.suffix.lower() not in SUFFIXES or not path.is_file()]
+    if not others:
+        return read_images(paths, size, colour=len(input_shape) == 3 and input_shape[0] == 3)
+    if len(paths) > 1:
+        raise DataError(f"of several inputs each must be the file of an image, and {str(others[0])!r} is none")
+    source, path = sources[0], paths[0]
     if tables.matches(path) and path.is_file():
         return tables.read_table(path)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
-        return read_images([path], size, colour=len(input_shape) == 3 and input_shape[0] == 3)
     if path.suffix not in (".npy", ".npz") or not path.is_file():
         return load_dataset(source, size=size if holds_pictures(source) else None, test_share=1).X_test
     with whole_file(path, "file of plain arrays"):

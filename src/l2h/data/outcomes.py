@@ -60,6 +60,25 @@ def read_outcomes(source: Any, text_column: str = TEXT_COLUMN) -> OutcomeTable:
     return check_outcomes(columns[text_column], columns[CLIENT_COLUMN], columns[SERVER_COLUMN], name, text_column)
 
 
+def read_prompts(source: str, text_column: str = TEXT_COLUMN) -> Any:
+    """Return what a router is asked about: the rows of a file, or the text itself where it names none.
+
+    A ``.npy`` holds embeddings; a ``.csv`` or ``.parquet`` has a column of texts or embeddings.
+    """
+    path = Path(source)
+    named = path.suffix in (".npy", ".csv", ".parquet") and not any(letter.isspace() for letter in source)
+    try:
+        named = named or path.is_file()
+    except OSError:  # too long for a path
+        named = False
+    if not named:
+        return [source]
+    if existing(path).suffix == ".npy":
+        with whole_file(path, "file of numpy"):
+            return np.atleast_2d(np.load(path, allow_pickle=False))
+    return _read_file(path, (text_column,))[text_column]
+
+
 def check_outcomes(
     X: Any, client_right: Any, server_right: Any, name: str = "outcomes", text_column: str = "X"
 ) -> OutcomeTable:
@@ -155,7 +174,7 @@ def _read_file(path: Path, wanted: Sequence[str]) -> dict[str, list[Any]]:
             _require(wanted, rows.fieldnames or (), str(path))
             kept = [[row[name] for name in wanted] for row in rows]
         return {name: [row[k] for row in kept] for k, name in enumerate(wanted)}
-    raise DataError(f"{str(path)!r} is no table of outcomes: give a .parquet or a .csv file")
+    raise DataError(f"{str(path)!r} is no table: give a .parquet or a .csv file")
 
 
 def _take_frame(source: Any, wanted: Sequence[str]) -> dict[str, list[Any]]:
@@ -180,5 +199,5 @@ def _require(wanted: Sequence[str], names: Iterable[str], where: str) -> None:
     there = [str(name) for name in names]
     for name in wanted:
         if name not in there:
-            hint = "; --text-column (text_column=) names another" if name == wanted[0] else ""
+            hint = "; --text-column (text_column=) names another" if name == wanted[0] and len(wanted) > 1 else ""
             raise DataError(f"{where} has no column {name!r}: its columns are {', '.join(there) or 'none'}{hint}")

@@ -178,6 +178,11 @@ class EdgeCore:
         return self._bundle
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes; where labels are numbers from 0, ``class_names[label]`` is the name of one."""
+        return tuple(self._bundle.classes)
+
+    @property
     def costs(self) -> Costs:
         """The prices in use; may be set at any time, None for those of the beginning.
 

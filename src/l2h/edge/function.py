@@ -1,6 +1,7 @@
 """Asking a function in place of a server, with the same deadline, circuit, limits and counters."""
 
 import asyncio
+import importlib
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,10 @@ class FunctionTransport(Transport):
         super().__init__(options, manifest, recorder)
         self._function = CallableClassifier(function)
         self._running = 0
+        if manifest.columns is not None:
+            # The function gets a data frame, and loading pandas takes longer than a deadline.
+            with suppress(ModuleNotFoundError):
+                importlib.import_module("pandas")
 
     async def _ask(self, X: Array, scope: RequestScope, attempt: Attempt) -> npt.NDArray[np.int64]:
         if self._running >= self._options.connections:

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import ssl
-import warnings
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from inspect import iscoroutinefunction
@@ -18,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from l2h.errors import L2HError, L2HWarning, SettingsError
+from l2h.errors import L2HError, SettingsError, warn
 from l2h.functions import function_name
 
 log = logging.getLogger("l2h.edge")
@@ -118,7 +117,7 @@ def read_key(path: str | Path | None = None) -> str | None:
     except OSError as error:
         raise EdgeSettingsError(f"cannot read the key file {path}: {error.strerror or error}") from error
     if os.name == "posix" and mode & 0o077:
-        warnings.warn(f"others can read the key file {path}: chmod 600 {path}", L2HWarning, stacklevel=2)
+        warn(f"others can read the key file {path}: chmod 600 {path}")
     try:
         return _check_key(text.decode("ascii").strip() if len(text) <= _LONGEST_KEY else "")
     except (UnicodeDecodeError, EdgeSettingsError):

@@ -57,19 +57,19 @@ class FinishedRun:
         return dataset.X_train, dataset.y_train
 
     def ask(
-        self, source: str, index: Sequence[int] | None, costs: Costs | None, limit: RateLimit | None
+        self, sources: Sequence[str], index: Sequence[int] | None, costs: Costs | None, limit: RateLimit | None
     ) -> list[dict[str, Any]]:
-        """Return one row per answer to inputs of a file; the server that is asked is the run's own.
+        """Return one row per answer to inputs of files; the server that is asked is the run's own.
 
         ``index`` names the inputs, counted from 0; None: all of them. Without prices they are the run's; under a limit
         asking is then free.
         """
         fitted = self.system.require_fitted()
-        X = fitted.check_inputs(read_inputs(source, fitted.input_shape, fitted.image_size))
+        X = fitted.check_inputs(read_inputs(sources, fitted.input_shape, fitted.image_size))
         chosen = list(index) if index else list(range(len(X)))
         wrong = [i for i in chosen if not 0 <= i < len(X)]
         if wrong:
-            raise DataError(f"there is no input {wrong[0]}: {source} holds 0 to {len(X) - 1}")
+            raise DataError(f"there is no input {wrong[0]}: {', '.join(sources)} holds 0 to {len(X) - 1}")
         if costs is None and limit is None:
             costs = self.system.specs[0].costs or self.costs(None, None)
         answers = self.system.predict(X[chosen], costs, limit=limit)

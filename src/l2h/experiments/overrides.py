@@ -45,6 +45,11 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str,
         elif stage in stages and key in StageSettings.__dataclass_fields__:
             stages[stage] = replace(stages[stage], **{key: value})
         else:
+            if stage == "client":
+                raise SettingsError(
+                    f"--set {override}: the training of a stand-in client is fixed; --client tree takes a moment, and "
+                    "--client-share less than 1 fewer samples"
+                )
             known = ", ".join(StageSettings.__dataclass_fields__)
             raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
     if separable and not named:

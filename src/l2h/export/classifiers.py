@@ -1,7 +1,6 @@
 """A fixed classifier, the client or a server that was not trained here, as a file compared with its original."""
 
 import copy
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchC
 from l2h.classifiers.base import Array, Inputs
 from l2h.classifiers.tabular import model_feeds
 from l2h.columns import EncodedTable
-from l2h.errors import ConversionError, ExportError, L2HWarning
+from l2h.errors import ConversionError, ExportError, warn
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 from l2h.files import write_atomically
 
@@ -34,11 +33,7 @@ def export_client(client: Classifier, num_classes: int, features: bool, probes: 
         try:
             return _export(client, num_classes, features, probes, CLIENT)
         except ConversionError as error:
-            warnings.warn(
-                f"the client ({client.kind}) is not in the bundle and must be given to it with client=: {error}",
-                L2HWarning,
-                stacklevel=4,
-            )
+            warn(f"the client ({client.kind}) is not in the bundle and must be given to it with client=: {error}")
     embedding = "embedding" if features else None
     chosen = client.preprocessing if client.preprocessing != Preprocessing() else None
     part = ClientPart(None, "given", None, "as_is", None, client.known_output, embedding, chosen)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from l2h.bundle import ServerPart
 from l2h.bundle.sessions import make_session
 from l2h.classifiers.base import Array
 from l2h.columns import numbers_of
-from l2h.errors import L2HWarning
+from l2h.errors import warn
 from l2h.export.classifiers import CLIENT, SERVER, compare, export_client, export_fixed_server
 from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
 from l2h.fitted import FittedSystem
@@ -235,7 +234,7 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
     elif fitted.server is None:
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:
-        warnings.warn(f"the server is not in the bundle: {reason}", L2HWarning, stacklevel=4)
+        warn(f"the server is not in the bundle: {reason}")
         return None, ServerPart(None, "x", "scores"), None
     assert fitted.server is not None
     original = copy.deepcopy(fitted.server).cpu()

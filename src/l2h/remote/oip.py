@@ -139,6 +139,8 @@ class OipCaller:
                             f"its answer is longer than {_LARGEST} bytes: ask about fewer inputs at a time"
                         )
         except (httpx.TransportError, httpx.DecodingError) as error:
+            if isinstance(error, httpx.ConnectError) and self._names is None:  # it never answered
+                raise RemoteError(f"nobody answers there ({error}): check the address, and start the server") from error
             raise RemoteError(str(error) or type(error).__name__, passing=True) from error
         if self._key is not None and answer.status_code != 200:
             text = text.replace(self._key.encode(), b"***")

@@ -26,8 +26,8 @@ from l2h.remote.oip import OipCaller, RemoteError
 log = logging.getLogger("l2h")
 #: What stands before the name of a classifier of scikit-learn's own, which is trained.
 SKLEARN = "sklearn:"
-#: Seconds before the first repeat of a call, doubled for every further one up to the second number.
-_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+#: Seconds before the first repeat of a call, tripled for every further one up to the second number.
+_PAUSE, _LONGEST_PAUSE = 0.2, 60.0
 #: What a function raises because it is wrong, not because of the network: a repeat would not help.
 _MISTAKES = (TypeError, AttributeError, NameError, ImportError, AssertionError)
 
@@ -46,8 +46,9 @@ class RemoteServer(Classifier):
     before the next call is made: whatever fails, nothing that was answered is asked again. Without one they are kept in
     memory until the system is saved or fitted with a run folder, which then holds them.
 
-    A call that fails is repeated, after 1, 2, 4, ... seconds or when the server says. An answer that cannot be used,
-    and a mistake in a function (a ``TypeError``, for example), is not.
+    A call that fails is repeated, after at most 0.2, 0.6, 1.8, ... seconds or when the server says. An answer that
+    cannot be used, a mistake in a function (a ``TypeError``, for example), and an address at which nobody ever answered
+    is not.
 
     Args:
         target: a function of a batch (n, ...), or of a pandas DataFrame where the inputs are a table, that returns
@@ -219,9 +220,10 @@ class RemoteServer(Classifier):
                 if not left:
                     raise RemoteError(f"no answer after {self.retries} repeats ({why})") from error
             seconds = min(_LONGEST_PAUSE, random.uniform(pause / 2, pause) if wait is None else max(wait, 0.1))
-            log.warning("%s: %s; asked again in %.1f s, %d more repeats", self.target, why, seconds, left - 1)
+            repeat = f"repeat {self.retries - left + 1} of {self.retries}"
+            log.warning("%s: %s; asked again in %.1f s (%s)", self.target, why, seconds, repeat)
             time.sleep(seconds)
-            pause *= 2
+            pause *= 3
         raise AssertionError
 
     def _checked(self, output: Array, rows: list[int]) -> list[Output]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
 from l2h.data.outcomes import check_outcomes, read_outcomes
 from l2h.decision import Judgement, RejectorSpec
-from l2h.errors import ClientError, L2HWarning, NotFittedError
+from l2h.errors import ClientError, NotFittedError, warn
 from l2h.export import export_system
 from l2h.files import note_training
 from l2h.fitted import EXAMPLES, FittedSystem
@@ -312,7 +311,7 @@ class HelpSystem:
         policy = steps.make_policy(fitted, limit, rule, {})
         if fitted.calibration is None:
             text = "no held-out samples: call calibrate(X, y) to compare with the confidence baseline"
-            warnings.warn(text, L2HWarning, stacklevel=2)
+            warn(text)
         return steps.measure(fitted, *fitted.check(X, y), policy, policy.terms(costs, which), seed)
 
     def judge(self, X: Any, costs: Costs | None = None, *, which: int | None = None) -> Judgement:

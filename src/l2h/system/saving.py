@@ -7,7 +7,6 @@ server that is asked (:class:`l2h.RemoteServer`) the folder has the name and the
 """
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from l2h.classifiers import (
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
-from l2h.errors import DataError, ExportError, L2HError, L2HWarning, RunError, UnknownNameError
+from l2h.errors import DataError, ExportError, L2HError, RunError, UnknownNameError, warn
 from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
@@ -142,7 +141,7 @@ def _load_system(
         _restore_inputs(system.fixed_server, config["server"])
     if client is not None and config["client"].get("fingerprint") not in (None, system.client.fingerprint()):
         text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
-        warnings.warn(text, L2HWarning, stacklevel=3)
+        warn(text)
     specs = tuple(RejectorSpec.from_dict(spec) for spec in config["specs"])
     system.fitted = assemble(
         system,
@@ -287,7 +286,7 @@ def _save_onnx(classifier: Classifier, path: Path, fitted: FittedSystem) -> dict
                 largest_difference(converted, classifier, fitted.num_classes, [example])
         except ExportError as error:
             converted = None
-            warnings.warn(f"{error}; it is not saved and must be given to l2h.load", L2HWarning, stacklevel=2)
+            warn(f"{error}; it is not saved and must be given to l2h.load")
     for left in (path, path.with_suffix(LITERT)):  # of a system that was saved here before
         left.unlink(missing_ok=True)
     if converted is None or converted.data is None:

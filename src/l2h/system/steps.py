@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.data.objects import take_samples
 from l2h.decision import Policy, RejectorSpec, Terms
-from l2h.errors import ConversionError, L2HError, L2HWarning, SettingsError, UnknownNameError, shown
+from l2h.errors import ConversionError, L2HError, SettingsError, UnknownNameError, shown, warn
 from l2h.export.onnx import classifier_to_onnx
 from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
@@ -96,7 +95,7 @@ def prepare_job(
     settle_scale(client, X, y, num_classes, "client")
     client.check_repeatable(X[:PROBE], num_classes)
     answers = client.answers(X, num_classes)
-    check_accuracy(client, answers.label, y, "client")
+    check_accuracy(client, answers.label, y, "client", images=len(X.shape) == 4)
     if system.fixed_server is not None:
         _settle_server(system.fixed_server, X, y, num_classes)
     if not answers.has_scores:
@@ -165,7 +164,7 @@ def _try_estimator(estimator: Any, X: Array, y: Labels, num_classes: int) -> Non
         classifier_to_onnx(classifier, X[:2], "server.onnx", num_classes=num_classes)
     except ConversionError as error:
         text = "the server can be trained and used in this process, but neither saved nor exported"
-        warnings.warn(f"{text}: {error}", L2HWarning, stacklevel=5)
+        warn(f"{text}: {error}")
     except L2HError:  # of so few samples: training will tell
         return
 

@@ -30,9 +30,10 @@ def classifier_multiply_adds(classifier: Classifier, input_shape: tuple[int, ...
 
 
 def onnx_multiply_adds(data: bytes, input_shape: tuple[int, ...], output: str) -> int | None:
-    """Return the multiply-adds of an ONNX model's convolutions and matrix products; None where shapes are unknown.
+    """Return the multiply-adds of an ONNX model's convolutions and matrix products; None where it has
+    none, as trees do, or shapes are unknown.
 
-    Only what ``output`` needs is counted, and operators of other kinds, such as trees, count as nothing.
+    Only what ``output`` needs is counted, and operators of other kinds count as nothing.
     """
     import onnx
     from onnx import shape_inference
@@ -50,7 +51,8 @@ def onnx_multiply_adds(data: bytes, input_shape: tuple[int, ...], output: str) -
         if needed & set(node.output):
             needed |= set(node.input)
             counts.append(_count(node, shapes))
-    return None if None in counts else sum(count or 0 for count in counts) // batch
+    total = sum(count or 0 for count in counts) // batch
+    return None if None in counts else total or None
 
 
 def _shapes(model: ModelProto) -> Shapes:
