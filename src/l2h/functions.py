@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,7 +63,9 @@ def load_function(text: str, file: Path | None = None, source: bytes = b"") -> C
             home = importlib.import_module(module)
         else:
             _add_to_path(path.parent if is_file else Path.cwd())
-            home = _run(path.stem if is_file else module, path, path.read_bytes() if file is None else source)
+            # A file has a name that no import looks for: it may be called random.py.
+            name_of_home = f"_l2h_file_{path.stem}" if is_file else module
+            home = _run(name_of_home, path, path.read_bytes() if file is None else source)
         found: Any = home
         for part in name.split("."):
             found = getattr(found, part)
@@ -77,9 +80,20 @@ def load_function(text: str, file: Path | None = None, source: bytes = b"") -> C
 
 
 def function_name(function: Any) -> str:
-    """Return ``module:name`` of a function, or of the class of another object that can be called."""
+    """Return ``module:name`` of a function, of the one in a partial, or of the class of another object."""
+    while isinstance(function, partial):
+        function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{getattr(named, '__module__', '')}:{named.__qualname__}"
+
+
+def has_own_name(function: Any) -> bool:
+    """Return whether the name of a function leads to it alone; not so of a lambda, a partial, a method or an object."""
+    module, _, name = function_name(function).partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return type(found) is type(function) and bool(found == function)
 
 
 def _parts(text: str) -> tuple[str, str]:
@@ -93,8 +107,15 @@ def _run(name: str, path: Path, source: bytes) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
     sys.modules[name] = module  # what its classes look themselves up in
-    exec(compile(source, str(path), "exec"), module.__dict__)
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
     return module
 
 

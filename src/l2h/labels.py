@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -155,6 +155,9 @@ class LabelCodec:
         return self.names[self._places[label]]
 
     def _numbers(self, labels: Array) -> npt.NDArray[np.int64]:
+        if labels.dtype == object:  # of several kinds, perhaps, which have no order
+            known = [self._places.get(value, -1) if isinstance(value, Hashable) else -1 for value in labels.tolist()]
+            return np.array(known, dtype=np.int64)
         found, inverse = np.unique(labels, return_inverse=True)
         places = np.array([self._places.get(value, -1) for value in found.tolist()], dtype=np.int64)
         return places[inverse]

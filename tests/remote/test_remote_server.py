@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
+from email.message import Message
+from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
+import httpx
 import numpy as np
 import pandas
 import pytest
@@ -24,7 +31,9 @@ from waiting import free_port
 
 import l2h
 from l2h import RemoteServer
+from l2h.columns import encode_inputs
 from l2h.errors import L2HWarning, SettingsError
+from l2h.labels import LabelCodec
 from l2h.remote import RemoteError
 
 ADAPTER = """
@@ -43,13 +52,17 @@ def asker(api: Api) -> Any:
     return ask
 
 
+def raised(error: Exception) -> Any:
+    raise error
+
+
 def assert_paid_once(api: Api, *parts: np.ndarray) -> None:
     rows = [hashed(row) for part in parts for row in part]
     assert api.paid == dict.fromkeys(rows, 1)
 
 
 def test_an_api_that_fails_half_way_and_comes_back_is_paid_once_and_in_order(api: Api, tmp_path: Path) -> None:
-    remote = {"batch": 32, "cache": tmp_path / "kept", "retries": 0}
+    remote = {"batch": 32, "cache": tmp_path / "kept", "retries": 0, "version": "1"}
     api.do("3 down")
     with pytest.raises(RemoteError, match=r"HTTP Error 503.* 96 of 240 inputs are answered and kept in .*answers\.db"):
         make(scores, RemoteServer(asker(api), **remote)).fit(X, Y)
@@ -92,8 +105,15 @@ def test_another_version_is_asked_anew(api: Api, tmp_path: Path) -> None:
         (lambda x: np.ones((len(x), 4)), r"4 scores per input, the labels have 3 classes"),
         (lambda x: np.ones((len(x) + 1, 3)), r"float64 \(33, 3\) for 32 inputs"),
         (lambda x: x.no_such_thing, r"fails on inputs of shape \(32, 4\): AttributeError"),
+        (lambda x: raised(ValueError("no such model")), r"fails on inputs .*: ValueError: no such model"),
+        (lambda x: raised(HTTPError("u", 400, "bad", None, None)), r"HTTP Error 400: bad"),
+        (lambda x: [7] * len(x), r"the remote server answered class 7, the labels have 3 classes"),
+        (lambda x: np.full((len(x), 1), -1), r"answered class -1"),
+        (lambda x: [2**70] * len(x), r"it gives object \(32,\) for 32 inputs"),
+        (lambda x: ["zebra"] * len(x), r"returned <U5 of shape \(32,\)"),
+        (lambda x: np.full(len(x), 0.5), r"returned float64 of shape \(32,\)"),
+        (lambda x: [None] * len(x), r"it gives object \(32,\)"),
     ],
-    ids=["nan", "classes", "rows", "mistake"],
 )
 def test_an_answer_that_cannot_be_used_ends_it_before_more_is_paid(function: Any, told: str) -> None:
     calls = []
@@ -102,9 +122,145 @@ def test_an_answer_that_cannot_be_used_ends_it_before_more_is_paid(function: Any
         calls.append(len(inputs))
         return function(inputs)
 
+    server = RemoteServer(counted, batch=32)
     with pytest.raises(RemoteError, match=told + r".* 0 of 240 inputs are answered"):
-        RemoteServer(counted, batch=32).answers(X, 3)
+        server.answers(X, 3)
     assert calls == [32]
+    function = scores  # it is mended, and nothing that was of no use is left
+    assert server.answers(X, 3).label.shape == (240,)
+    assert server.cache.counts() == (8, 240)
+
+
+@pytest.mark.parametrize("form", [np.asarray, lambda p: p[:, None], lambda p: p.astype(object)])
+def test_one_number_per_input_is_refused_in_the_first_call_until_somebody_says_what_it_is(form: Any) -> None:
+    server = RemoteServer(lambda x: form(1 / (1 + np.exp(-x[:, 0].astype(float)))), batch=32)
+    with pytest.raises(RemoteError, match="say what they are"):
+        server.answers(X, 2)
+    assert server.cache.counts() == (0, 0)
+    server.probabilities = True
+    np.testing.assert_array_equal(server.answers(X, 2).label, X[:, 0] > 0)
+
+
+def test_numbers_that_are_no_probabilities_in_one_call_are_logits_in_all() -> None:
+    X_sorted = X[np.argsort(-np.abs(X[:, 0]))]
+    server = RemoteServer(lambda x: x[:, 0], batch=32)
+    np.testing.assert_array_equal(server.answers(X_sorted, 2).label, X_sorted[:, 0] > 0)
+
+
+@pytest.mark.parametrize("kind", [object, bool, "uint8"])
+def test_labels_of_any_type_are_labels(kind: Any) -> None:
+    label = (X[:, 0] > 0).astype(int)
+    np.testing.assert_array_equal(
+        RemoteServer(lambda x: (x[:, 0] > 0).astype(int).astype(kind)).answers(X, 2).label, label
+    )
+
+
+class Pluggable:
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return np.full(len(x), self.place)
+
+    def ask(self, x: np.ndarray) -> np.ndarray:
+        return self(x)
+
+
+def constant(x: np.ndarray, place: int = 0) -> np.ndarray:
+    return np.full(len(x), place)
+
+
+@pytest.mark.parametrize(
+    "make_function",
+    [lambda k: lambda x: constant(x, k), lambda k: partial(constant, place=k), Pluggable, lambda k: Pluggable(k).ask],
+    ids=["lambda", "partial", "object", "method"],
+)
+def test_functions_whose_name_is_not_their_own_share_no_answers(
+    make_function: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SettingsError, match=r"cannot be kept in cache=.*give version="):
+        RemoteServer(make_function(0), cache=tmp_path)
+    for k in range(2):
+        server = RemoteServer(make_function(k), cache=tmp_path, version=str(k))
+        assert set(server.answers(X[:9], 2).label) == {k}
+    RemoteServer(constant, cache=tmp_path).answers(X[:9], 2)
+    unnamed = RemoteServer(make_function(1))
+    unnamed.cache.keep_in(tmp_path / "run")
+    assert unnamed.answers(X[:9], 2).label[0] == 1
+    assert not caplog.records
+    second = RemoteServer(make_function(0))
+    second.cache.keep_in(tmp_path / "run")
+    second.answers(X[:9], 2)
+    assert "9 answers of a function of this name are taken from" in caplog.text
+
+
+def test_whole_numbers_that_no_float_tells_apart_are_different_inputs() -> None:
+    numbers = [2**53, 2**53 + 1, 2**53 + 2, 2**53 + 3, -(2**53) - 1, 7]
+    server = RemoteServer(lambda rows: (rows["id"] % 2).to_numpy())
+    assert server.answers(encode_inputs(pandas.DataFrame({"id": numbers})), 2).label.tolist() == [0, 1, 0, 1, 1, 1]
+    server.answers(encode_inputs(pandas.DataFrame({"id": [7.0]})), 2)
+    assert server.paid == 6
+
+
+def test_a_file_may_have_the_name_of_a_module(tmp_path: Path) -> None:
+    import random
+
+    path = tmp_path / "random.py"
+    path.write_text("def ask(X):\n    return X[:, :3]\n")
+    assert RemoteServer(f"{path}:ask").answers(X[:5], 3).label.shape == (5,)
+    assert sys.modules["random"] is random
+    path.write_text("1 / 0")
+    with pytest.raises(SettingsError, match="ZeroDivisionError"):
+        RemoteServer(f"{path}:ask")
+
+
+class BusyError(Exception):
+    passing, retry_in = True, 0.0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TimeoutError("slow"), httpx.ConnectError("gone"), HTTPError("u", 429, "", None, None), BusyError()],
+    ids=["timeout", "network", "status", "marked"],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_may_pass_is_repeated(error: Exception, wrapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l2h.remote.server._PAUSE", 0.01)
+    failures = [error]
+
+    def ask(x: np.ndarray) -> np.ndarray:
+        if not failures:
+            return x[:, :3]
+        if wrapped:
+            raise RuntimeError("the API failed") from failures.pop()
+        raise failures.pop()
+
+    assert RemoteServer(ask).answers(X, 3).label.shape == (240,)
+
+
+def test_a_server_is_asked_again_when_it_says_or_the_user_is_told_when(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("l2h.remote.server.time.sleep", slept.append)
+    names = {"name": "clouds", "shape": (4,), "datatype": "FP32", "classes": 3}
+    with RoughServer(scores, **names) as server:
+        remote = RemoteServer(f"{server.url}/v2/models/clouds")
+        date = format_datetime(datetime.now(UTC) + timedelta(seconds=600), usegmt=True)
+        server.follow(["status:429,3600", f"status:503,{date}"])
+        remote.answers(X[:5], 3)
+        assert slept == [3600.0, pytest.approx(599, abs=2)]
+        assert "asked again in 3600.0 s" in caplog.text
+        server.follow(["status:429,90000"])
+        with pytest.raises(RemoteError, match=r"is to be asked again at 20..-..-.. ..:..:.. UTC, in 90000 s"):
+            remote.answers(X[:9], 3)
+        assert len(server.asked) == 4
+    slept.clear()
+    headers = Message()
+    headers["Retry-After"] = "120"
+    failures = [HTTPError("u", 429, "", headers, None)]
+    RemoteServer(lambda x: raised(failures.pop()) if failures else x[:, :3]).answers(X, 3)
+    assert slept == [120.0]
 
 
 @pytest.mark.parametrize(
@@ -173,6 +329,29 @@ def test_our_own_server_is_an_api_and_charges_once_even_where_the_cache_is_lost(
     loaded.fixed_server.retries = 0
     with pytest.raises(RemoteError, match=rf"{server.url}.*refused"):
         loaded.evaluate(X_TEST, Y_TEST)
+
+
+@pytest.mark.parametrize("mode", ["drip_head", "drip_body", "early", "silent"])
+def test_a_call_of_an_address_takes_no_longer_than_its_timeout(mode: str) -> None:
+    names = {"name": "clouds", "shape": (4,), "datatype": "FP32", "classes": 3}
+    with RoughServer(scores, **names) as server:
+        remote = RemoteServer(f"{server.url}/v2/models/clouds", retries=0, timeout=0.25)
+        server.mode = mode
+        begun = time.monotonic()
+        with pytest.raises(RemoteError, match=r"no whole answer within 0\.25 s|timed out"):
+            remote.answers(X, 3)
+        assert time.monotonic() - begun < 2.0
+        server.mode = "answer"
+        remote.answers(X, 3)
+
+
+def test_an_address_may_answer_with_a_column_of_names() -> None:
+    names = {"name": "clouds", "shape": (4,), "datatype": "FP32", "classes": 3}
+    with RoughServer(scores, **names) as server:
+        server.metadata["outputs"] = [{"name": "scores", "datatype": "BYTES", "shape": [-1, 1]}]
+        server.mode = "names:abc"
+        remote = RemoteServer(f"{server.url}/v2/models/clouds").with_labels(LabelCodec(tuple("abc"), tuple("abc")))
+        np.testing.assert_array_equal(remote.answers(X, 3).label, scores(X).argmax(axis=1))
 
 
 def test_an_answer_without_an_end_is_cut_off() -> None:

@@ -296,3 +296,9 @@ class RoughServer(Looping):
         labels = self.scores(asked.inputs()).argmax(axis=1).astype(argument or "int64")
         body, headers = self.encoded(asked, data=labels)
         return await self._reply(writer, body, 200, headers)
+
+    async def do_names(self, asked: Asked, reader: Any, writer: Any, argument: str) -> bool:
+        """A column of labels that are one letter each."""
+        labels = np.array(list(argument))[self.scores(asked.inputs()).argmax(axis=1)]
+        body, headers = self.encoded(asked, data=labels[:, None])
+        return await self._reply(writer, body, 200, headers)

@@ -7,7 +7,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,6 +76,8 @@ class Classifier(ABC):
     """A fixed classifier. Subclasses give scores or labels, and the bytes that must not change."""
 
     kind: str
+    #: What errors about its answers call it.
+    who = "client"
     #: What uint8 images are scaled to where nobody says; None leaves them as they are.
     usual_scale: str | None = None
     #: Whether other scales are tried on labelled samples where nobody says.
@@ -154,27 +156,31 @@ class Classifier(ABC):
         if isinstance(given, np.ndarray):
             given = self.feed(given.shape[1:]).apply(given)
         output, features = self.raw(given)
-        scores = np.asarray(output)
-        if scores.shape == (len(X), 1):
+        answers = self.read(np.asarray(output), len(X), num_classes)
+        if features is None:
+            return answers
+        embedding = require_finite(np.asarray(features, dtype=np.float32)).reshape(len(X), -1)
+        return replace(answers, embedding=embedding)
+
+    def read(self, scores: Array, n: int, num_classes: int) -> ClassifierAnswers:
+        """Return what the output for n inputs says; raise a :class:`ClientError` where it cannot be used."""
+        if scores.shape == (n, 1):
             scores = scores[:, 0]
-        if self.labels is not None and scores.shape == (len(X),) and scores.dtype.kind in "OUiub":
+        if self.labels is not None and scores.shape == (n,) and scores.dtype.kind in "OUiub":
             scores = self.labels.numbers(scores, self.kind)
         elif scores.dtype == np.bool_:
             scores = scores.astype(np.int64)
-        gives = self._meaning(scores, len(X), num_classes)
+        gives = self._meaning(scores, n, num_classes)
         if gives != "label":
             scores = scores.astype(np.float64)
-        label, log_probability = read_output(scores, gives, len(X), num_classes)
-        embedding = None
-        if features is not None:
-            embedding = require_finite(np.asarray(features, dtype=np.float32)).reshape(len(X), -1)
-        return ClassifierAnswers(label, log_probability, embedding, gives != "label")
+        label, log_probability = read_output(scores, gives, n, num_classes, self.who)
+        return ClassifierAnswers(label, log_probability, None, gives != "label")
 
     def _meaning(self, scores: Array, n: int, num_classes: int) -> str:
         """Return ``label``, ``probability`` or ``logits``: scores that are not probabilities are taken as logits."""
         if scores.shape == (n,) and np.issubdtype(scores.dtype, np.integer):
             return "label"
-        if scores.shape == (n,) and num_classes == 2:
+        if scores.shape == (n,) and num_classes == 2 and scores.dtype.kind == "f":
             return self._meaning_of_one_number(require_finite(scores.astype(np.float64)))
         if scores.ndim != 2 or len(scores) != n:
             raise ClientError(
@@ -250,20 +256,22 @@ def to_array(output: Any, labels: LabelCodec | None = None) -> Array:
     return scores if labels is None else labels.spread(scores, labels.places(classes, "client"), 0.0)
 
 
-def read_output(output: Array, gives: str, n: int, num_classes: int) -> tuple[Labels, npt.NDArray[np.float32]]:
+def read_output(
+    output: Array, gives: str, n: int, num_classes: int, who: str = "client"
+) -> tuple[Labels, npt.NDArray[np.float32]]:
     """Return the labels (n,) and log-probabilities (n, K) that a classifier's output for n samples stands for.
 
     The output is, as ``gives`` says: ``log_probability``, ``probability`` or ``logits``, each (n, K); of two classes it
     may be (n,), the probability of class 1 or its margin over class 0; or ``label`` (n,), read as one-hot with a floor
-    of 1e-6.
+    of 1e-6. ``who`` is how an error calls the classifier.
     """
     if gives == "label":
-        return _read_labels(output.reshape(-1), n, num_classes)
+        return _read_labels(output.reshape(-1), n, num_classes, who)
     if gives != "log_probability" and num_classes == 2 and output.size == n:
         one = output.reshape(n)
         output = np.stack([1 - one if gives == "probability" else np.zeros(n), one], axis=1)
     if output.shape != (n, num_classes):
-        raise ClientError(f"the client gives {output.shape} for {n} inputs, expected ({n}, {num_classes})")
+        raise ClientError(f"the {who} gives {output.shape} for {n} inputs, expected ({n}, {num_classes})")
     require_finite(output)
     if gives == "log_probability":
         return output.argmax(axis=1), output
@@ -297,14 +305,14 @@ def log_softmax(scores: Array) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def _read_labels(output: Array, n: int, num_classes: int) -> tuple[Labels, npt.NDArray[np.float32]]:
+def _read_labels(output: Array, n: int, num_classes: int, who: str) -> tuple[Labels, npt.NDArray[np.float32]]:
     labels = output.astype(np.int64)
     if len(labels) != n:
-        raise ClientError(f"the client gives {len(labels)} labels for {n} inputs")
+        raise ClientError(f"the {who} gives {len(labels)} labels for {n} inputs")
     wrong = (labels < 0) | (labels >= num_classes)
     if wrong.any():
         raise ClientError(
-            f"the client answered class {labels[wrong][0]}, the labels have {num_classes} classes (0 to "
+            f"the {who} answered class {labels[wrong][0]}, the labels have {num_classes} classes (0 to "
             f"{num_classes - 1})"
         )
     log_p = np.full((n, num_classes), np.log(FLOOR), dtype=np.float32)

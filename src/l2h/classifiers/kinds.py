@@ -7,6 +7,7 @@ import pickle
 import shlex
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -441,4 +442,10 @@ def _is_torch(model: Any) -> bool:
 
 
 def _to_numpy(value: Any) -> Array:
-    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    # Numbers alone, or texts alone, may come as objects, as in a column of pandas.
+    if array.dtype == object and len({isinstance(value, str) for value in array.flat}) == 1:
+        with suppress(ValueError):  # of lists of several lengths
+            plain = np.array(array.tolist())
+            return plain if plain.dtype.kind in "fiubU" and plain.shape == array.shape else array
+    return array

@@ -6,7 +6,12 @@ import json
 import logging
 import os
 import re
+import socket
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
@@ -26,6 +31,8 @@ _ADDRESS = re.compile(r"(?P<base>https?://.+?)(/v2/models/(?P<model>[^/]+)(/vers
 _HERE = ("127.0.0.1", "::1", "localhost")
 #: Bytes that are read of an answer.
 _LARGEST = 64 * 2**20
+#: Seconds that a server may ask to wait, at most; what is more is taken as this.
+_LONGEST_SAID = 1e9
 #: Where the key is, if none is given.
 KEY_VARIABLE = "L2H_KEY"
 
@@ -64,6 +71,8 @@ class OipCaller:
         headers = {"User-Agent": "l2h", "Accept-Encoding": "identity"} | (
             {} if key is None else {"Authorization": f"Bearer {key}"}
         )
+        self._timeout = timeout
+        self._socket: Any = None  # of the newest connection, which the next request goes over
         self._http = httpx.Client(headers=headers, timeout=timeout, follow_redirects=False)
         self._names: tuple[str, str | None] | None = None
         self._binary = True
@@ -91,7 +100,7 @@ class OipCaller:
         data = next((tensor.data for tensor in response.outputs if output in (None, tensor.name)), None)
         if data is None:
             raise RemoteError(f"its answer has no output {output!r}")
-        return data[:, 0] if data.dtype.kind in "iu" and data.shape == (len(X), 1) else data
+        return data
 
     def _read_metadata(self, X: Array) -> tuple[str, str | None]:
         """Find the model, see that it takes such inputs, and return the names of its input and output."""
@@ -129,9 +138,24 @@ class OipCaller:
             raise RemoteError(f"{unless} (no JSON: {error})") from error
 
     def _request(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
-        text = bytearray()
+        text, late = bytearray(), threading.Event()
+
+        def cut() -> None:  # the time-out of httpx is that of one read: a byte now and then would pass it for ever
+            late.set()
+            with suppress(OSError, AttributeError):  # it is closed, or not yet made
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+        def note(event: str, info: dict[str, Any]) -> None:
+            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+                self._socket = info["return_value"].get_extra_info("socket")
+                if late.is_set():
+                    cut()
+
+        timer = threading.Timer(self._timeout, cut)
+        timer.daemon = True
+        timer.start()
         try:
-            with self._http.stream(method, url, content=body, headers=headers) as answer:
+            with self._http.stream(method, url, content=body, headers=headers, extensions={"trace": note}) as answer:
                 for piece in answer.iter_bytes():
                     text += piece
                     if len(text) > _LARGEST:
@@ -141,7 +165,12 @@ class OipCaller:
         except (httpx.TransportError, httpx.DecodingError) as error:
             if isinstance(error, httpx.ConnectError) and self._names is None:  # it never answered
                 raise RemoteError(f"nobody answers there ({error}): check the address, and start the server") from error
-            raise RemoteError(str(error) or type(error).__name__, passing=True) from error
+            if not late.is_set():
+                raise RemoteError(str(error) or type(error).__name__, passing=True) from error
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise RemoteError(f"no whole answer within {self._timeout:g} s", passing=True)
         if self._key is not None and answer.status_code != 200:
             text = text.replace(self._key.encode(), b"***")
         return answer.status_code, answer.headers, bytes(text)
@@ -160,8 +189,18 @@ def _refusal(status: int, headers: Any, body: bytes) -> RemoteError:
     text = f"status {status}" + (f", {' '.join(said[:300].split())}" if isinstance(said, str) and said else "")
     if status in (401, 403):
         text += f"; the key is that of l2h.RemoteServer(..., key=...), or the variable {KEY_VARIABLE}"
-    try:
-        wait: float | None = max(0.0, float(headers.get("Retry-After", "")))
-    except ValueError:
-        wait = None
-    return RemoteError(text, passing=status in (408, 429) or status >= 500, retry_in=wait)
+    return RemoteError(text, passing=may_pass(status), retry_in=retry_in(headers))
+
+
+def may_pass(status: int) -> bool:
+    """Return whether a request that got this HTTP status may go well the next time."""
+    return status in (408, 429) or status >= 500
+
+
+def retry_in(headers: Any) -> float | None:
+    """Return the seconds that a header ``Retry-After`` says, as a number or by a date; None where it says none."""
+    said = str(headers.get("Retry-After")) if hasattr(headers, "get") else ""
+    for read in (float, lambda date: parsedate_to_datetime(date).timestamp() - time.time()):
+        with suppress(ValueError, OverflowError):
+            return min(max(0.0, read(said)), _LONGEST_SAID)
+    return None
