@@ -23,6 +23,7 @@ from l2h.labels import LabelCodec
 from l2h.methods.learned import Learned, decided_judgement
 from l2h.models import client_view_size, multiply_adds
 from l2h.settings import Settings
+from l2h.table import Table
 from l2h.training import Context, HeldOut, RejectorBatch
 from l2h.training.counting import classifier_multiply_adds
 from l2h.training.recipes import rejector_scores, server_log_probabilities
@@ -195,6 +196,8 @@ class FittedSystem:
         """
         if self.columns is not None:
             return self.columns.encode(X)
+        if isinstance(X, Table):
+            raise DataError(f"the inputs are a table, the system was fitted to arrays of shape {self.input_shape}")
         X = check_inputs(X)
         if tuple(X.shape[1:]) != self.input_shape:
             raise DataError(f"inputs have shape {tuple(X.shape[1:])}, the system was fitted to {self.input_shape}")

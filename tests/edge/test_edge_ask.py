@@ -16,7 +16,8 @@ from waiting import free_port
 import l2h
 from l2h.bundle import DeviceBundle
 from l2h.edge.options import EdgeSettingsError, read_key
-from l2h.errors import L2HWarning
+from l2h.errors import DataError, L2HWarning
+from l2h.table import as_table
 
 
 def call(*arguments):
@@ -144,11 +145,13 @@ def test_what_is_no_bundle_or_no_input_is_told(folder, inputs, tmp_path):
 # The key.
 
 
-def test_a_table_for_a_bundle_of_arrays_is_told(folder, tmp_path):
+def test_a_table_for_a_bundle_of_arrays_is_told(folder, tmp_path, system):
     (tmp_path / "rows.csv").write_text("age,job\n31,nurse\n")
     status, _, err = call(folder, tmp_path / "rows.csv")
     assert status == 1
     assert "the inputs are a table, and this bundle takes arrays of shape" in err
+    with pytest.raises(DataError, match="the inputs are a table, the system was fitted to arrays of shape"):
+        system.predict(as_table({"age": [31]}))
 
 
 def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch, folder, inputs, server):
