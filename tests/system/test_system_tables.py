@@ -244,6 +244,11 @@ DAMAGE: dict[str, Any] = {
     "answers nowhere": lambda s: s.update(server={"kind": "remote", "target": "a:b", "cache": 5}),
     "a client that is none": lambda s: s.update(client=3),
     "no settings": lambda s: s.pop("settings"),
+    "unknown settings": lambda s: s["settings"].update(evil=1),
+    "no rejectors": lambda s: s["specs"].clear(),
+    "a loss that is none": lambda s: s["specs"][0].update(loss=5),
+    "samples of another type": lambda s: s.update(input_dtype="abc"),
+    "scores of no kind": lambda s: s["client"].update(probabilities="abc"),
 }
 
 

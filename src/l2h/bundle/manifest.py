@@ -342,7 +342,7 @@ def _with_preprocessing(values: Any, where: str) -> Any:
 
 def _rejector(values: Any, where: str) -> RejectorPart:
     if isinstance(values, dict) and isinstance(values.get("specs"), list):
-        values = {**values, "specs": [_spec(spec, f"{where}, specs") for spec in values["specs"]]}
+        values = {**values, "specs": [read_spec(spec, f"{where}, specs") for spec in values["specs"]]}
     part = read_values(values, RejectorPart, where)
     if len(part.platt) != len(part.specs):
         raise BundleError(
@@ -351,7 +351,8 @@ def _rejector(values: Any, where: str) -> RejectorPart:
     return part
 
 
-def _spec(values: Any, where: str) -> RejectorSpec:
+def read_spec(values: Any, where: str) -> RejectorSpec:
+    """Return the spec of a rejector that somebody else wrote; raise a :class:`BundleError` as :func:`read_values`."""
     if isinstance(values, dict) and values.get("costs") is not None:
         values = {**values, "costs": _costs(values["costs"], f"{where}, costs")}
     part = read_values(values, _SpecPart, where)

@@ -8,16 +8,16 @@ server that is asked (:class:`l2h.RemoteServer`) the folder has the name and the
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from l2h import methods
-from l2h.bundle.manifest import BundleError, read_columns, read_values
+from l2h.bundle.manifest import BundleError, InputPart, read_columns, read_spec, read_values
 from l2h.classifiers import (
     LITERT,
     CallableClassifier,
@@ -31,7 +31,7 @@ from l2h.classifiers import (
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
-from l2h.errors import DataError, ExportError, L2HError, RunError, UnknownNameError, warn
+from l2h.errors import DataError, ExportError, L2HError, RunError, SettingsError, UnknownNameError, warn
 from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
 from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
@@ -52,6 +52,7 @@ CLIENT, SERVER, REJECTOR, CALIBRATION = (
 CLIENT_ONNX, SERVER_ONNX = "checkpoints/client.onnx", "checkpoints/server.onnx"
 #: Kinds of classifiers that a run folder holds as a file of their own.
 _FILES = ("onnx", "litert")
+_T = TypeVar("_T")
 
 
 def load(
@@ -88,9 +89,13 @@ def load(
         raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
     try:
         return _load_system(folder, config, client, server, rejector, server_run, key)
+    except BundleError as error:  # which names the file
+        raise RunError(str(error)) from error
+    except (DataError, SettingsError) as error:
+        raise RunError(f"{folder / CONFIG} is damaged: {error}") from error
     except L2HError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value that is missing, or of another type
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # a value that is missing or of another type
         raise RunError(f"{folder / CONFIG} is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -103,7 +108,7 @@ def _load_system(
     server_run: Path | str | None,
     key: str | None,
 ) -> HelpSystem:
-    labels, columns = _check(config, f"{folder / CONFIG}, system")
+    labels, specs, columns = _read_described(config, f"{folder / CONFIG}, system")
     if config["server"]["kind"] == "remote":
         server = _load_remote(folder, config["server"], server, key)
     net = _load_server(folder, config, server, server_run)
@@ -142,7 +147,6 @@ def _load_system(
     if client is not None and config["client"].get("fingerprint") not in (None, system.client.fingerprint()):
         text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
         warn(text)
-    specs = tuple(RejectorSpec.from_dict(spec) for spec in config["specs"])
     system.fitted = assemble(
         system,
         server=None if net is None else net.to(system.device).eval(),
@@ -373,20 +377,32 @@ class _Classes:
     labels: tuple[str | int | bool, ...] | None = None
 
 
-def _check(config: Mapping[str, Any], where: str) -> tuple[LabelCodec, Columns | None]:
-    """Return the classes and the columns; raise a :class:`RunError` where they, or what models are fed, are damaged."""
-    try:
-        found = {name: config[name] for name in ("class_names", "labels") if name in config}
-        labels = LabelCodec(*vars(read_values(found, _Classes, where)).values())
-        columns = read_columns(config["columns"], f"{where}, columns") if "columns" in config else None
-        for name in ("client", "server"):
-            read_values(config[name].get("preprocessing", {}), Preprocessing, f"{where}, {name}, preprocessing")
-            read_values(config[name].get("scales_tried", {}), dict[str, float], f"{where}, {name}, scales_tried")
-    except (BundleError, DataError) as error:
-        raise RunError(str(error)) from error
-    if columns is not None and config["input_shape"] != [columns.width]:
-        raise RunError(f"{where} is damaged: its columns become {columns.width} numbers, not {config['input_shape']}")
-    return labels, columns
+@dataclass(frozen=True)
+class _Fed:
+    flat: bool | None = None
+    probabilities: bool | None = None
+    scales_tried: Mapping[str, float] | None = None
+
+
+def _read_described(
+    config: Mapping[str, Any], where: str
+) -> tuple[LabelCodec, tuple[RejectorSpec, ...], Columns | None]:
+    """Return the classes, the rejectors and the columns; they and what models are fed are checked as in a manifest."""
+    labels = LabelCodec(*vars(_read_some(config, _Classes, where)).values())
+    specs = tuple(read_spec(spec, f"{where}, specs") for spec in config["specs"])
+    columns = read_columns(config["columns"], f"{where}, columns") if "columns" in config else None
+    shape = read_values({"shape": config["input_shape"], "dtype": config["input_dtype"]}, InputPart, where).shape
+    if columns is not None and shape != (columns.width,):
+        raise BundleError(f"{where} is damaged: its columns become {columns.width} numbers, a sample is {shape}")
+    for name in ("client", "server"):
+        _read_some(config[name], _Fed, f"{where}, {name}")
+        read_values(config[name].get("preprocessing", {}), Preprocessing, f"{where}, {name}, preprocessing")
+    return labels, specs, columns
+
+
+def _read_some(values: Mapping[str, Any], kind: type[_T], where: str) -> _T:
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return read_values({name: value for name, value in values.items() if name in known}, kind, where)
 
 
 def _load_calibration(path: Path) -> Calibration | None:
