@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from email.utils import format_datetime
@@ -35,6 +36,7 @@ from l2h.columns import encode_inputs
 from l2h.errors import L2HWarning, SettingsError
 from l2h.labels import LabelCodec
 from l2h.remote import RemoteError
+from l2h.serving.model.function import FunctionModel, ModelSource, copy_function
 
 ADAPTER = """
 import sys
@@ -43,6 +45,10 @@ from api_process import post
 def ask(X):
     return post({url!r}, X)
 """
+
+
+#: A function for a file that is served.
+SERVED: list[Any] = []
 
 
 def asker(api: Api) -> Any:
@@ -415,6 +421,38 @@ def test_a_system_around_an_api_is_deployed_with_the_api(api: Api, tmp_path: Pat
         np.testing.assert_array_equal(answers.label, system.predict(X_TEST, prices).label)
         api.do("down")
         assert set(edge.predict(X_TEST).reason) == {"not_worth_asking", "server_unreachable"}
+
+
+@pytest.mark.filterwarnings("ignore:the server is not in the bundle", "ignore:the client")
+def test_the_device_and_the_server_take_what_training_took(tmp_path: Path) -> None:
+    """Booleans, objects, and one number per input, whose meaning the bundle keeps."""
+    y, score = (X.sum(axis=1) > 0).astype(int), lambda x: 4 * x.sum(axis=1)
+    forms = {
+        "bool": lambda x: score(x) > 0,
+        "object": lambda x: (score(x) > 0).astype(int).astype(object),
+        "column": lambda x: (score(x) > 0).astype(int)[:, None],
+        "probability": lambda x: 1 / (1 + np.exp(-score(x))),
+        "logit": lambda x: score(x)[:, None],
+    }
+    first = lambda x: np.stack([-x[:, 0], x[:, 0]], axis=1)  # noqa: E731
+    system = make(first, l2h.as_client(forms["probability"], output="probability")).fit(X, y)
+    folder = tmp_path / "bundle"
+    manifest = system.export(folder, costs=l2h.Costs(c_e=0.0, c_1=0.0))
+    assert manifest.server.gives == "probability"
+    expected = score(X_TEST) > 0
+    for form, function in forms.items():
+        gives = {"probability": "probability", "logit": "logits"}.get(form)
+        replace(manifest, server=replace(manifest.server, gives=gives)).write(folder)
+        with l2h.EdgeClient(folder, client=first, server=function, deadline=20.0) as edge:
+            answers = edge.predict(X_TEST)
+        asked = answers.source == "remote"
+        assert (asked.any(), set(answers.reason) <= {"worth_asking", "not_worth_asking"}) == (True, True), form
+        np.testing.assert_array_equal(answers.label[asked], expected[asked])
+        (tmp_path / f"{form}.py").write_text("from test_remote_server import SERVED\nask = SERVED[0]")
+        SERVED[:] = [function]
+        copy_function(ModelSource(str(folder), f"{tmp_path / form}.py:ask"), tmp_path / f"copy-{form}")
+        served = FunctionModel(tmp_path / f"copy-{form}").run(X_TEST)
+        np.testing.assert_array_equal(served.argmax(axis=1), expected)
 
 
 def test_a_function_gets_a_table_by_its_names_and_each_row_once(tmp_path: Path) -> None:

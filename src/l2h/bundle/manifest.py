@@ -125,6 +125,8 @@ class ServerPart:
     input: _Text
     output: _Text
     preprocessing: Preprocessing | None = None  # what is done to samples first; None where the file takes them raw
+    # What one number per input of two classes is, where the server is no file and gave scores in the training.
+    gives: Annotated[str, _one_of("probability", "logits")] | None = None
 
     @property
     def inputs(self) -> Preprocessing:
@@ -197,6 +199,8 @@ class Manifest:
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
         if self.input.size is None:
             del values["input"]["size"]
+        if self.server.gives is None:
+            del values["server"]["gives"]
         for key, part in (("client", self.client), ("server", self.server)):
             del values[key]["preprocessing"]
             if part.preprocessing is not None:  # a bundle without is read by version 0.1, too

@@ -15,7 +15,15 @@ Array = npt.NDArray[Any]
 
 
 def read_labels(
-    body: bytes, headers: Mapping[str, str], *, rows: int, classes: LabelCodec, model: str, output: str, id: str
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    rows: int,
+    classes: LabelCodec,
+    gives: str | None,
+    model: str,
+    output: str,
+    id: str,
 ) -> tuple[npt.NDArray[np.int64], str | None]:
     """Return the class numbers of an answer, int64 (rows,), and its model's version; raise where it is of no use."""
     try:
@@ -31,13 +39,22 @@ def read_labels(
     if scores is None:
         names = ", ".join(tensor.name for tensor in response.outputs) or "none"
         raise bad_answer(f"the answer has no output {output!r}; it has: {_short(names)}")
-    return labels_of(scores, rows, classes), response.version
+    return labels_of(scores, rows, classes, gives), response.version
 
 
-def labels_of(scores: Array, rows: int, classes: LabelCodec) -> npt.NDArray[np.int64]:
-    """Return the class numbers (rows,) of scores (rows, classes) or of labels; raise where they cannot be used."""
-    named = scores.dtype.kind in ("iu" if classes.values is None else "iuUOb")
-    if named and scores.shape in ((rows,), (rows, 1)):
+def labels_of(scores: Array, rows: int, classes: LabelCodec, gives: str | None) -> npt.NDArray[np.int64]:
+    """Return the class numbers (rows,) of what training takes as well; raise where it cannot be used.
+
+    That is scores (rows, classes), labels, or, of two classes, one number per input: a ``probability`` of class 1 or
+    its ``logits``, as ``gives`` says.
+    """
+    single = scores.shape in ((rows,), (rows, 1))
+    if single and scores.dtype.kind == "f" and len(classes) == 2 and gives is not None:
+        one = scores.reshape(-1)
+        if not np.isfinite(one).all() or (gives == "probability" and ((one < 0) | (one > 1)).any()):
+            raise bad_answer("a number is not finite, or is no probability")
+        return np.asarray(one > (0.5 if gives == "probability" else 0.0), dtype=np.int64)
+    if single and scores.dtype.kind in ("iub" if classes.values is None else "iubUO"):
         try:
             label = classes.numbers(scores.reshape(-1), "server")
         except ClientError as error:
@@ -45,7 +62,7 @@ def labels_of(scores: Array, rows: int, classes: LabelCodec) -> npt.NDArray[np.i
         if (label < 0).any() or (label >= len(classes)).any():
             raise bad_answer(f"a label is not in 0..{len(classes) - 1}")
         return label
-    if scores.shape != (rows, len(classes)) or scores.dtype.kind not in "iuf":
+    if scores.shape != (rows, len(classes)) or scores.dtype.kind not in "iufb":
         raise bad_answer(f"scores of shape {scores.shape} for {rows} inputs of {len(classes)} classes")
     if not np.isfinite(scores).all():
         raise bad_answer("a score is not finite")

@@ -204,10 +204,9 @@ class Transport:
         replied, answer = await self._pool.exchange(
             "POST", path, most=most, body=body, headers=headers, attempt=attempt
         )
-        model, classes = self._options.model, self._classes
-        decode = partial(
-            messages.read_labels, answer, replied, rows=len(X), classes=classes, model=model, output=output, id=id
-        )
+        expected: dict[str, Any] = {"rows": len(X), "classes": self._classes, "gives": self._manifest.server.gives}
+        expected |= {"model": self._options.model, "output": output, "id": id}
+        decode = partial(messages.read_labels, answer, replied, **expected)
         label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)
         shown = None if version is None else self._masked(version)
         self._recorder.replied(time.monotonic() - begun, shown, replied.get("l2h-charged"))

@@ -235,7 +235,9 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:
         warn(f"the server is not in the bundle: {reason}")
-        return None, ServerPart(None, "x", "scores"), None
+        known = None if fitted.fixed_server is None else fitted.fixed_server.known_output
+        gives = known if fitted.num_classes == 2 and known != "label" else None
+        return None, ServerPart(None, "x", "scores", gives=gives), None
     assert fitted.server is not None
     original = copy.deepcopy(fitted.server).cpu()
     model = to_onnx(original, {"x": arrays[1][:2]}, ["scores"], "the server")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from l2h.bundle import InputPart, Manifest
 from l2h.bundle.manifest import MANIFEST
-from l2h.classifiers import CallableClassifier
+from l2h.classifiers import CallableClassifier, read_output
 from l2h.columns import Columns
 from l2h.errors import ClientError
 from l2h.files import read_json, write_json
@@ -34,6 +34,7 @@ class FunctionManifest:
     function: str  # module:function, or file.py:function
     source: str | None  # the file of its module; None where it is no Python source
     labels: tuple[str | int | bool, ...] | None = None  # those of the bundle
+    gives: str | None = None  # what one number per input of two classes is, by the bundle
 
     @property
     def codec(self) -> LabelCodec:
@@ -86,9 +87,11 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
     path = source_of(source.function)
     code = b"" if path is None else path.read_bytes()
     name, part, classes, labels = source.name, InputPart(source.shape, source.dtype), source.classes, None
+    gives = None
     if source.bundle:
         bundle = Manifest.read(source.bundle)
         name, part, classes, labels = name or bundle.name, bundle.input, bundle.classes, bundle.labels
+        gives = bundle.server.gives
     values = {
         "name": name or source.function.rpartition(":")[2].replace(".", "-"),
         "input": asdict(part),
@@ -96,6 +99,7 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
         "function": source.function,
         "source": None if path is None else str(path),
         **({} if labels is None else {"labels": list(labels)}),
+        **({} if gives is None else {"gives": gives}),
     }
     version = sha256(json.dumps(values, sort_keys=True).encode() + b"\0" + code).hexdigest()[:12]
     target.mkdir()
@@ -125,7 +129,14 @@ class FunctionModel:
     def run(self, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return scores (n, K), the largest of which is the answer; a ServingError where the function gives none."""
         output = self._function.raw(X)[0]
-        n, classes = len(X), len(self.classes)
+        n, classes, gives = len(X), len(self.classes), self.manifest.gives
+        if output.shape == (n, 1):
+            output = output[:, 0]
+        if output.shape == (n,) and output.dtype.kind == "f" and gives is not None:
+            try:
+                return read_output(output.astype(np.float64), gives, n, classes, "function")[1]
+            except ClientError as error:
+                raise ServingError(f"{self.manifest.function}: {error}") from error
         if output.shape == (n, classes) and output.dtype.kind in "fiub":
             return output.astype(np.float32)
         if output.shape == (n,) and output.dtype.kind in "iubUO" and self.labels.values is not None:
