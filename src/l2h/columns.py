@@ -119,6 +119,22 @@ class TableColumn:
             x[weighed.row, weighed.column] = weighed.value
         return values, x
 
+    def decode(self, x: Array) -> Array:
+        """Return the values of a column of numbers or categories whose features, (n, width), are given."""
+        flags = x[:, self.kind == "number" :]  # of a category, with the flag of a missing one, exactly one is 1
+        wrong = ((flags != 0) & (flags != 1)).any(axis=1)
+        if self.kind == "category":
+            wrong |= flags.sum(axis=1) != 1
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            found = shown(x[row].tolist())
+            raise DataError(f"row {row}: the numbers of column {self.name!r} are {found}, which no value becomes")
+        if self.kind == "number":
+            numbers = x[:, 0].astype(np.float64)
+            return np.where(flags[:, 0] == 1, np.nan, numbers) if self.missing else numbers
+        values: Array = np.array([*self.categories, None], dtype=object)[x.argmax(axis=1)]
+        return values
+
     def _numbers(self, values: Array) -> Array:
         if values.dtype != object:
             return values
@@ -226,6 +242,26 @@ class Columns:
         declared = {column.name: column.categories for column in self.columns if column.declared}
         values = {column.name: part for column, (part, _) in zip(self.columns, encoded, strict=True)}
         return EncodedTable(np.concatenate([x for _, x in encoded], axis=1), Table(values, declared), self)
+
+    def decode(self, x: npt.NDArray[np.float32]) -> Table:
+        """Return the table that became these numbers, (n, d); its columns of texts cannot be found and are left out.
+
+        Integers and booleans are floats, rounded to float32. :meth:`encode` makes the same numbers of the table.
+
+        Raises:
+            DataError: :meth:`encode` gives no such row, or all columns are texts.
+
+        Example:
+            >>> columns = Columns.fit(as_table({"age": [20, None], "job": ["nurse", "pilot"]}))
+            >>> columns.decode(np.array([[41, 0, 0, 1]], dtype=np.float32)).columns["job"].tolist()
+            ['pilot']
+        """
+        ends = np.cumsum([column.width for column in self])
+        parts = zip(self, np.split(x, ends[:-1], axis=1), strict=True)
+        values = {column.name: column.decode(part) for column, part in parts if column.kind != "text"}
+        if not values:
+            raise DataError("all columns are texts, which cannot be found from their numbers")
+        return Table(values, {column.name: column.categories for column in self if column.declared})
 
     def made_rows(self, n: int) -> EncodedTable:
         """Return n rows that look like those of the training, the same ones on every call, to try a model with."""

@@ -10,6 +10,8 @@ import pandas
 import polars
 import pyarrow
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from l2h.columns import TEXT, Columns, encode_inputs
 from l2h.errors import DataError, L2HWarning
@@ -227,3 +229,44 @@ def test_declared_numbers_and_booleans_are_found_however_they_are_written() -> N
 def test_no_category_comes_twice(categories: Any) -> None:
     with pytest.raises(DataError, match=r"column 'plan' has the category .* twice"):
         Columns.from_list([{"name": "plan", "kind": "category", "categories": categories}])
+
+
+CELLS = {
+    "number": st.floats(-(2.0**100), 2.0**100, width=32) | st.none(),
+    "integer": st.integers(-(2**24), 2**24),
+    "flag": st.booleans(),
+    "word": st.sampled_from(["a", "b", "nan", "1", "É"]) | st.none(),
+    "code": st.sampled_from([3, 7, 11]) | st.none(),
+    "truth": st.booleans(),
+}
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=12))
+def test_decoding_is_the_inverse_of_encoding(rows: list[dict[str, Any]]) -> None:
+    frame = pandas.DataFrame({name: pandas.Series([row[name] for row in rows], dtype=object) for name in CELLS})
+    frame["code"] = pandas.Categorical(frame["code"], categories=[3, 7, 11, 13])
+    frame["truth"] = pandas.Categorical(frame["truth"], categories=[True, False])
+    encoded = encode_inputs(frame)
+    decoded = encoded.columns.decode(encoded.x)
+    assert (decoded.names, decoded.declared) == (encoded.table.names, encoded.table.declared)
+    for name, values in encoded.table.columns.items():
+        found = decoded.columns[name]
+        if values.dtype == object:
+            assert [(type(v), v) for v in found] == [(type(v), v) for v in values]
+        else:
+            np.testing.assert_array_equal(found, values.astype(np.float64))
+    np.testing.assert_array_equal(encoded.columns.encode(decoded).x, encoded.x)
+
+
+def test_decoding_leaves_out_texts_and_refuses_what_no_row_becomes(columns: Columns) -> None:
+    encoded = encode_inputs({"note": [f"parcel {i}" for i in range(60)], "age": list(range(60))})
+    assert encoded.columns.decode(encoded.x).names == ("age",)
+    with pytest.raises(DataError, match="all columns are texts"):
+        (only := encode_inputs({"note": [f"parcel {i}" for i in range(60)]})).columns.decode(only.x)
+    good = columns.encode(as_pandas()).x
+    for feature, value, name in (("age is missing", 0.5, "age"), ("job=nurse", 1.0, "job"), ("size=l", 0.0, "size")):
+        x = good.copy()
+        x[1, columns.features.index(feature)] = value
+        with pytest.raises(DataError, match=f"row 1: the numbers of column '{name}' are .*, which no value becomes"):
+            columns.decode(x)

@@ -23,7 +23,7 @@ from l2h.bundle.sessions import (
 )
 from l2h.classifiers import all_finite
 from l2h.classifiers.base import Inputs
-from l2h.columns import EncodedTable, numbers_of
+from l2h.columns import Columns, EncodedTable, numbers_of
 from l2h.costs import Costs
 from l2h.decision import Judgement, select_rejector
 from l2h.errors import DataError, SettingsError
@@ -268,6 +268,8 @@ class ServerBundle(_Half):
         self.name, self.version = self.manifest.name, self.manifest.version
         self._file, self._inputs = part.file, part.preprocessing
         self._model = file_run(files[part.file], part, threads, files)
+        #: The columns that the numbers are decoded to, where the file takes them by name.
+        self.decoded = None if part.feed is None else self.columns
 
     def run(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
         """Return scores (n, K), the largest of which is the answer.
@@ -276,7 +278,17 @@ class ServerBundle(_Half):
             BundleError: inputs that do not fit, or scores of another shape.
         """
         x = self.check(X)
-        (scores,) = self._model(x if self._inputs is None else self._inputs.apply(x))
+        if self.decoded is not None:
+            (scores,) = self._model(self._decode(x, self.decoded))
+        else:
+            (scores,) = self._model(x if self._inputs is None else self._inputs.apply(x))
         if scores.shape != (len(x), len(self.classes)):
             raise BundleError(f"{self._file} gives {scores.shape}, expected {(len(x), len(self.classes))}")
         return np.asarray(scores, dtype=np.float32)
+
+    @staticmethod
+    def _decode(x: Array, columns: Columns) -> EncodedTable:
+        try:
+            return EncodedTable(x, columns.decode(x), columns)
+        except DataError as error:
+            raise BundleError(str(error)) from error

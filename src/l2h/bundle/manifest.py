@@ -127,6 +127,9 @@ class ServerPart:
     preprocessing: Preprocessing | None = None  # what is done to samples first; None where the file takes them raw
     # What one number per input of two classes is, where the server is no file and gave scores in the training.
     gives: Annotated[str, _one_of("probability", "logits")] | None = None
+    # "columns" where the file takes columns of the table by their names, which the numbers on the wire are decoded to;
+    # ``input`` is then the first. None where it takes the numbers.
+    feed: Annotated[str, _one_of("columns")] | None = None
 
     @property
     def inputs(self) -> Preprocessing:
@@ -199,8 +202,9 @@ class Manifest:
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
         if self.input.size is None:
             del values["input"]["size"]
-        if self.server.gives is None:
-            del values["server"]["gives"]
+        for key in ("gives", "feed"):
+            if values["server"][key] is None:
+                del values["server"][key]
         for key, part in (("client", self.client), ("server", self.server)):
             del values[key]["preprocessing"]
             if part.preprocessing is not None:  # a bundle without is read by version 0.1, too
@@ -314,6 +318,8 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     manifest = read_values(parts, Manifest, where)
     if manifest.columns is not None and manifest.input != InputPart((manifest.columns.width,), "float32"):
         raise BundleError(f"{where} is damaged: its columns become {manifest.columns.width} numbers of float32")
+    if manifest.columns is None and manifest.server.feed is not None:
+        raise BundleError(f"{where} is damaged: its server takes columns, and 'columns' is missing")
     try:
         _ = manifest.codec
     except DataError as error:

@@ -83,7 +83,7 @@ def file_run(
         {entry.name: entry for entry in entries} for entries in (session.get_inputs(), session.get_outputs())
     )
     names = [part.output] + ([part.features] if isinstance(part, ClientPart) and part.features else [])
-    by_columns = isinstance(part, ClientPart) and part.feed == "columns"
+    by_columns = part.feed == "columns"
     fits = part.input in inputs and (by_columns or len(inputs) == 1)
     if not fits or not set(names) <= set(outputs):
         raise BundleError(
@@ -97,7 +97,7 @@ def file_run(
     def once(x: Inputs) -> list[Any]:
         return run(session, names, {name: x} if isinstance(x, np.ndarray) else _feeds(x, entries, file), file)
 
-    return once if batch is None or by_columns else partial(_in_batches, once, batch, entries, file)
+    return once if batch is None or len(entries) > 1 else partial(_in_batches, once, batch, entries, file)
 
 
 def _litert_run(data: bytes, part: ClientPart | ServerPart, threads: int) -> ModelRun:

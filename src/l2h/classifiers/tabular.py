@@ -36,7 +36,7 @@ def model_feeds(X: EncodedTable, inputs: Sequence[Any]) -> dict[str, Array]:
     feeds = {}
     first, width = inputs[0], inputs[0].shape[-1]
     single = len(inputs) == 1 and first.type != "tensor(string)"
-    if single and not (width == 1 and first.name in X.table.names):
+    if single and not (width == 1 and _alike(first.name, X)):
         matrix = matrix_of(X, width if isinstance(width, int) else None, "ONNX model")
         return {first.name: matrix.astype(_TYPES.get(_type_of(first), np.float32), copy=False)}
     for entry in inputs:
@@ -81,12 +81,19 @@ def matrix_of(X: EncodedTable, width: int | None, who: str) -> Array:
 
 
 def _find(wanted: str, X: EncodedTable, who: str) -> str:
-    """Return the name of a column; skl2onnx writes "_" for what is no letter or digit."""
-    names = X.table.names
-    if wanted in names:
-        return wanted
-    alike = [name for name in names if re.sub(r"[^\w+]", "_", name) == wanted]
+    alike = _alike(wanted, X)
     if len(alike) == 1:
         return alike[0]
+    names = X.table.names
     few = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     raise ClientError(f"the {who} takes a column {wanted!r}, which the table does not have; it has {few}")
+
+
+def _alike(wanted: str, X: EncodedTable) -> list[str]:
+    names = X.table.names
+    return [wanted] if wanted in names else [name for name in names if column_name(name) == wanted]
+
+
+def column_name(name: str) -> str:
+    """Return what skl2onnx calls the input of a column: it writes "_" for what is no letter or digit."""
+    return re.sub(r"[^\w+]", "_", name)

@@ -12,15 +12,18 @@ from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.sessions import exported_client, file_run, make_session
 from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchClassifier, as_client
 from l2h.classifiers.base import Array, Inputs
-from l2h.classifiers.tabular import model_feeds
+from l2h.classifiers.tabular import column_name, model_feeds
 from l2h.columns import EncodedTable
-from l2h.errors import ConversionError, ExportError, warn
+from l2h.errors import ConversionError, DataError, ExportError, warn
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 from l2h.files import write_atomically
+from l2h.table import Table
 
 CLIENT, SERVER = "client.onnx", "server.onnx"
 #: Largest difference of an output, in units of the largest output where that is above 1.
 TOLERANCE = 1e-5
+#: Largest change of a server's probability where the numbers of a table are rounded to float32.
+ROUNDING = 0.01
 
 
 def export_client(client: Classifier, num_classes: int, features: bool, probes: Sequence[Inputs]) -> ExportedClassifier:
@@ -46,21 +49,63 @@ def export_fixed_server(
     """Return a server that was taken as it is, where it can be a file that gives scores; else None and the reason."""
     if not isinstance(server, ConvertibleClassifier):
         return None, f"a {server.kind} is no file"
+    sent = [_as_sent(x) if isinstance(x, EncodedTable) else x for x in probes]
     try:
-        exported = _export(server, num_classes, False, probes, SERVER)
+        exported = _export(server, num_classes, False, sent, SERVER)
     except ConversionError as error:
         return None, str(error)
-    assert exported.data is not None
-    x = probes[1]
+    x = sent[1]
     if isinstance(x, EncodedTable):
-        inputs = make_session(exported.data, SERVER, 1).get_inputs() if exported.part.file == SERVER else []
-        if any(values is not x.x for values in (model_feeds(x, inputs) if inputs else {}).values()):
-            return None, f"the {server.kind} takes columns of the table, and what they become goes over the wire"
-        x = x.x
-    (scores,) = file_run(exported.data, exported.part)(exported.part.inputs.apply(x))
+        by_columns, reason = columns_needed(exported, x)
+        if by_columns and not reason and _changes(server, num_classes, probes[-1], sent[-1]):
+            reason = f"the {server.kind} answers differently to numbers that are rounded to float32, as on the wire"
+        if reason:
+            return None, reason
+        if by_columns:
+            exported = replace(exported, part=replace(exported.part, feed="columns"))
+            try:
+                x = replace(x, table=x.columns.decode(x.x))  # as the server will have it
+            except DataError as error:
+                return None, str(error)
+        else:
+            x = x.x
+    assert exported.data is not None
+    run = file_run(exported.data, exported.part)
+    (scores,) = run(x if isinstance(x, EncodedTable) else exported.part.inputs.apply(x))
     if getattr(scores, "shape", None) != (len(x), num_classes) or not np.issubdtype(scores.dtype, np.floating):
         return None, f"the {server.kind} does not give (n, {num_classes}) scores"
     return exported, ""
+
+
+def columns_needed(exported: ExportedClassifier, x: EncodedTable) -> tuple[bool, str]:
+    """Return whether a server's file takes columns of the table, and why it cannot get one from what is sent.
+
+    A column of texts cannot be found from the numbers that go over the wire.
+    """
+    assert exported.data is not None
+    if exported.part.file != SERVER:
+        return False, ""
+    feeds = model_feeds(x, make_session(exported.data, SERVER, 1).get_inputs())
+    texts = [column.name for column in x.columns if column.kind == "text"]
+    needed = [name for name in texts if column_name(name) in feeds or name in feeds]
+    if needed:
+        return True, (
+            f"it takes column {needed[0]!r}, which holds texts: they are hashed before they go over the wire, and "
+            "cannot be found again"
+        )
+    return any(values is not x.x for values in feeds.values()), ""
+
+
+def _as_sent(x: EncodedTable) -> EncodedTable:
+    """Return rows with the numbers and categories that a server finds in what is sent, and the texts as they are."""
+    if all(column.kind == "text" for column in x.columns):
+        return x
+    return replace(x, table=Table({**x.table.columns, **x.columns.decode(x.x).columns}, x.table.declared))
+
+
+def _changes(server: Classifier, num_classes: int, original: Inputs, sent: Inputs) -> bool:
+    p, q = (np.exp(copy.copy(server).answers(x, num_classes).log_probability) for x in (original, sent))
+    return bool(np.abs(p - q).max() > ROUNDING)
 
 
 def save_onnx(estimator: Any, path: str | Path) -> Path:

@@ -225,6 +225,9 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
             part = exported.part
             assert part.input is not None
             assert part.output is not None
+            if part.feed == "columns":
+                by_name = ServerPart(part.file, part.input, part.output, feed="columns")
+                return exported.data, by_name, exported.agreement or 0.0
             # Samples that come out as they went in need nothing done to them.
             raw = all(
                 batch.dtype == (x := part.inputs.apply(batch)).dtype and np.array_equal(batch, x) for batch in arrays

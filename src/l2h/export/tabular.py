@@ -50,7 +50,12 @@ def estimator_to_onnx(estimator: Any, columns: Columns, opsets: Mapping[str, int
     else:
         types = [(c.name, (FloatTensorType if _is_number(c) else StringTensorType)([None, 1])) for c in chosen]
     model: ModelProto = to_onnx(prepared, initial_types=types, options=options, target_opset=opsets)
-    return _join_inputs(model, [column.name for column in chosen]) if whole else model
+    if whole:
+        return _join_inputs(model, [column.name for column in chosen])
+    read = {name for node in model.graph.node for name in node.input}
+    for unused in [entry for entry in model.graph.input if entry.name not in read]:
+        model.graph.input.remove(unused)
+    return model
 
 
 def _join_inputs(model: ModelProto, names: Sequence[str]) -> ModelProto:

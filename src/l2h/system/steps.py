@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +15,23 @@ from torch import nn
 
 from l2h import decision, methods, metrics
 from l2h.answers import Answers
-from l2h.classifiers import Classifier, check_accuracy, probe_rows, settle_scale
+from l2h.bundle import BundleError
+from l2h.classifiers import (
+    Classifier,
+    OnnxClassifier,
+    SklearnClassifier,
+    check_accuracy,
+    probe_rows,
+    settle_scale,
+)
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.data.objects import take_samples
 from l2h.decision import Policy, RejectorSpec, Terms
-from l2h.errors import ConversionError, L2HError, SettingsError, UnknownNameError, shown, warn
-from l2h.export.onnx import classifier_to_onnx
+from l2h.errors import ConversionError, ExportError, L2HError, SettingsError, UnknownNameError, shown, warn
+from l2h.export.classifiers import SERVER, columns_needed, largest_difference
+from l2h.export.onnx import ExportedClassifier, classifier_to_onnx
 from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
 from l2h.labels import LabelCodec
@@ -31,6 +41,7 @@ from l2h.models import recommended
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
 from l2h.system.sizing import size_rejector
+from l2h.table import absent_values
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.estimators import fit_estimator, is_estimator, with_options
@@ -98,6 +109,8 @@ def prepare_job(
     check_accuracy(client, answers.label, y, "client", images=len(X.shape) == 4)
     if system.fixed_server is not None:
         _settle_server(system.fixed_server, X, y, num_classes)
+        if isinstance(X, EncodedTable):
+            _try_fixed(system.fixed_server, X, num_classes)
     if not answers.has_scores:
         log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
     empty = np.setdiff1d(np.arange(num_classes), y)
@@ -155,18 +168,41 @@ def _settle_server(server: Classifier, X: Array, y: Labels, num_classes: int) ->
         check_accuracy(server, server.answers(X[rows], num_classes).label, y[rows], "server")
 
 
-def _try_estimator(estimator: Any, X: Array, y: Labels, num_classes: int) -> None:
+def _try_estimator(estimator: Any, X: Any, y: Labels, num_classes: int) -> None:
     """Warn before anything is trained where an estimator cannot become a file, by one fitted to a few samples."""
-    few = np.sort(np.concatenate([np.flatnonzero(y == k)[:_FEW] for k in range(num_classes)]))
+    chosen = [np.flatnonzero(y == k)[:_FEW] for k in range(num_classes)]
+    if isinstance(X, EncodedTable):  # what is done to missing values may differ in a file
+        chosen += [np.flatnonzero(absent_values(values))[:_FEW] for values in X.table.columns.values()]
+    few = np.unique(np.concatenate(chosen))
     try:
         classifier = fit_estimator(estimator, X[few], y[few], seed=0)
         classifier.answers(X[few], num_classes)
-        classifier_to_onnx(classifier, X[:2], "server.onnx", num_classes=num_classes)
-    except ConversionError as error:
+        converted = classifier_to_onnx(classifier, X[:2], SERVER, num_classes=num_classes)
+        if isinstance(X, EncodedTable):
+            largest_difference(converted, classifier, num_classes, [X[few]])
+            _warn_of_texts(converted, X)
+    except (ExportError, BundleError) as error:
+        few_differ = "" if isinstance(error, ConversionError) else f"fitted to {len(few)} samples it differs as ONNX: "
         text = "the server can be trained and used in this process, but neither saved nor exported"
-        warn(f"{text}: {error}")
+        warn(f"{text}: {few_differ}{error}")
     except L2HError:  # of so few samples: training will tell
         return
+
+
+def _try_fixed(server: Classifier, X: EncodedTable, num_classes: int) -> None:
+    """Warn before anything is trained where a server that was fitted to columns of texts cannot be exported."""
+    names = {column.name for column in X.columns if column.kind == "text"}
+    if isinstance(server, SklearnClassifier):
+        names &= set(getattr(server.estimator, "feature_names_in_", ()))
+    if names and isinstance(server, OnnxClassifier | SklearnClassifier):
+        with contextlib.suppress(L2HError):  # the export will tell
+            _warn_of_texts(classifier_to_onnx(server, X[:2], SERVER, num_classes=num_classes), X)
+
+
+def _warn_of_texts(converted: ExportedClassifier, X: EncodedTable) -> None:
+    _, reason = columns_needed(converted, X[:2])
+    if reason:
+        warn(f"the server will be saved, but not exported: {reason}")
 
 
 def bind_labels(system: HelpSystem, labels: LabelCodec) -> None:

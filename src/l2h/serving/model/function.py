@@ -113,6 +113,7 @@ class FunctionModel:
 
     #: It gets what goes over the wire, by whatever columns that was made.
     columns: Columns | None = None
+    decoded: Columns | None = None
 
     def __init__(self, folder: Path) -> None:
         self.manifest = manifest = FunctionManifest.read(folder)

@@ -1,5 +1,6 @@
 """The model in use: what it takes and gives, how long it takes, and its replacement while requests go on."""
 
+import contextlib
 import json
 import math
 import time
@@ -12,8 +13,9 @@ import numpy.typing as npt
 import orjson
 
 from l2h import protocol
-from l2h.bundle import ServerBundle
-from l2h.errors import L2HError
+from l2h.bundle import BundleError, ServerBundle
+from l2h.columns import Columns
+from l2h.errors import DataError, L2HError
 from l2h.serving.errors import ServingError, malformed
 from l2h.serving.model.function import DESCRIPTION, FunctionModel
 from l2h.serving.process.logs import log_event
@@ -26,6 +28,8 @@ _LENGTH = protocol.LENGTH_HEADER.lower().encode()
 #: Weight of the latest call in the running mean of seconds; how often a call is timed at the start, and from how many
 #: seconds on only once.
 _NEW, _REPEATS, _SLOW = 0.1, 3, 0.2
+#: How many rows of a table are made to find one that the model answers.
+_ROWS = 64
 
 
 class ServedModel:
@@ -51,8 +55,19 @@ class ServedModel:
         )
         names = json.dumps({"model_name": self.name, "model_version": self.version})[:-1].replace("%", "%%").encode()
         self._head = names + b'%b, "outputs": [{"name": "scores", "shape": [%d, %d], "datatype": "FP32", '
+        self._decoded = bundle.decoded
+        example = np.zeros((1, *self.shape), self.dtype) if self._decoded is None else self._made_row(self._decoded)
         # A function may ask somebody who is paid: it is tried with one input.
-        self.timing = measure_timing(lambda n: self.run(np.zeros((n, *self.shape), self.dtype)), most, once=python)
+        self.timing = measure_timing(lambda n: self.run(example.repeat(n, axis=0)), most, once=python)
+
+    def _made_row(self, columns: Columns) -> npt.NDArray[np.float32]:
+        """Return a row that the model answers: some refuse a category that was declared and not in the training."""
+        rows = columns.made_rows(_ROWS).x
+        for i in range(_ROWS):
+            with contextlib.suppress(BundleError):
+                self.run(rows[i : i + 1])
+                return rows[i : i + 1]
+        return rows[:1]
 
     @property
     def label_type(self) -> str:
@@ -77,6 +92,11 @@ class ServedModel:
             raise malformed(f"a request has 1 to {self.most} inputs; got {len(x)}: send them in several")
         if self.dtype.kind == "f" and not np.isfinite(x).all():
             raise malformed(f"'{INPUT}' holds a value that is not finite")
+        if self._decoded is not None:
+            try:
+                self._decoded.decode(x)
+            except DataError as error:
+                raise malformed(f"'{INPUT}', {error}") from error
         return x if x.flags.aligned else x.copy()  # the values begin where the JSON part ends: anywhere
 
     def encode(
