@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,13 @@ class ServingConfig:
         """Where the model comes from."""
         return ModelSource(self.bundle, self.function, self.name, tuple(self.shape), self.dtype, tuple(self.classes))
 
-    def with_copy(self, folder: Path) -> ServingConfig:
-        """Return the settings of a worker, whose model is the copy in a folder."""
-        return replace(self, bundle=str(folder), function=None, name=None, shape=(), classes=())
+    def for_worker(self, folder: Path) -> str:
+        """Return the settings of a worker, whose model is the copy in a folder, as text for :meth:`from_json`.
+
+        It is the worker that checks them: a key file that is gone must not end the supervisor.
+        """
+        own = {"bundle": str(folder), "function": None, "name": None, "shape": (), "classes": ()}
+        return json.dumps(self.as_dict() | own)
 
     @property
     def model_threads(self) -> int:

@@ -162,7 +162,7 @@ class Supervisor:
 
     async def _start(self, worker: _Worker) -> asyncio.subprocess.Process:
         worker.told, worker.since = self._bundle, time.monotonic()
-        settings = self.config.with_copy(self._copies / str(worker.told)).to_json()
+        settings = self.config.for_worker(self._copies / str(worker.told))
         status, write_end = os.pipe()
         descriptors = (worker.socket.fileno(), write_end, *self._inherited)
         try:
