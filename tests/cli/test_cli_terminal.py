@@ -46,6 +46,7 @@ def test_a_bar_a_stage_on_a_terminal(tmp_path: Path) -> None:
     assert "oracle" in seen, "the table comes after"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_quiet_on_a_terminal_shows_results_alone(tmp_path: Path) -> None:
     status, seen = on_a_terminal("--quiet", "train", *DIGITS, *QUICK, "--out", tmp_path / "run")

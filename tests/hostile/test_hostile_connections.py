@@ -224,7 +224,7 @@ def test_half_a_head_behind_a_request_does_not_stay(hasty):
         assert heads(closed(peer)) == [200]
 
 
-@pytest.mark.parametrize("last", [b"", b"BAD\r\n\r\n"])
+@pytest.mark.parametrize("last", [pytest.param(b"", marks=pytest.mark.long), b"BAD\r\n\r\n"])
 def test_peers_that_read_nothing_leave_their_places(hasty, last):
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
     (worker,) = hasty.workers

@@ -37,7 +37,7 @@ def tree(y: np.ndarray, rows: slice = slice(60)) -> Any:
     return DecisionTreeClassifier(max_depth=3, random_state=0).fit(X[rows], y[rows])
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(scope="session", params=["text", pytest.param("integers", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -17,6 +17,7 @@ def feed(monitor: DriftMonitor, exceeds: list[bool]) -> int | None:
     return None
 
 
+@pytest.mark.long
 def test_without_drift_alarms_are_as_rare_as_promised() -> None:
     runs = 100
     false = 0

@@ -257,6 +257,7 @@ def test_threads_of_a_forked_process_open_the_file_once(tmp_path: Path) -> None:
         limiter.close()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_fork_while_another_thread_asks_leaves_the_child_nothing_to_wait_for(tmp_path: Path) -> None:
     """SQLite has locks of its own, which a thread that does not exist in the child would hold there for ever."""

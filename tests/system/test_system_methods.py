@@ -18,6 +18,8 @@ from l2h.errors import RunError, SettingsError, UnknownNameError
 from l2h.methods import Learned
 
 COSTS = Costs(c_e=0.1, c_1=1.0)
+#: One method of each kind of output; the others are in the long suite.
+SHORT = ("priced-attached", "softmax-l2d", "two-stage-confidence")
 LEARNED = [method.name for method in methods.get(methods.known()) if isinstance(method, Learned)]
 SETTINGS = Settings(server=QUICK, rejector=QUICK, folds=2, threads=1)
 MINE = '''
@@ -45,7 +47,9 @@ def fitted(method: str | Learned, classes: int = CLASSES) -> HelpSystem:
     return system.fit(X[rows], Y[rows], COSTS).calibrate(X[rows][:80], Y[rows][:80])
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in LEARNED]
+)
 def test_a_method_is_trained_saved_and_run_on_a_device(name: str, tmp_path: Path) -> None:
     system = fitted(name, 2 if name == "binary-l2h" else CLASSES)
     before = system.predict(X_TEST, costs=COSTS)

@@ -32,6 +32,7 @@ def fuzz(target: str, folder: Path, *more: str) -> None:
     assert "Done " in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_thousands_of_changed_inputs_are_read_or_refused(target: str, tmp_path: Path) -> None:
     fuzz(target, tmp_path, "--runs", str(RUNS[target]))

@@ -230,6 +230,7 @@ def test_a_missing_gain_is_not_a_number(made: dict[str, Any], page: Page) -> Non
     assert [name for name in KINDS if "n/a" in lines[name]] == missing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", SHAPES.values(), ids=SHAPES.keys())
 def test_everything_is_drawn_and_fits_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> None:
     made = make_comparison(**{"draws": 20, "samples": 80} | options)

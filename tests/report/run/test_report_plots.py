@@ -53,6 +53,7 @@ def words(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", EXTREMES.values(), ids=EXTREMES.keys())
 def test_plots_hold_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> None:
     report = make_report(**{"n": 300} | options)

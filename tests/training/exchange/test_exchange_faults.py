@@ -24,6 +24,7 @@ FAULTS = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(faults=st.lists(FAULTS, min_size=2, max_size=8))
 def test_whatever_the_faults_only_whole_and_newer_snapshots_are_taken(faults):

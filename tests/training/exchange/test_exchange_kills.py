@@ -59,6 +59,7 @@ def test_a_publisher_killed_while_publishing_repeats_no_version_and_serves_no_ha
     assert all(whole(arrived) for arrived in taken)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [False, True], ids=["as it was", "partial file damaged"])
 def test_a_fetcher_killed_while_downloading_goes_on_and_uses_nothing_damaged(
     started, store, server, proxy, tmp_path, damage
