@@ -109,7 +109,7 @@ def test_npz_files_that_cannot_be_used_are_refused(tmp_path: Path, table: dict[s
     refused(r"plain arrays", X=X.astype(object), y=y)
     refused(r"class_names.*dtype int64.*dtype=str", X=X, y=y, class_names=np.arange(4))
     refused(r"label 3 in row \d+ is not in 0\.\.2", X=X, y=y, class_names=list("abc"))
-    refused(r"class_names of bad names 'a' twice", X=X, y=y, class_names=list("abca"))
+    refused(r"class_names names 'a' twice", X=X, y=y, class_names=list("abca"))
     refused(r"X has 40 rows and y has 39", X=X, y=y[:-1])
     refused(r"has its own test part", tmp_path, X_train=X, y_train=y, X_test=X, y_test=y)
     refused(
