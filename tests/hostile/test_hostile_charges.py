@@ -134,6 +134,7 @@ class ChargeHistory(History):
                 results.append(("repeated" if known == [content] else "conflict", 0.0))
             elif inputs > room:
                 results.append(("over_quota", left))
+                self.periods[key] = period  # the refusal told its end
             else:
                 results.append(("charged", 0.0))
                 self.rows.append((key, name, "" if name is None else content, inputs))
@@ -142,7 +143,7 @@ class ChargeHistory(History):
         return results
 
     def room(self, key: str) -> tuple[float, float, list]:
-        """Seconds until the key's period ends, the inputs that are left in it, and the period: kept once it is used."""
+        """Seconds until the key's period ends, the inputs that are left in it, and the period: kept once it is used or was told."""
         quota, seconds = KEYS[key]
         if quota is None:
             return 0.0, math.inf, [0, 0, 0, 0]
