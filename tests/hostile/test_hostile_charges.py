@@ -143,7 +143,7 @@ class ChargeHistory(History):
         return results
 
     def room(self, key: str) -> tuple[float, float, list]:
-        """Seconds until the key's period ends, the inputs that are left in it, and the period: kept once it is used or was told."""
+        """Seconds until the key's period ends, the inputs left in it, and the period: kept once it is used or told."""
         quota, seconds = KEYS[key]
         if quota is None:
             return 0.0, math.inf, [0, 0, 0, 0]
