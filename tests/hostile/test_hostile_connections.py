@@ -451,5 +451,5 @@ def test_a_peer_for_whom_no_descriptor_is_left_holds_no_place(monkeypatch):
             assert peer.aborted
             assert places.enter(handshake, None), "the one place is free"
 
-    monkeypatch.setattr("l2h.connections.os.dup", fail)
+    monkeypatch.setattr("l2h.connections.tls.os.dup", fail)
     asyncio.run(arrive())

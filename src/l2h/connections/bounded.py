@@ -1,22 +1,17 @@
-"""Connections within bounds: uvicorn's, limited in number, in the size of headers, and in the wait for a slow peer."""
+"""The protocol of one connection: uvicorn's, within bounds of headers, of bodies, and of the wait for a slow peer."""
 
 import asyncio
-import ipaddress
 import json
-import logging
-import os
 import re
-import socket
-import ssl
-from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from l2h.connections.places import Place, Places
 
 #: Bytes of a request line and its headers; and of what may follow a chunked body.
 _HEAD = 32 * 1024
@@ -36,92 +31,6 @@ _DISCARD, _DISCARD_CHUNK = 256 * 2**20, 4096
 _LINGER, _LINGERING = 1.0, 64
 #: Seconds in which a peer may take what was still to be sent when its connection was closed.
 _CLOSING = 1.0
-#: Seconds for TLS to begin.
-_HANDSHAKE = 5.0
-#: Seconds between two lines in the log about connections that were refused.
-_QUIET = 1.0
-
-
-class _Place(Protocol):
-    """What holds a place for a connection."""
-
-    def give_way(self) -> bool:
-        """Close the connection, unless a request is under way; return whether it was closed."""
-
-
-class Places:
-    """The places for connections of one server: so many in all, and with a bound per address so many of each.
-
-    With such a bound strangers give way: a newcomer beyond either number takes the place of the oldest connection, of
-    its address where that is crowded, that has no request under way and has shown no valid key.
-    """
-
-    def __init__(self, most: int, per_address: int | None) -> None:
-        self._most, self._per_address = most, per_address
-        self._taken: dict[_Place, str] = {}
-        self._addresses: Counter[str] = Counter()
-        self._strangers: dict[_Place, None] = {}  # oldest first
-        self._closed: Counter[str] = Counter()
-        self.lingering = 0
-
-    def enter(self, place: _Place, peer: tuple[str, int] | None) -> bool:
-        """Take a place, if need be that of a stranger; return False where there is none."""
-        address = _network(peer[0]) if peer else ""
-        crowded = self._per_address is not None and self._addresses[address] >= self._per_address
-        if (crowded or len(self._taken) >= self._most) and not self._displace(address if crowded else None):
-            self.note("refused")
-            return False
-        self._taken[place] = address
-        self._addresses[address] += 1
-        self._strangers[place] = None
-        return True
-
-    def leave(self, place: _Place) -> bool:
-        """Give the place back; return False where it was not taken."""
-        address = self._taken.pop(place, None)
-        if address is None:
-            return False
-        self._addresses[address] -= 1
-        if not self._addresses[address]:
-            del self._addresses[address]
-        self._strangers.pop(place, None)
-        return True
-
-    def know(self, place: _Place) -> None:
-        """Note that the peer is no stranger."""
-        self._strangers.pop(place, None)
-
-    def forget_known(self) -> None:
-        """Take every peer for a stranger until it shows a valid key again."""
-        self._strangers = dict.fromkeys(self._taken)
-
-    def note(self, what: str) -> None:
-        """Count a connection that was closed for want of places or for bad manners; a line in the log sums them up."""
-        if not self._closed:
-            asyncio.get_running_loop().call_later(_QUIET, self._log)
-        self._closed[what] += 1
-
-    def _log(self) -> None:
-        closed, self._closed = dict(self._closed), Counter()
-        logging.getLogger("l2h.connections").warning("connections_closed", extra={"fields": closed})
-
-    def _displace(self, address: str | None) -> bool:
-        if self._per_address is None:
-            return False
-        for place in self._strangers:
-            if address in (None, self._taken[place]) and place.give_way():
-                self.leave(place)
-                self.note("displaced")
-                return True
-        return False
-
-
-def _network(address: str) -> str:
-    """The address that a peer is counted by: of IPv6 the half that its network was given."""
-    if ":" not in address:
-        return address
-    whole = ipaddress.IPv6Address(address.partition("%")[0])
-    return str(whole.ipv4_mapped or ipaddress.IPv6Network((int(whole) >> 64 << 64, 64)))
 
 
 class _Flow(FlowControl):
@@ -175,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """
 
     idle_timeout = 60.0
-    successor_of: _Place | None = None  # held this connection's place so far
+    successor_of: Place | None = None  # held this connection's place so far
     places: ClassVar[Places] = Places(1024, None)  # shared by the connections of one server
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -485,44 +394,6 @@ def _cut(data: bytes, at: int) -> int:
         if data.endswith(_END[:size], at):
             return len(data) - size
     return len(data)
-
-
-class TlsHandshake(asyncio.Protocol):
-    """A peer that has yet to begin TLS. It holds a place like every connection, as a stranger, for a few seconds.
-
-    ``make`` makes the protocol of the connection that it then becomes.
-    """
-
-    def __init__(self, make: Callable[[], Any], context: ssl.SSLContext) -> None:
-        self._inner, self._context = make(), context
-        self._places: Places = self._inner.places
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if self._places.enter(self, transport.get_extra_info("peername")):
-            try:
-                self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-            except OSError:  # no descriptor is left
-                self._places.leave(self)
-                self._places.note("refused")
-            else:
-                self._socket.setblocking(False)
-                self._task = asyncio.get_running_loop().create_task(self._begin())
-        transport.abort()  # nothing was read yet: the copy of the socket begins afresh
-
-    def give_way(self) -> bool:
-        """Close the connection; return that it was closed."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        return True
-
-    async def _begin(self) -> None:
-        self._inner.successor_of = self
-        loop, given = asyncio.get_running_loop(), (lambda: self._inner, self._socket)
-        try:
-            await loop.connect_accepted_socket(*given, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE)
-        except OSError:
-            if self._places.leave(self):  # else it gave way, and was counted
-                self._places.note("without_tls")
 
 
 def bounded(max_connections: int, idle_timeout: float, max_per_address: int | None = None) -> Any:
