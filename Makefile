@@ -31,7 +31,7 @@ test: $(READY) $(MLSERVER)  ## the suite without its longest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
 test-long: $(READY) $(MLSERVER)  ## the longest: whole trainings, a storm of faults, overload, long kills
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n 4 --dist worksteal
 
 SECONDS := 600
 fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, for SECONDS=600 each
