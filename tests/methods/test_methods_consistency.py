@@ -32,6 +32,7 @@ from l2h.decision import Judgement, bayes
 from l2h.methods import Choice, Inputs, Learned
 from l2h.methods.deferral import softmax_deferral_loss
 from l2h.methods.helping import PricedRule, calibrating_beta
+from l2h.methods.offloading import BETA
 
 Decisions = npt.NDArray[np.bool_]
 
@@ -337,3 +338,31 @@ def test_the_cost_of_abstaining_is_what_asking_costs_on_the_bench() -> None:
     by_hand = [[costs.c_e + costs.c_1 * 3 / 20] for costs in PRICES]
     for place in (prices.remote_right, prices.remote_wrong):
         np.testing.assert_allclose(place.numpy(), by_hand, rtol=1e-6)  # float32
+
+
+# Rules of edge and cloud: what their numbers are when nothing is left to learn.
+
+
+@fixed
+@given(laws)
+def test_the_router_states_how_likely_the_client_is_wrong_and_the_server_right(law: tuple[int, int]) -> None:
+    world, method = make_world(law[0], num_classes=law[1]), learned("selective-query")
+    scores = least(method, world, prices_of(PRICES[:1]), 1)[0]
+    differ = world.client_label != world.posterior.argmax(axis=1)
+    wanted = np.where(differ, world.server_right, 0.0)  # both cannot be right where they differ
+    found = torch.sigmoid(scores[:, 1] - scores[:, 0]).numpy()
+    np.testing.assert_allclose(found, wanted, atol=2e-6)  # a probability of 0 is found at FAR
+    for costs in PRICES:
+        send = score_of(method, scores.numpy().astype(np.float32), world.client, costs) >= 0
+        assert (send == (found >= costs.c_e))[np.abs(found - costs.c_e) > 1e-5].all()
+
+
+@fixed
+@given(laws)
+def test_an_appeal_is_as_likely_as_the_losses_differ(law: tuple[int, int]) -> None:
+    world, method = make_world(law[0], num_classes=law[1]), learned("appealnet")
+    scores = least(method, world, prices_of(PRICES[:1]), 1)[0]
+    losses = [-(world.posterior * np.log(p)).sum(axis=1) for p in (world.client_probability, world.posterior)]
+    more = losses[0] - losses[1]
+    easy = np.where(more > BETA, BETA / np.maximum(more, BETA), 1.0)
+    np.testing.assert_allclose(torch.sigmoid(scores[:, 0] - scores[:, 1]).numpy(), easy, atol=1e-3)

@@ -24,6 +24,7 @@ from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
 from l2h.experiments.plan import Plan, divide, make_client, make_system
 from l2h.methods import Bench, Choice, Inputs, Learned, Method, ReferenceRule, Rule
 from l2h.training import Context, RejectorStage, repeatable
+from l2h.training.together import run_together
 
 LEARNED = [method for method in methods.get(methods.known()) if isinstance(method, Learned)]
 
@@ -46,22 +47,11 @@ class Begun:
 @pytest.fixture(scope="module", params=["holdout", "crossfit"])
 def begun(request: pytest.FixtureRequest) -> tuple[Bench, list[Begun]]:
     """Every learned method trained on one bench of images in two classes, its stage noted as it begins."""
-    from l2h.training import recipes
-
     bench = make(spots_plan(rejector_epochs=2, honest=request.param, folds=2), spots(2, train=240))
-    stages: list[RejectorStage] = []
-    weights: list[dict[str, Tensor]] = []
-    run_stage = recipes.run_stage
-
-    def noting(stage: RejectorStage, context: Context) -> None:
-        stages.append(stage)
-        weights.append({name: tensor.detach().clone() for name, tensor in stage.rejectors.state_dict().items()})
-        run_stage(stage, context)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "run_stage", noting)
-        for method in LEARNED:
-            method.fit_on(bench)
+    stages = [method.stage(bench) for method in LEARNED]
+    weights = [{n: t.detach().clone() for n, t in stage.rejectors.state_dict().items()} for stage in stages]
+    for stage in stages:
+        run_together([stage], bench.context)
     return bench, [Begun(*one) for one in zip(LEARNED, stages, weights, strict=True)]
 
 
@@ -340,7 +330,7 @@ def test_facts_are_those_of_one_rejector() -> None:
     for name, known in facts.items():
         if known:
             (method,) = methods.get([name])
-            module = method.fit_on(bench)[0].module(0)
+            module = method.fit(bench).rejectors.module(0)
             assert known["parameters"] == sum(parameter.numel() for parameter in module.parameters())
             assert known["multiply_adds"] > 0
             assert known["steps"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,10 @@ from l2h.models import InputScale
 from l2h.models.rejectors import build_rejector, client_view, client_view_size
 from l2h.settings import StageSettings
 from l2h.training import BatchLoss, RejectorBatch, RejectorStage, SamplePool
+from l2h.training.checkpoint import Checkpoints
 from l2h.training.loop import RecordedStep, run_stage
 from l2h.training.rejectors import _convolve_windows
+from l2h.training.together import StagesTogether, run_together
 
 REJECTORS = 3
 SHAPES = {"32 pixels": (3, 32, 32), "8 pixels, padded": (1, 8, 8), "oblong": (2, 9, 14), "vectors": (5,)}
@@ -250,3 +253,55 @@ def test_a_recorded_step_trains_as_the_step_itself() -> None:
         return net.weight.detach().clone()
 
     assert torch.equal(train(True), train(False))
+
+
+# Several trainings in lockstep.
+
+
+def test_stages_together_train_as_each_alone() -> None:
+    """Nets of two kinds and sizes, the same order of samples; a third with other epochs is trained by itself."""
+    learned, held = image_pool(80, 1), image_pool(40, 2)
+    settings = StageSettings(epochs=4, batch=32, lr=0.02, patience=2)
+
+    def stages() -> list[RejectorStage]:
+        made = []
+        for kind, epochs in (("separable", 4), ("attached with a student", 4), ("separable", 3)):
+            rejectors = batch_of([make(kind, (1, 8, 8), seed, learned.view) for seed in range(len(made) + 1)])
+            loss = BatchLoss([RejectorSpec()] * rejectors.size, CPU).on_pool
+            own = replace(settings, epochs=epochs)
+            made.append(RejectorStage(kind, rejectors, loss, learned, own, context(), held, draws="rejector"))
+        return made
+
+    alone, together = stages(), stages()
+    for stage in alone:
+        run_together([stage], stage.context)
+    run_together(together, context())
+    for one, other in zip(alone, together, strict=True):
+        assert other.epoch >= one.epoch  # a net whose patience ran out keeps what it has while the others go on
+        assert torch.equal(one.best_epoch, other.best_epoch)
+        for name, tensor in one.rejectors.state_dict().items():
+            assert torch.equal(tensor, other.rejectors.state_dict()[name]), name
+
+
+def test_stages_together_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    learned, held = image_pool(80, 1), image_pool(40, 2)
+
+    def run(epochs: int, keep: Checkpoints) -> list[RejectorStage]:
+        settings = StageSettings(epochs=4, batch=32, lr=0.02)
+        whole = replace(context(), checkpoints=keep)
+        made = []
+        for seed in (0, 1):
+            rejectors = batch_of([make("separable", (1, 8, 8), seed, learned.view)])
+            loss = BatchLoss([RejectorSpec()], CPU).on_pool
+            made.append(RejectorStage(f"net {seed}", rejectors, loss, learned, settings, whole, held, draws="rejector"))
+        both = StagesTogether(made, whole)
+        both.settings = replace(settings, epochs=epochs)  # the learning rates are still those of four
+        run_stage(both, whole)
+        return made
+
+    unbroken = run(4, Checkpoints(None))
+    run(2, Checkpoints(tmp_path, False))
+    for one, other in zip(unbroken, run(4, Checkpoints(tmp_path, True)), strict=True):
+        assert other.epoch == 4
+        for name, tensor in one.tensors().items():
+            assert torch.equal(tensor, other.tensors()[name]), name

@@ -6,7 +6,7 @@ outside.
 """
 
 from l2h.methods.base import Bench, Choice, Inputs, Method, Outcomes, Rule, ThresholdRule, Traits
-from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, client_scores, local_score
+from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, client_scores, fit_together, local_score
 from l2h.methods.registry import DEFAULT, find_learned, get, known, load_file, register, spelled
 from l2h.methods.simple import ReferenceRule
 
@@ -27,6 +27,7 @@ __all__ = [
     "bounded_exp",
     "client_scores",
     "find_learned",
+    "fit_together",
     "get",
     "known",
     "load_file",

@@ -10,7 +10,7 @@ from l2h.costs import Costs
 from l2h.decision import Judgement, RejectorSpec
 from l2h.methods.base import Bench, Choice, Inputs, Traits
 from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, local_score
-from l2h.training import BatchLoss, Context, Job, Objective, SamplePool, Trained
+from l2h.training import BatchLoss, Context, Job, Objective, RejectorStage, SamplePool, Trained
 from l2h.training.recipes import train_paper
 
 SEPARATE = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=True)
@@ -155,8 +155,8 @@ class SwappedAttached(_Attached, SwappedSeparate):
 class PricedRule(LearnedRule):
     """Two calibrated probabilities and the price: what ``HelpSystem.predict`` does."""
 
-    def __init__(self, method: Learned, bench: Bench) -> None:
-        super().__init__(method, bench)
+    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None) -> None:
+        super().__init__(method, bench, stage)
         held, (spec,) = bench.calibration, self.specs
         self.platt = method.fit_platt(spec, self.scores(held.inputs, 0), held.client_correct, held.server_correct)
 

@@ -6,7 +6,7 @@ with one kind of net have the same number of parameters to train.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,9 +22,10 @@ from l2h.errors import SettingsError
 from l2h.methods.base import Bench, Inputs, Method, ThresholdRule
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.rejectors import client_log_probability
-from l2h.training import Context, Job, Objective, RejectorBatch, SamplePool, Trained
+from l2h.training import Context, Job, Objective, RejectorStage, SamplePool, Trained
 from l2h.training.job import RejectorSize, rejector_builder
-from l2h.training.recipes import fit_rejectors, rejector_scores, train_default
+from l2h.training.recipes import make_rejector_stage, rejector_scores, train_default
+from l2h.training.together import run_together
 
 #: The trunk's width in a comparison where the options name none: that of an attached rejector.
 WIDTH = 4.0
@@ -64,12 +65,16 @@ class Prices:
 class LearnedRule(ThresholdRule):
     """Trained rejectors, with a threshold on their score chosen on calibration samples."""
 
-    published = 0.0
+    published: float | None = 0.0
 
-    def __init__(self, method: Learned, bench: Bench) -> None:
+    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None) -> None:
+        """Train the method's rejectors, or take those of a stage that is finished."""
         super().__init__(bench)
-        self.method = method
-        self.rejectors, self.specs, self.steps = method.fit_on(bench)
+        self.method, self.specs = method, method.specs(bench.costs)
+        if stage is None:
+            stage = method.stage(bench)
+            run_together([stage], bench.context)
+        self.rejectors, self.steps = stage.rejectors, stage.epoch * stage.steps
         self._last: tuple[Inputs, npt.NDArray[np.float32]] | None = None
 
     def which(self, costs: Costs) -> int:
@@ -128,7 +133,7 @@ class Learned(Method):
     #: One rejector answers for every price; its two numbers are logits of "the client is right", "the server is right".
     any_price: ClassVar[bool] = False
     calibrated: ClassVar[bool] = False  # those logits get a scale and a shift on held-out samples
-    options: ClassVar[dict[str, Any]] = {}  # of its net, over those of a comparison
+    options: Mapping[str, Any] = {}  # of its net, over those of a comparison
     rule: ClassVar[type[LearnedRule]] = LearnedRule  # how it decides in a comparison
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
@@ -217,8 +222,8 @@ class Learned(Method):
         """Train one rejector per price, all at once, or one for all prices."""
         return self.rule(self, bench)
 
-    def fit_on(self, bench: Bench) -> tuple[RejectorBatch, tuple[RejectorSpec, ...], int]:
-        """Return the rejectors, each at its best held-out loss, their specs, and how many steps they were trained."""
+    def stage(self, bench: Bench) -> RejectorStage:
+        """Return the training of the method's rejectors on a bench, not begun."""
         job, context = bench.job, bench.context
         specs = self.specs(bench.costs)
         options = {"width": WIDTH, **bench.rejector_options, **self.options}
@@ -234,7 +239,7 @@ class Learned(Method):
             student=self.student,
         )
         right = float(bench.calibration.server_correct.mean())
-        rejectors, steps = fit_rejectors(
+        return make_rejector_stage(
             self.name,
             replace(job, specs=specs, make_rejector=make, size=RejectorSize(options)),
             context,
@@ -242,7 +247,13 @@ class Learned(Method):
             bench.pools.stopping,
             self.objective(specs, context.device, right),
         )
-        return rejectors, specs, steps
+
+
+def fit_together(methods: Sequence[Learned], bench: Bench) -> list[LearnedRule]:
+    """Train the rejectors of several methods at once; each rule is the one that the method gives alone."""
+    stages = [method.stage(bench) for method in methods]
+    run_together(stages, bench.context)
+    return [method.rule(method, bench, stage) for method, stage in zip(methods, stages, strict=True)]
 
 
 def decided_judgement(

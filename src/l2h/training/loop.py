@@ -154,6 +154,8 @@ class SingleModelStage(Stage):
     A subclass gives the step and decides which weights are the best so far.
     """
 
+    loss_shape: tuple[int, ...] = ()  # of what :meth:`train_batch` returns
+
     def __init__(
         self,
         name: str,
@@ -176,15 +178,27 @@ class SingleModelStage(Stage):
     def train_batch(self, chosen: Tensor) -> Tensor:
         """Take one step on the samples ``chosen`` and return their summed loss, as :class:`RecordedStep` needs it."""
 
-    def train_pass(self, epoch: int, tick: Callable[[], None], total: Tensor) -> Tensor:
-        """Add the summed loss of every batch of one pass to ``total``; nothing in it waits for the host."""
+    @abstractmethod
+    def end_epoch(self, total: Tensor) -> dict[str, Any]:
+        """Return an epoch's columns of the history from its summed loss, and keep the weights if they are the best."""
+
+    def begin_epoch(self) -> None:
+        """Make the model ready to be trained."""
+
+    def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
+        self.begin_epoch()
+        total = torch.zeros(self.loss_shape, device=self.context.device)
         shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.draws, epoch)
         for step, chosen in enumerate(shuffled.split(self.settings.batch), start=epoch * self.steps):
-            set_learning_rate(self.optimizer, learning_rate(self.settings, step, self.all_steps))
-            total += self.step(chosen)
+            self.set_rate(step)
+            total += self.step(chosen)  # nothing in a pass waits for the host
             tick()
         self.epoch = epoch + 1
-        return total
+        return self.end_epoch(total)
+
+    def set_rate(self, step: int) -> None:
+        """Set the learning rate of a step of the whole training."""
+        set_learning_rate(self.optimizer, learning_rate(self.settings, step, self.all_steps))
 
     def tensors(self) -> dict[str, Tensor]:
         return {

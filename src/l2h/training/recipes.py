@@ -19,6 +19,7 @@ from l2h.training.rejector_stage import Objective, RejectorStage, SamplePool
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.server import log_probabilities
 from l2h.training.targets import make_pools, train_server
+from l2h.training.together import run_together
 
 CHUNK = 8192  # samples per call, so that a large array need not fit on the device
 
@@ -98,16 +99,22 @@ def train_default(
 def fit_rejectors(
     name: str, job: Job, context: Context, pool: SamplePool, stopping: SamplePool, objective: Objective
 ) -> tuple[RejectorBatch, int]:
-    """Return the job's rejectors, each at its best loss on ``stopping``, and how many steps they were trained.
+    """Return the job's rejectors, each at its best loss on ``stopping``, and how many steps they were trained."""
+    stage = make_rejector_stage(name, job, context, pool, stopping, objective)
+    run_together([stage], context)
+    return stage.rejectors, stage.epoch * stage.steps
+
+
+def make_rejector_stage(
+    name: str, job: Job, context: Context, pool: SamplePool, stopping: SamplePool, objective: Objective
+) -> RejectorStage:
+    """Return the training of a job's rejectors, not begun.
 
     What is drawn does not depend on ``name``, so that methods that are compared see the same samples in the same order.
     """
     rejectors = make_rejectors(job, context, pool.view)
     settings = stage_settings(job, context)[1]
-    stage = RejectorStage(name, rejectors, objective, pool, settings, context, stopping, draws="rejector")
-    run_stage(stage, context)
-    stage.keep_best()
-    return rejectors, stage.epoch * stage.steps
+    return RejectorStage(name, rejectors, objective, pool, settings, context, stopping, draws="rejector")
 
 
 def make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:

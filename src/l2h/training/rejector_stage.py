@@ -157,12 +157,12 @@ class RejectorStage(SingleModelStage):
     ) -> None:
         super().__init__(name, rejectors, list(rejectors.params.values()), len(pool), settings, context, draws)
         self.rejectors, self.loss, self.pool, self.held_out = rejectors, loss, pool, held_out
+        self.loss_shape = (rejectors.size,)
         self.best_loss = torch.full((rejectors.size,), float("inf"), device=context.device)
         self.best_epoch = torch.zeros(rejectors.size, dtype=torch.long, device=context.device)
         self.best = {name: tensor.detach().clone() for name, tensor in rejectors.state_dict().items()}
 
-    def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        total = self.train_pass(epoch, tick, torch.zeros(self.rejectors.size, device=self.context.device))
+    def end_epoch(self, total: Tensor) -> dict[str, Any]:
         held_out = self._held_out_loss()
         if held_out is not None and self.settings.patience is not None:
             self._remember(held_out)

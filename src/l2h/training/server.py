@@ -1,7 +1,7 @@
 """The server stage: it trains the server, or any other classifier, by L1 alone."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,15 @@ class ServerStage(SingleModelStage):
         self.best_loss = math.inf
         self.best_epoch = 0
 
-    def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
+    def begin_epoch(self) -> None:
         self.model.train()
-        train_loss = float(self.train_pass(epoch, tick, torch.zeros((), device=self.x.device))) / self.samples
+
+    def end_epoch(self, total: Tensor) -> dict[str, Any]:
+        train_loss = float(total) / self.samples
         if not math.isfinite(train_loss):
             raise ModelError(
-                f"{self.name}: the loss is no longer finite in epoch {epoch + 1}: lower lr (it is {self.settings.lr:g})"
+                f"{self.name}: the loss is no longer finite in epoch {self.epoch}: lower lr (it is "
+                f"{self.settings.lr:g})"
             )
         held_out_loss = None
         if self.held_out is not None:
