@@ -7,7 +7,6 @@ user's gets the columns by name. A device needs numpy alone for all of it.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.errors import DataError, L2HWarning, shown
+from l2h.errors import DataError, shown, warn
 from l2h.ngrams import NGrams, weigh
 from l2h.table import DATE_HINT, Array, Table, absent_values, as_table, is_table, parse_number
 
@@ -228,16 +227,17 @@ class Columns:
         """
         if isinstance(source, EncodedTable) and source.columns == self:
             return source
-        table = as_table(source)
+        table = as_table(source, self.names)
         absent = [name for name in self.names if name not in table.columns]
         if absent:
-            there = ", ".join(table.names[:8]) + (", ..." if len(table.names) > 8 else "")
+            names = (*table.names, *table.left_out)
+            there = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise DataError(f"the table has no column {absent[0]!r}, which the training had; it has {there}")
         if not len(table):
             raise DataError("the table has no rows: give at least one")
-        extra = [name for name in table.names if name not in self.names]
+        extra = [*table.left_out, *(table.columns.keys() - set(self.names))]
         if extra:
-            warnings.warn(f"column {extra[0]!r} was not in the training and is ignored", L2HWarning, stacklevel=3)
+            warn(f"column {extra[0]!r} was not in the training and is ignored")
         encoded = [column.encode(table.columns[column.name]) for column in self.columns]
         declared = {column.name: column.categories for column in self.columns if column.declared}
         values = {column.name: part for column, (part, _) in zip(self.columns, encoded, strict=True)}

@@ -12,8 +12,9 @@ _HERE = str(Path(__file__).parent)
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return the ``repr`` of a value, cut to ``most`` characters for a message."""
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+    """Return the ``repr`` of a value in one line, cut to ``most`` characters for a message."""
+    lines = repr(value.item() if isinstance(value, np.generic) else value).splitlines()
+    text = " ".join(line.strip() for line in lines)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

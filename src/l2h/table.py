@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.errors import DataError, L2HWarning, MissingExtraError, shown
+from l2h.errors import DataError, MissingExtraError, shown, warn
 
 Array = npt.NDArray[Any]
 #: What a CSV file writes for a missing value: what pandas reads as one.
@@ -33,6 +32,7 @@ class Table:
         columns: one array per column, all of one length: numbers, NaN where one is missing; or an object array of
             texts, None where one is missing. :func:`as_table` makes them of what people have.
         declared: the categories of columns that were declared to be of categories, in their order.
+        left_out: the names of columns of the source that were not read.
 
     Example:
         >>> table = as_table({"age": [31, None], "job": ["nurse", "pilot"]})
@@ -42,11 +42,16 @@ class Table:
         ['pilot']
     """
 
-    def __init__(self, columns: Mapping[str, Array], declared: Mapping[str, Sequence[Any]] | None = None) -> None:
-        self.columns = dict(columns)
+    def __init__(
+        self,
+        columns: Mapping[str, Array],
+        declared: Mapping[str, Sequence[Any]] | None = None,
+        left_out: Iterable[str] = (),
+    ) -> None:
+        self.columns, self.left_out = dict(columns), tuple(left_out)
         self.declared = dict(declared or {})
         lengths = {name: len(values) for name, values in self.columns.items()}
-        if len(set(lengths.values())) != 1:
+        if len(set(lengths.values())) > 1 or not (lengths or self.left_out):
             raise DataError(f"a table needs columns of one length; got {shown(lengths)}")
 
     @property
@@ -84,7 +89,7 @@ class Table:
 
 
 def is_table(X: Any) -> bool:
-    """Return whether inputs have named columns: a table, a data frame, a mapping, or a list of mappings."""
+    """Return whether inputs have named columns: a table, a data frame or its row, a mapping, or a list of mappings."""
     if isinstance(X, np.ndarray):
         return False
     if isinstance(X, Table | Mapping) or isinstance(getattr(X, "table", None), Table):
@@ -93,15 +98,18 @@ def is_table(X: Any) -> bool:
         return len(X) > 0 and isinstance(X[0], Mapping)
     kind = type(X)  # not X itself: a lazy frame looks its columns up
     known = kind.__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
+    if known and kind.__name__ == "Series" and hasattr(kind, "index"):  # of pandas: a row has names, a column numbers
+        return len(X) > 0 and all(isinstance(name, str) for name in X.index)
     return known and (hasattr(kind, "columns") or hasattr(kind, "column_names"))
 
 
-def as_table(source: Any) -> Table:
+def as_table(source: Any, needed: Sequence[str] | None = None) -> Table:
     """Return a table of whatever has named columns.
 
     Args:
-        source: a pandas or polars data frame, a pyarrow table, a mapping of columns, a mapping of single values (one
-            row), a list of such rows, or a :class:`Table`.
+        source: a pandas or polars data frame, a pyarrow table, a mapping of columns, a mapping of single values or a
+            pandas Series (one row), a list of such mappings, or a :class:`Table`.
+        needed: the columns to read; None for all.
 
     Raises:
         DataError: a value that is neither a number nor a text, a column of dates, a name that occurs twice; the message
@@ -114,33 +122,42 @@ def as_table(source: Any) -> Table:
     if not is_table(source):
         kind = f"an array of shape {source.shape}" if isinstance(source, np.ndarray) else shown(source)
         raise DataError(f"{kind} has no named columns: give a data frame, or a mapping of columns")
+    source = _as_columns(source)
+    names = list(source if isinstance(source, dict) else _names(source))
+    texts = [str(name) for name in names]
+    if len(set(texts)) < len(texts):
+        twice = sorted({name for name in texts if texts.count(name) > 1})
+        raise DataError(f"the table has two columns {twice[0]!r}: give each a name of its own")
+    if not names:
+        raise DataError("the table has no columns")
+    columns, declared = {}, {}
+    wanted = set(texts if needed is None else needed)
+    for name in names:
+        if str(name) not in wanted:
+            continue
+        columns[str(name)], categories = _take_column(source[name], str(name))
+        if categories is not None:
+            declared[str(name)] = categories
+    return Table(columns, declared, [name for name in texts if name not in wanted])
+
+
+def _as_columns(source: Any) -> Any:
+    """Return rows as a dictionary of columns, and a frame as it is."""
+    if type(source).__name__ == "Series":
+        source = source.to_dict()
     if isinstance(source, list | tuple):
         wrong = next((row for row, values in enumerate(source) if not isinstance(values, Mapping)), None)
         if wrong is not None:
             raise DataError(f"row {wrong} is {shown(source[wrong])}: give a mapping of values, as in row 0")
         names = list(dict.fromkeys(name for row in source for name in row))
-        source = {name: [row.get(name) for row in source] for name in names}
-    elif isinstance(source, Mapping):
+        return {name: [row.get(name) for row in source] for name in names}
+    if isinstance(source, Mapping):
         single = {name: _is_single(values) for name, values in source.items()}
         if len(set(single.values())) > 1:
             name = next(name for name in single if single[name])
             raise DataError(f"column {str(name)!r} is {shown(source[name])}, and other columns have one value per row")
-        source = {name: [values] if single[name] else values for name, values in source.items()}
-    elif type(source).__name__ == "LazyFrame":  # of polars
-        source = source.collect()
-    names = list(source if isinstance(source, dict) else _names(source))
-    texts = [str(name) for name in names]
-    twice = sorted({name for name in texts if texts.count(name) > 1})
-    if twice:
-        raise DataError(f"the table has two columns {twice[0]!r}: give each a name of its own")
-    if not names:
-        raise DataError("the table has no columns")
-    columns, declared = {}, {}
-    for name in names:
-        columns[str(name)], categories = _take_column(source[name], str(name))
-        if categories is not None:
-            declared[str(name)] = categories
-    return Table(columns, declared)
+        return {name: [values] if single[name] else values for name, values in source.items()}
+    return source.collect() if type(source).__name__ == "LazyFrame" else source  # of polars
 
 
 def _names(source: Any) -> Any:
@@ -177,7 +194,7 @@ def infer_types(table: Table) -> Table:
         elif 10 * wrong.sum() < len(values):
             row = int(np.argmax(wrong))
             text = f"row {row}: column {name!r} is {shown(values[row])}, and most of the column are numbers"
-            warnings.warn(f"{text}: it is read as texts", L2HWarning, stacklevel=3)
+            warn(f"{text}: it is read as texts")
     return Table(columns)
 
 

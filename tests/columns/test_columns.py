@@ -10,6 +10,7 @@ import pandas
 import polars
 import pyarrow
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,10 +92,14 @@ def test_the_numbers_are_those_that_their_names_say(columns: Columns) -> None:
 
 def test_columns_are_put_in_order_by_name_and_others_are_ignored_with_a_word(columns: Columns) -> None:
     frame = as_pandas()
-    with pytest.warns(L2HWarning, match="'colour' was not in the training"):
-        shuffled = columns.encode(frame[frame.columns[::-1]].assign(colour="red"))
+    # Whatever it holds: dates would be refused in a column that is needed.
+    with pytest.warns(L2HWarning, match="'day' was not in the training") as caught:
+        shuffled = columns.encode(frame[frame.columns[::-1]].assign(day=pandas.Timestamp("2024-01-31")))
+    assert caught[0].filename == __file__
     np.testing.assert_array_equal(shuffled.x, columns.encode(frame).x)
     assert shuffled.table.names == tuple(ROWS)
+    with pytest.raises(DataError, match="no column 'age', which the training had; it has day"):
+        columns.encode({"day": 3})
 
 
 def test_columns_survive_json_and_texts_are_as_good_as_numbers(columns: Columns) -> None:
@@ -109,6 +114,15 @@ def test_one_row_is_a_mapping_of_values(columns: Columns) -> None:
     encoded = columns.encode(row)
     assert encoded.shape == (1, len(columns.features))
     assert dict(zip(columns.features, encoded.x[0].tolist(), strict=True))["age"] == 40
+
+
+def test_a_row_of_a_pandas_frame_is_a_table_and_a_column_of_it_is_told_in_one_line(columns: Columns) -> None:
+    frame = as_pandas()
+    np.testing.assert_array_equal(columns.encode(frame.iloc[1]).x, columns.encode(frame[1:2]).x)
+    for other in (frame["age"], torch.zeros(2, 2)):
+        with pytest.raises(DataError, match="has no named columns: give a data frame") as caught:
+            columns.encode(other)
+        assert "\n" not in str(caught.value)
 
 
 def test_rows_of_a_table_stay_beside_their_numbers(columns: Columns) -> None:

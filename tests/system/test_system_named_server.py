@@ -21,13 +21,14 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import l2h
 from l2h.bundle import BundleError, ServerBundle
+from l2h.bundle.sessions import file_run
 from l2h.columns import encode_inputs
 from l2h.errors import L2HWarning
-from l2h.export.classifiers import export_fixed_server
+from l2h.export.classifiers import export_client, export_fixed_server
 
 ALL = l2h.Costs(c_e=0.0, c_1=0.0)
 STAGE = l2h.StageSettings(epochs=1, batch=64)
@@ -117,6 +118,42 @@ def test_what_cannot_be_exported_is_told_before_the_training() -> None:
     ordinal = make_pipeline(make_column_transformer((OrdinalEncoder(), ["plan", "region"])), boosting)
     with pytest.warns(L2HWarning, match="neither saved nor exported: fitted to .* differs as ONNX"):
         l2h.HelpSystem(rule, ordinal, settings=QUICK).prepare(frame, left)
+
+
+def test_trees_that_split_at_scaled_values_of_the_data_are_exported_though_files_round() -> None:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"income": rng.lognormal(10, 0.5, 1200).round(2), "plan": rng.choice(["a", "b"], 1200)})
+    left = ((frame["income"] > 22_000) ^ (frame["plan"] == "a") ^ (rng.random(1200) < 0.2)).to_numpy().astype(int)
+    columns = make_column_transformer((StandardScaler(), ["income"]), (OneHotEncoder(), ["plan"]))
+    model = make_pipeline(columns, HistGradientBoostingClassifier(max_iter=20)).fit(frame[:600], left[:600])
+    rows = encode_inputs(frame)
+    probes, fresh = [rows[:1], rows[1:4], rows[4:400]], rows[600:]
+    expected = model.predict_proba(frame[600:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", L2HWarning)
+        client = export_client(l2h.as_client(model), 2, False, probes)
+    server, reason = export_fixed_server(l2h.as_client(model), 2, probes)
+    assert not reason
+    for exported in (client, server):
+        assert exported is not None
+        assert exported.data is not None
+        assert exported.agreement is not None
+        assert exported.agreement > 0.01  # on rows of the training that lie at a threshold
+        (answers,) = file_run(exported.data, exported.part)(fresh)
+        assert (np.abs(answers - expected).max(axis=1) > 1e-5).mean() < 0.01
+
+
+def test_a_server_whose_answers_are_lost_by_rounding_is_left_out() -> None:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"time": 1.6e9 + 100 * rng.random(200), "weight": rng.random(200)})
+    late = (frame["time"] > 1.6e9 + 50).to_numpy().astype(int)
+    for model in (LogisticRegression(), HistGradientBoostingClassifier(max_iter=5)):
+        columns = make_column_transformer((StandardScaler(), ["time", "weight"]))
+        rows = encode_inputs(frame)
+        server = l2h.as_client(make_pipeline(columns, model).fit(frame, late))
+        exported, reason = export_fixed_server(server, 2, [rows[:1], rows[1:4], rows[4:]])
+        assert exported is None
+        assert "float32" in reason
 
 
 def test_a_server_that_needs_more_digits_than_are_sent_is_left_out() -> None:
