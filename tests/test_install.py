@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from prompts import made_up
 from scripts import HEAVY, python
 from this_platform import VERSION_0_1
@@ -29,7 +32,7 @@ IMPORT_SECONDS = 0.3
 #: What a device does: it answers, and where it would ask there is nobody to.
 ON_A_DEVICE = """
 import importlib.util, json, sys, time
-for heavy in ("torch", "sklearn", "typer", "starlette", "onnx"):
+for heavy in ("torch", "sklearn", "starlette", "onnx"):
     assert importlib.util.find_spec(heavy) is None, heavy
 begun = time.perf_counter()
 import numpy as np
@@ -78,7 +81,7 @@ try:
 except l2h.errors.MissingExtraError as error:
     assert isinstance(error, ImportError)
     assert "torch" in str(error), error
-    assert "pip install 'l2h[train" in str(error), error
+    assert "pip install -e '{PROJECT}[train" in str(error), error
 else:
     raise SystemExit("nothing was raised")
 """,
@@ -92,7 +95,7 @@ def test_the_commands_say_what_to_install(missing: tuple[str, ...]) -> None:
     done = python("sys.argv = ['l2h', '--version']\nfrom l2h.cli import main\nmain()", blocked=missing)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "pip install 'l2h[cli]'" in done.stderr
+    assert f"pip install -e '{PROJECT}[cli]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -102,7 +105,7 @@ def test_a_command_that_needs_torch_says_what_to_install(command: str) -> None:
     done = python(f"sys.argv = {arguments!r}\nfrom l2h.cli import main\nmain()", blocked=("torch",))
     assert done.returncode == 1, done.stderr
     assert "torch" in done.stderr
-    assert "pip install 'l2h[train,report]'" in done.stderr
+    assert f"pip install -e '{PROJECT}[train,report]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -112,6 +115,20 @@ def test_the_commands_of_the_field_need_no_torch(command: str) -> None:
     arguments = ["l2h", *command.split()]
     done = python(f"sys.argv = {arguments!r}\nfrom l2h.cli import main\nmain()", blocked=blocked)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_hint_names_an_extra_that_is_there() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named, elsewhere = set(), []
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+            if getattr(call.func, "id", "") == "missing_extra":
+                named |= {*ast.literal_eval(call.args[1]).split(",")}
+        elsewhere += [line for line in source.splitlines() if "pip install" in line]
+    assert named >= {"train", "report", "serve", "litert", "tensorboard"}
+    assert named <= extras.keys()
+    assert [line for line in elsewhere if "pip install pandas" not in line] == []  # all others are made in one place
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -195,10 +212,8 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
         timed = inside("import time\nbegun = time.perf_counter()\nimport l2h\nprint(time.perf_counter() - begun)")
         seconds.append(float(timed.stdout))
     assert statistics.median(seconds) < IMPORT_SECONDS
-    command = inside("sys.argv = ['l2h']\nfrom l2h.cli import main\nmain()")
-    assert command.returncode == 1
-    assert "pip install" in command.stderr
     assert_answers(interpreter, tmp_path)
+    assert_commands(interpreter, tmp_path)
     fit_router(*made_up(200)).save(tmp_path / "router")
     words = "algebra: what is it?", "sports: what is it?"
     routed = inside(f"import l2h\nprint(*l2h.Router.load({str(tmp_path / 'router')!r}).predict({words!r}).by)")
@@ -221,3 +236,34 @@ def assert_answers(interpreter: str, folder: Path) -> None:
     assert found["reason"] == expected.reason.tolist()
     assert found["free"] == ["no_server"]
     assert not found["torch"]
+
+
+def assert_commands(interpreter: str, folder: Path) -> None:
+    """There ``l2h ask`` answers arrays, pictures and tables; what is missing is installed by the command that is named.
+
+    It is so for the installed package and for the checkout, whose source the second hint is about.
+    """
+
+    def l2h_command(*arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        words = [interpreter, "-m", "l2h", *map(str, arguments)]
+        source = {} if path is None else {"PYTHONPATH": str(path)}
+        return subprocess.run(
+            words, env=kept | source, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    asked = l2h_command("ask", folder / "bundle", folder / "X.npy", "--json")
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)["answers"]) == 40
+    Image.fromarray(np.load(folder / "X.npy")[0, 0]).save(folder / "one.png")
+    assert "local" in l2h_command("ask", folder / "bundle", folder / "one.png").stdout
+    assert "unfinished" not in l2h_command("runs", VERSION_0_1).stdout
+    for source, form in ((None, "'l2h[serve]'"), (PROJECT / "src", f"-e '{PROJECT}[serve]'")):
+        refused = l2h_command("serve", folder / "bundle", "--print-config", path=source)
+        assert refused.returncode == 1
+        assert refused.stderr.strip().endswith(f"pip install {form}"), refused.stderr
+        hint = shlex.split(refused.stderr.strip().rpartition(": ")[2])
+        done = subprocess.run([interpreter, "-m", *hint, "--quiet"], cwd=folder, timeout=600, check=False)
+        assert done.returncode == 0
+        assert l2h_command("serve", folder / "bundle", "--print-config", path=source).returncode == 0
+        subprocess.run([interpreter, "-m", "pip", "uninstall", "--yes", "--quiet", "uvicorn"], check=True, timeout=120)

@@ -83,11 +83,9 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(f"l2h.{home}")
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] != "l2h":
-            from l2h.errors import MissingExtraError
+            from l2h.errors import missing_extra
 
-            raise MissingExtraError(
-                f"l2h.{name} needs the package {error.name!r}: pip install 'l2h[train,report]'"
-            ) from error
+            raise missing_extra(f"l2h.{name} needs the package {error.name!r}", "train,report") from error
         raise
     value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value

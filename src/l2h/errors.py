@@ -1,6 +1,7 @@
 """The errors L2H raises. Each message says what was wrong, with the value, and what to do about it."""
 
 import inspect
+import shlex
 import traceback
 import warnings
 from itertools import takewhile
@@ -83,3 +84,13 @@ class ConversionError(ExportError):
 
 class MissingExtraError(L2HError, ImportError):
     """An optional part was used whose packages are not installed."""
+
+
+def missing_extra(what: str, extra: str) -> MissingExtraError:
+    """Return the error that says what needs a package, and the command that installs the extra with it.
+
+    In a checkout that is the checkout itself. Elsewhere L2H is installed, so that pip knows its name and its extras.
+    """
+    checkout = Path(_HERE).parents[1]
+    source = ["-e", f"{checkout}[{extra}]"] if (checkout / "pyproject.toml").is_file() else [f"l2h[{extra}]"]
+    return MissingExtraError(f"{what}: {shlex.join(['pip', 'install', *source])}")

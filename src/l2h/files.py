@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from l2h.errors import CheckpointError, ResumeError, RunError
 
 SCHEMA = 1
-CONFIG, CHECKPOINTS = "config.json", "checkpoints"
+CONFIG, CHECKPOINTS, METRICS = "config.json", "checkpoints", "metrics.json"
 #: The longest file of plain values that is read, in bytes.
 LONGEST = 64 * 2**20
 #: Arrays of so many bytes are unpacked from any file, and of so many times its size from a larger one.
@@ -185,6 +185,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     return values
 
 
+def holds_run(folder: Path) -> bool:
+    """Return whether ``config.json`` is one of ours: many other programs have a file of that name."""
+    try:
+        config = read_json(folder / CONFIG)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "schema" in config and bool({"training", "system", "router"} & {*config})
+
+
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write plain values as JSON, atomically; NaN is refused, since JSON has none."""
     write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
@@ -192,21 +201,24 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume with other settings; the message names those that differ, with both values."""
-    differing = differences(before, json.loads(json.dumps(dict(now))), "")
+    differing = differences(before, json.loads(json.dumps(dict(now))))
     if differing:
         raise ResumeError(f"cannot resume {folder}: settings differ: {'; '.join(differing)}")
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], under: str = "") -> list[str]:
-    """What differs between two sets of plain values, by dotted name with both values."""
-    out = []
-    for key in sorted({*before, *now}):
-        a, b = before.get(key), now.get(key)
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two sets of plain values as texts, by dotted name with both values."""
+    return [f"{name} was {a!r}, is {b!r}" for name, a, b in paired_values(before, now) if a != b]
+
+
+def paired_values(one: Mapping[str, Any], two: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Give each dotted name of two sets of plain values with both values; a value that is missing is None."""
+    for key in sorted({*one, *two}):
+        a, b = one.get(key), two.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            out += differences(a, b, f"{under}{key}.")
-        elif a != b:
-            out.append(f"{under}{key} was {a!r}, is {b!r}")
-    return out
+            yield from paired_values(a, b, f"{under}{key}.")
+        else:
+            yield f"{under}{key}", a, b
 
 
 def _read_object(path: Path) -> dict[str, Any]:

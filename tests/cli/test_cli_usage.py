@@ -27,7 +27,7 @@ def plain(text: str) -> str:
 
 
 def test_the_commands_are_there() -> None:
-    named = {"demo", "train", "evaluate", "compare", "paper", "calibrate", "export", "serve", "ask", "bench"}
+    named = {"demo", "train", "evaluate", "compare", "paper", "calibrate", "export", "serve", "ask", "bench", "runs"}
     assert named <= set(COMMANDS)
 
 

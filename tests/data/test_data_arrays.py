@@ -57,7 +57,7 @@ def test_limit_keeps_so_many_rows_and_the_same_for_the_same_seed() -> None:
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r"scikit-learn.*pip install 'l2h\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"scikit-learn.*pip install -e '.*\[train\]'"):
         digits()
 
 

@@ -205,7 +205,7 @@ def test_a_missing_package_names_the_extra(
     pair: Path, monkeypatch: pytest.MonkeyPatch, module: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"'{package}': pip install 'l2h\[train\]'"):
+    with pytest.raises(MissingExtraError, match=rf"'{package}': pip install -e '.*\[train\]'"):
         load_dataset(pair)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from l2h.classifiers.base import Array, Classifier, fixed_batch, in_batches
 from l2h.classifiers.preprocessing import Preprocessing
-from l2h.errors import ClientError, MissingExtraError
+from l2h.errors import ClientError, missing_extra
 from l2h.files import read_whole
 
 #: How the name of such a file ends.
@@ -37,9 +37,7 @@ class LiteRTModel:
         try:
             from ai_edge_litert.interpreter import Interpreter
         except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                "a .tflite file needs the package 'ai-edge-litert': pip install 'l2h[litert]'"
-            ) from error
+            raise missing_extra("a .tflite file needs the package 'ai-edge-litert'", "litert") from error
         self._interpreter = Interpreter(model_content=data, num_threads=threads)
         self._interpreter.allocate_tensors()
         inputs, outputs = self._interpreter.get_input_details(), self._interpreter.get_output_details()

@@ -9,7 +9,9 @@ def main() -> None:
         from l2h.cli.app import run
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] != "l2h":
-            sys.stderr.write(f"l2h: the commands need {error.name}: pip install 'l2h[cli]'\n")
+            from l2h.errors import missing_extra
+
+            sys.stderr.write(f"l2h: {missing_extra(f'the commands need {error.name}', 'cli')}\n")
             sys.exit(1)
         raise
     sys.exit(run())

@@ -21,9 +21,10 @@ from l2h.cli.export import export
 from l2h.cli.keys import COMMANDS as KEYS
 from l2h.cli.output import console, log, log_to_stderr
 from l2h.cli.paper import paper
+from l2h.cli.runs import runs
 from l2h.cli.serve import serve
 from l2h.cli.train import train
-from l2h.errors import CostError, L2HError, MissingExtraError, SettingsError, UnknownNameError
+from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError, missing_extra
 from l2h.limits import LimitError
 
 app = typer.Typer(
@@ -50,7 +51,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
         except ModuleNotFoundError as error:
             if error.name is None or error.name.split(".")[0] == "l2h":
                 raise
-            _fail(MissingExtraError(f"this command needs {error.name}: pip install 'l2h[train,report]'"), 1)
+            _fail(missing_extra(f"this command needs the package {error.name!r}", "train,report"), 1)
         except KeyboardInterrupt:
             sys.stderr.write("\ninterrupted; a training goes on with --resume, a comparison with the same command\n")
             raise typer.Exit(130) from None
@@ -63,7 +64,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate, compare, paper, export, serve, ask):
+for _command in (demo, train, calibrate, evaluate, runs, compare, paper, export, serve, ask):
     app.command()(_guarded(_command))
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),

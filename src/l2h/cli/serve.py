@@ -123,11 +123,11 @@ def serve(options: ServeOptions) -> None:
     import os
     import sys
 
-    from l2h.errors import MissingExtraError
+    from l2h.errors import missing_extra
 
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"serving needs {', '.join(missing)}: pip install 'l2h[serve]'")
+        raise missing_extra(f"serving needs {', '.join(missing)}", "serve")
     config = options.config()
     if options.print_config:
         print_json(config.as_dict())

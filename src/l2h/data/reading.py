@@ -11,7 +11,7 @@ from types import ModuleType
 
 from l2h.columns import Columns
 from l2h.data.dataset import Array
-from l2h.errors import DataError, MissingExtraError
+from l2h.errors import DataError, missing_extra
 from l2h.labels import LabelCodec
 
 
@@ -92,5 +92,4 @@ def need(module: str, package: str, for_what: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        fix = "pip install 'l2h[train]'"
-        raise MissingExtraError(f"{for_what} needs the package {package!r}: {fix}") from error
+        raise missing_extra(f"{for_what} needs the package {package!r}", "train") from error

@@ -16,10 +16,11 @@ from l2h.errors import ResumeError, RunError
 from l2h.files import (
     CHECKPOINTS,
     CONFIG,
+    METRICS,
     SCHEMA,
     differences,
+    holds_run,
     read_config,
-    read_json,
     read_npz,
     require_same,
     write_atomically,
@@ -30,9 +31,9 @@ from l2h.settings import Settings
 from l2h.training import Context, Progress, pick_device
 from l2h.training.checkpoint import Checkpoints
 
-__all__ = ["CHECKPOINTS", "CONFIG", "SCHEMA", "differences", "read_config", "write_json"]
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "SCHEMA", "differences", "read_config", "write_json"]
 
-METRICS, HISTORY, PLOTS = "metrics.json", "history.csv", "plots"
+HISTORY, PLOTS = "history.csv", "plots"
 #: Of training on two hosts: what one side published, what the other fetched, and how the link did.
 SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
 
@@ -62,7 +63,7 @@ class RunTarget:
                 )
             return
         if folder.exists() and any(folder.iterdir()) and not _never_began(folder):
-            if not _holds_run(folder):
+            if not holds_run(folder):
                 raise RunError(f"{folder} is not empty and holds no run: choose another folder")
             if not self.force:
                 raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
@@ -107,13 +108,4 @@ def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[st
 def _never_began(folder: Path) -> bool:
     """Return whether a run failed before its first epoch: nothing is lost by starting over, since answers stay."""
     left = {path.name for path in folder.rglob("*") if path.is_file()}
-    return _holds_run(folder) and left <= {CONFIG, "training.json", ANSWERS}
-
-
-def _holds_run(folder: Path) -> bool:
-    """Return whether ``config.json`` is one of ours: many other programs have a file of that name."""
-    try:
-        config = read_json(folder / CONFIG)
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "schema" in config and ("training" in config or "system" in config)
+    return holds_run(folder) and left <= {CONFIG, "training.json", ANSWERS}

@@ -7,7 +7,7 @@ it, and :class:`~l2h.errors.MissingExtraError` says what to install where it is 
 from importlib import import_module
 from typing import Any
 
-from l2h.errors import MissingExtraError
+from l2h.errors import missing_extra
 
 _NAMES = {
     "common.figure": ("png",),
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
         package = (missing.name or "").partition(".")[0]
         if package not in _EXTRA:
             raise
-        raise MissingExtraError(f"l2h.report.{name} needs {package}: pip install 'l2h[report]'") from missing
+        raise missing_extra(f"l2h.report.{name} needs the package {package!r}", "report") from missing
 
 
 def __dir__() -> list[str]:

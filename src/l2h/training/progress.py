@@ -82,9 +82,9 @@ class TensorBoardProgress(Progress):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            from l2h.errors import MissingExtraError
+            from l2h.errors import missing_extra
 
-            raise MissingExtraError("TensorBoard logs need a package: pip install 'l2h[tensorboard]'") from error
+            raise missing_extra("TensorBoard logs need the package 'tensorboard'", "tensorboard") from error
         self._make_writer, self._folder = SummaryWriter, str(folder)
         self._writer: Any = None
 

@@ -211,13 +211,13 @@ def test_overall_table_is_in_the_order_of_risk_with_the_references_last(made: di
     assert [words[0] for words in lines if words and words[0] in risks] == expected
 
 
-def test_record_counts_the_prices_of_the_default(made: dict[str, Any]) -> None:
+def test_record_counts_the_prices_at_which_the_row_beats_the_default(made: dict[str, Any]) -> None:
     lines = {words[0]: words for line in rendered(comparison_table(made)) if (words := line.split())}
     for name in KINDS:
         if name == DEFAULT:
             continue
         mine = [row for row in made["against_default"] if row["method"] == name]
-        wins, losses = sum(row["low"] > 0 for row in mine), sum(row["high"] < 0 for row in mine)
+        wins, losses = sum(row["high"] < 0 for row in mine), sum(row["low"] > 0 for row in mine)
         assert lines[name][-1] == f"{wins}/{len(mine) - wins - losses}/{losses}"
 
 

@@ -178,6 +178,16 @@ def test_a_cell_reads_as_people_write_it(made: dict[str, Any], cell: Any, text: 
     assert shown(made, cell) == text
 
 
+def test_the_terminal_and_the_page_say_why_a_cell_is_missing(made: dict[str, Any], tmp_path: Path) -> None:
+    lost, never = ({"mean": None, "sem": None, "why": why} for why in ("it diverged", "nobody printed it"))
+    experiment = with_table(made, columns=["a", "b"], rows=[["x", lost], ["y", never], ["z", lost]], note="Means.")
+    said = "Means. n/a: it diverged; or nobody printed it."
+    assert said in " ".join(" ".join(rendered(experiment_tables(experiment)[0])).split())
+    page = write_experiment(experiment, tmp_path)
+    assert said in page.read_text()
+    assert Page(page).table("a") == [["x", "n/a"], ["y", "n/a"], ["z", "n/a"]]
+
+
 @pytest.mark.parametrize(("best", "expected"), [("low", [1, 3]), ("high", [2]), (None, [])])
 def test_best_marks_the_measured_cells_of_a_row(made: dict[str, Any], best: str | None, expected: list[int]) -> None:
     # The price is no measurement, and a share sent is not compared with a risk.

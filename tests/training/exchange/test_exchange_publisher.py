@@ -155,5 +155,5 @@ def test_a_missing_package_is_named_with_what_installs_it(tmp_path, monkeypatch,
         if name.split(".")[0] == package or name == "l2h.training.exchange.app":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'l2h\[serve\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.*\[serve\]'"):
         PublisherServer(SnapshotStore(tmp_path), IDENTITY, TOKEN).start()

@@ -39,7 +39,14 @@ def run_contrastive(study: Study) -> Experiment:
             theirs = [row for row in table if row["dataset"] == name and row["decision"] == side]
             if theirs:
                 one = theirs[0]
-                rows.append([PUBLISHED, side, *(printed_share(one[key]) for key in ("ratio", "m", "e", "diff")), None])
+                rows.append(
+                    [
+                        PUBLISHED,
+                        side,
+                        *(printed_share(one[key]) for key in ("ratio", "m", "e", "diff")),
+                        printed_share(""),
+                    ]
+                )
             figures = ("ratio", "m", "e", "difference", "joint")
             for label, (passes, loss) in recipes.items():
                 rows.append([label, side, *contrast_cells(passes, loss, MAIN, side, figures)])
@@ -56,7 +63,7 @@ def run_contrastive(study: Study) -> Experiment:
             sent = column(found, "rate", percent=True)
             risks.append([label, column(found, "risk"), never, always, column(found, "random"), oracle, sent])
         if name in PRINTED_RISK:
-            risks = [[PUBLISHED, *PRINTED_RISK[name], None, None, None, None], *risks]
+            risks = [[PUBLISHED, *PRINTED_RISK[name], *[printed_share("")] * 4], *risks]
         out.table(
             f"risk-{name}",
             f"{title_of(name)}: risk, which the paper leaves out",
@@ -215,6 +222,5 @@ def _bars(passes: list[Pass], sent: list[BoolArray | None], names: tuple[str, ..
     out = []
     for k, name in enumerate(names):
         found = cell([None if np.isnan(rate[k]) else float(rate[k]) for rate in rates])
-        mean, sem = (None, None) if found is None else (found["mean"], found["sem"])
-        out.append({"name": name, "mean": mean, "sem": sem, "missing": k == MISSING})
+        out.append({"name": name, "mean": found["mean"], "sem": found["sem"], "missing": k == MISSING})
     return out

@@ -23,6 +23,10 @@ from l2h.experiments.runs import read_arrays, write_arrays
 
 Labels = npt.NDArray[np.int64]
 Cell = dict[str, Any]
+#: Why a cell has no number.
+DIVERGED = "the rejector diverged in every seed, since its loss has no lower bound"
+EMPTY = "no input was decided this way"
+UNPRINTED = "the paper prints no number"
 
 
 @dataclass(frozen=True)
@@ -157,16 +161,16 @@ def alone(passes: Sequence[Pass], costs: Costs) -> list[dict[str, float]]:
     return [figures(one.test, np.zeros(len(one.test.y), dtype=bool), costs) for one in passes]
 
 
-def cell(values: Sequence[float | None], *, percent: bool = False) -> Cell | None:
-    """Mean and standard error over seeds; None where no seed has a value."""
+def cell(values: Sequence[float | None], *, percent: bool = False, why: str = DIVERGED) -> Cell:
+    """Mean and standard error over seeds; without a number, and with the reason, where no seed has a value."""
     known = [float(v) for v in values if v is not None]
     if not known:
-        return None
+        return {"mean": None, "sem": None, "why": why}
     found = metrics.spread(known)
     return {"mean": found.mean, "sem": found.sem, "n": found.n} | ({"percent": True} if percent else {})
 
 
-def column(rows: Sequence[dict[str, float]], name: str, *, percent: bool = False) -> Cell | None:
+def column(rows: Sequence[dict[str, float]], name: str, *, percent: bool = False) -> Cell:
     """One figure of a cell over the seeds."""
     return cell([row[name] for row in rows], percent=percent)
 
@@ -174,10 +178,7 @@ def column(rows: Sequence[dict[str, float]], name: str, *, percent: bool = False
 def curve(values: Sequence[Sequence[float | None]]) -> dict[str, list[float | None]]:
     """Mean and standard error at each point, over seeds: a list a seed."""
     points = [cell(at) for at in zip(*values, strict=True)]
-    return {
-        "mean": [None if p is None else p["mean"] for p in points],
-        "sem": [None if p is None else p["sem"] for p in points],
-    }
+    return {key: [point[key] for point in points] for key in ("mean", "sem")}
 
 
 def price_curve(
@@ -206,10 +207,11 @@ def trivial_curves(passes: Sequence[Pass], c_1: float, prices: Sequence[float]) 
 
 def contrast_cells(
     passes: Sequence[Pass], loss: str, costs: Costs, side: str, names: Sequence[str], sync: int | str = 1
-) -> list[Cell | None]:
+) -> list[Cell]:
     """Return figures of one side of the contrastive table, ``local`` or ``remote``, over the seeds."""
     found = [_contrast(one, one.find(loss, costs, sync), costs, side) for one in passes]
-    return [cell([values.get(name) for values in found], percent=True) for name in names]
+    why = EMPTY if any(found) else DIVERGED
+    return [cell([values.get(name) for values in found], percent=True, why=why) for name in names]
 
 
 def _contrast(one: Pass, which: int, costs: Costs, name: str) -> dict[str, float | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from l2h.experiments.paper.grid import Scale
 from l2h.experiments.paper.lab import Lab
-from l2h.experiments.paper.passes import Pass
+from l2h.experiments.paper.passes import UNPRINTED, Cell, Pass, cell
 from l2h.training import Progress, Silent
 
 
@@ -87,9 +87,9 @@ def printed(table: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def printed_share(text: str) -> dict[str, Any] | None:
-    """A percentage as the paper prints it, as a fraction; None where it prints none."""
-    return None if text == "" else {"mean": float(text) / 100, "sem": None, "percent": True}
+def printed_share(text: str) -> Cell:
+    """A percentage as the paper prints it, as a fraction; without a number where it prints none."""
+    return {"mean": float(text) / 100, "sem": None, "percent": True} if text else cell([], why=UNPRINTED)
 
 
 def title_of(dataset: str) -> str:

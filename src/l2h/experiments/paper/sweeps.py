@@ -164,13 +164,13 @@ def run_async(study: Study) -> Experiment:
     return out
 
 
-def _printed(table: list[dict[str, str]], name: str, costs: Costs, sync: str, side: str) -> list[Cell | None]:
+def _printed(table: list[dict[str, str]], name: str, costs: Costs, sync: str, side: str) -> list[Cell]:
     """The paper's accuracies of client and server for a row."""
     for row in table:
         prices = (float(row["c1"]), float(row["ce"]))
         if row["sync_interval"] == sync and row["decision"] == side and prices == (costs.c_1, costs.c_e):
             return [printed_share(row.get(f"{name}_{key}", "")) for key in ("m", "e")]
-    return [None, None]
+    return [printed_share(""), printed_share("")]
 
 
 def _finite(value: float) -> float | None:
@@ -229,7 +229,7 @@ def run_bounds(study: Study) -> Experiment:
             f"The stochastic rule thins or fills up the rejector's choice at c_1 = {base.c_1:g}, c_e = {base.c_e:g}.",
         )
         threshold, stochastic = means[RULES[3]], means[RULES[2]]
-        if threshold is not None and stochastic is not None:
+        if None not in (threshold["mean"], stochastic["mean"]):
             out.findings.append(
                 f"{title_of(name)}: by our recipe the threshold has {100 * threshold['mean']:.1f}% on average over the "
                 f"bounds, the paper's stochastic rule {100 * stochastic['mean']:.1f}%."

@@ -32,7 +32,7 @@ class MethodRow:
     gain: Values | None  # frontier gain
     sent: float | None  # mean share of the inputs sent
     versus: Interval | None  # its risk minus the default's; None for the default
-    record: tuple[int, int, int] | None  # prices at which the default clearly wins, neither does, it clearly loses
+    record: tuple[int, int, int] | None  # prices at which it clearly beats the default, neither does, it clearly loses
     best: bool  # whether no method but the references has a lower risk
 
     @property
@@ -76,7 +76,7 @@ class ComparisonView:
             risk = overall[name]["risk"]
             rates = [cell["reject_rate"]["mean"] for (of, _), cell in self.cells.items() if of == name]
             against = [versus for (of, _), versus in self.against.items() if of == name]
-            wins, losses = sum(v.above for v in against), sum(v.below for v in against)
+            wins, losses = sum(v.below for v in against), sum(v.above for v in against)
             row = MethodRow(
                 name=name,
                 group="ours" if method["ours"] and family not in (REFERENCE, "trivial") else family,

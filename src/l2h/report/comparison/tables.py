@@ -64,7 +64,7 @@ def comparison_table(comparison: Values) -> TextTable:
     """Return the means of every method over the grid: lowest risk first, references last, the best marked."""
     note = (
         f"vs default: risk minus that of {one_line(comparison['default'])}; w/t/l: number of prices at which the "
-        f"default clearly wins, neither clearly wins, the default clearly loses; {interval_note(comparison)}"
+        f"row's method clearly wins against it, neither clearly wins, it clearly loses; {interval_note(comparison)}"
     )
     prices, seeds = len(comparison["costs"]), len(comparison["seeds"])
     columns = [

@@ -78,7 +78,10 @@ def paragraphs(text: str) -> list[str]:
 
 
 def section_table(section: Mapping[str, Any], seeds: int) -> TextTable:
-    """Return a section of kind "table" as text; a mean over fewer than ``seeds`` trainings says so."""
+    """Return a section of kind "table" as text; a mean over fewer than ``seeds`` trainings says so.
+
+    The note ends with the reasons (``why``) of the cells that have no number.
+    """
     rows = []
     for row in section["rows"]:
         best = _best(section, row)
@@ -97,7 +100,7 @@ def section_table(section: Mapping[str, Any], seeds: int) -> TextTable:
             for name, left in zip(section["columns"], words, strict=True)
         ],
         rows=rows,
-        note=" ".join((section.get("note") or "").split()),
+        note=" ".join(f"{section.get('note') or ''} {_reasons(section)}".split()),
         marks=f"the {side} of its row" if side else "",
         keys=spread.index(True) or 1 if any(spread) else 1,
         wrap=True,
@@ -120,6 +123,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _reasons(section: Mapping[str, Any]) -> str:
+    cells = [cell for row in section["rows"] for cell in row if isinstance(cell, dict)]
+    reasons = dict.fromkeys(cell["why"] for cell in cells if cell.get("why"))
+    return f"{MISSING}: {'; or '.join(reasons)}." if reasons else ""
 
 
 def _best(section: Mapping[str, Any], row: Sequence[Any]) -> set[int]:

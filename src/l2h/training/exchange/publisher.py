@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from l2h.errors import MissingExtraError
+from l2h.errors import missing_extra
 from l2h.training.exchange.identity import PREFIX, PROTOCOL, check_token, plain_identity
 from l2h.training.exchange.snapshot import KINDS, ExchangeError
 from l2h.training.exchange.store import SnapshotStore
@@ -46,9 +46,7 @@ class PublisherServer:
         try:
             from l2h.training.exchange.app import build_app, build_server
         except ModuleNotFoundError as error:
-            raise MissingExtraError(
-                f"publishing snapshots needs the package {error.name!r}: pip install 'l2h[serve]'"
-            ) from error
+            raise missing_extra(f"publishing snapshots needs the package {error.name!r}", "serve") from error
         check_token(token)
         full = {"kinds": list(KINDS), **plain_identity(identity), "protocol": PROTOCOL, "run": store.run}
         self._app, self._build_server = build_app(store, full, token), build_server
