@@ -13,7 +13,7 @@ is cheaper than a right local answer).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -153,6 +153,13 @@ def cost_grid(c_1: Sequence[float], c_e: Sequence[float]) -> list[Costs]:
         if len(set(values)) != len(values):
             raise CostError(f"the grid names a {name} twice: {list(values)}")
     return [Costs(c_e=e, c_1=one) for one in c_1 for e in c_e]
+
+
+def prices_text(costs: Costs | Mapping[str, Costs]) -> str:
+    """Return prices as people read them: one pair, or one per server."""
+    if isinstance(costs, Costs):
+        return str(costs)
+    return "; ".join(f"{name} {one}" for name, one in costs.items())
 
 
 def as_bool(name: str, values: npt.ArrayLike) -> BoolArray:

@@ -20,7 +20,7 @@ SCHEMA_1 = {
     "frontier": {"area", "gain", "confidence_gain", "label_free_gain"},
     "contrastive": {"local", "remote"},
 }
-PLAIN = {"schema", "dataset", "seed", "samples", "reject_rate", "reject_rate_per_class", "heads"}
+PLAIN = {"schema", "dataset", "seed", "samples", "reject_rate", "reject_rate_per_class", "heads", "answerers"}
 
 
 def inputs(number: int, **changes: Any) -> dict[str, Any]:

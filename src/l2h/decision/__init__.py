@@ -4,7 +4,7 @@
 the same system on a device choose alike.
 """
 
-from l2h.decision.judgement import CLIENT, SERVER, TWO, Answerer, AnyCosts, Judgement
+from l2h.decision.judgement import CLIENT, SERVER, STUDENT, TWO, Answerer, AnyCosts, Judgement
 from l2h.decision.policy import FREE, RULES, Policy, Proposal, Terms
 from l2h.decision.rules import bayes, confidence, confidence_threshold, expected_costs, oracle
 from l2h.decision.specs import RejectorSpec, fitting_rejectors, select_rejector
@@ -14,6 +14,7 @@ __all__ = [
     "FREE",
     "RULES",
     "SERVER",
+    "STUDENT",
     "TWO",
     "Answerer",
     "AnyCosts",

@@ -31,6 +31,8 @@ class Answerer:
 
 
 CLIENT, SERVER = Answerer("client", remote=False), Answerer("server", remote=True)
+#: The rejector's student, where it may answer.
+STUDENT = Answerer("student", remote=False)
 #: The paper's case.
 TWO = (CLIENT, SERVER)
 

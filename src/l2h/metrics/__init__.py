@@ -1,6 +1,7 @@
 """Measurements as pure functions of arrays, with no state and no torch."""
 
 from l2h.metrics.calibration import Reliability, apply_platt, expected_calibration_error, fit_platt, reliability_curve
+from l2h.metrics.choice import Answered, AnswererChoice, AnswererFigures
 from l2h.metrics.frontier import (
     Frontier,
     RoutingMeasures,
@@ -10,10 +11,13 @@ from l2h.metrics.frontier import (
     routing_measures,
 )
 from l2h.metrics.report import OutcomeReport, Report, evaluate, evaluate_outcomes
-from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks
+from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks, risks_of
 from l2h.metrics.spread import Interval, Spread, bootstrap_means, interval, spread, spread_of_reports
 
 __all__ = [
+    "Answered",
+    "AnswererChoice",
+    "AnswererFigures",
     "Contrastive",
     "Frontier",
     "Interval",
@@ -39,6 +43,7 @@ __all__ = [
     "reliability_curve",
     "risk",
     "risks",
+    "risks_of",
     "routing_measures",
     "spread",
     "spread_of_reports",

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from l2h.costs import FloatArray
 from l2h.errors import DataError
-from l2h.metrics.risk import same_length
+from l2h.metrics.choice import same_length
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,18 @@ def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct
     return Frontier(rate=rate, accuracy=accuracy, area=area)
 
 
-def frontier_gain(area: float, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> float | None:
+def frontier_gain(
+    area: float, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, oracle_area: float | None = None
+) -> float | None:
     """Return ``(A - A_random) / (A_oracle - A_random)``: 0 for a random order, 1 for the best one.
 
-    It is ``None`` where all orders are equally good, so that there is nothing to gain.
+    It is ``None`` where all orders are equally good, so that there is nothing to gain. ``oracle_area`` is that of more
+    answerers than these two, where there are.
     """
     client, server = same_length(client_correct=client_correct, server_correct=server_correct)
-    best = frontier(server.astype(float) - client.astype(float), client, server).area
+    best = oracle_area
+    if best is None:
+        best = frontier(server.astype(float) - client.astype(float), client, server).area
     random = (float(client.mean()) + float(server.mean())) / 2
     if best - random <= 1e-12:
         return None

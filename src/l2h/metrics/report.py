@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.costs import BoolArray, Costs, FloatArray, prices_text
+from l2h.decision import CLIENT, SERVER, STUDENT, Answerer, AnyCosts
+from l2h.decision.judgement import outcome_costs
+from l2h.errors import DataError
 from l2h.labels import ClassNames, LabelCodec
 from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
+from l2h.metrics.choice import Answered, AnswererChoice, Names
 from l2h.metrics.frontier import (
     Frontier,
     RoutingMeasures,
@@ -18,7 +22,7 @@ from l2h.metrics.frontier import (
     label_free_score,
     routing_measures,
 )
-from l2h.metrics.risk import Contrastive, Risks, contrastive, reject_rate_per_class, risks
+from l2h.metrics.risk import Contrastive, Risks, contrastive_of, reject_rate_per_class, risks_of
 
 SCHEMA = 1
 
@@ -30,26 +34,25 @@ class OutcomeReport:
     Attributes:
         dataset: name of the data set.
         seed: seed of the training.
-        costs: the prices.
-        accuracy: of ``client``, ``server`` and ``system``.
-        reject_rate: share of samples for which the server is asked.
+        costs: the prices; of several servers, one pair for all or one per server by name.
+        accuracy: of ``client``, ``server`` (of several, the most accurate one) and ``system``.
+        reject_rate: share of samples for which a server is asked.
         risk: of the system and its baselines.
         contrastive: both accuracies on each side of the decision.
         frontiers: curves by name: ``system``, ``oracle``, ``random``; with labels also ``confidence``, ``label_free``.
         gains: frontier gain by the same names; ``None`` where there is nothing to gain.
         routing: APGR and CPT of the system's frontier; ``None`` where the server is not better than the client.
-        heads: reliability of the priced heads, ``client`` and ``server``; empty for a rejector without them.
-        ece: expected calibration errors of the heads.
-        remote: bool (n,), the decisions, true where the server is asked.
-        confidence_remote: bool (n,), the decisions of the confidence rule; ``None`` without a held-out threshold.
-        client_correct: bool (n,), where the client is right.
-        server_correct: bool (n,), where the server is right.
+        heads: reliability of the stated probabilities by the answerer's name; empty for a rejector without them.
+        ece: expected calibration errors of the same.
+        choice: who answers each sample, and who of the answerers is right.
+        confidence_choice: who answers by the confidence rule; ``None`` without a held-out threshold.
+        alternatives: who would answer in the same system changed, as :class:`l2h.metrics.Answered` names them.
         score: (n,), the ranking behind the system's frontier; larger means more to gain from asking.
     """
 
     dataset: str
     seed: int | None
-    costs: Costs
+    costs: AnyCosts
     accuracy: dict[str, float]
     reject_rate: float
     risk: Risks
@@ -59,33 +62,62 @@ class OutcomeReport:
     routing: RoutingMeasures | None
     heads: dict[str, Reliability]
     ece: dict[str, float]
-    remote: BoolArray
-    confidence_remote: BoolArray | None
-    client_correct: BoolArray
-    server_correct: BoolArray
+    choice: AnswererChoice
+    confidence_choice: AnswererChoice | None
+    alternatives: dict[str, AnswererChoice]
     score: FloatArray
 
+    @property
+    def answerers(self) -> tuple[Answerer, ...]:
+        """Who can answer: the client, its student where it may, and the servers."""
+        return self.choice.answerers
+
+    @property
+    def remote(self) -> BoolArray:
+        """Bool (n,), the decisions, true where a server is asked."""
+        return self.choice.remote
+
+    @property
+    def confidence_remote(self) -> BoolArray | None:
+        """Bool (n,), the decisions of the confidence rule; ``None`` without a held-out threshold."""
+        return None if self.confidence_choice is None else self.confidence_choice.remote
+
+    @property
+    def client_correct(self) -> BoolArray:
+        """Bool (n,), where the client is right."""
+        return self.choice.correct[:, 0]
+
+    @property
+    def server_correct(self) -> BoolArray:
+        """Bool (n,), where the server is right; of several, the most accurate one."""
+        return self.choice.correct_of(self.choice.best_server)
+
     def __len__(self) -> int:
-        return len(self.remote)
+        return len(self.choice)
 
     def __repr__(self) -> str:
         risk = self.risk
         confidence = "n/a" if risk.confidence is None else f"{risk.confidence:.4f}"
         return (
-            f"{type(self).__name__}({self.dataset}, {len(self)} samples, {self.costs}: risk {risk.system:.4f}, sent "
-            f"{100 * self.reject_rate:.1f}%; never ask {risk.all_local:.4f}, always {risk.all_remote:.4f}, "
+            f"{type(self).__name__}({self.dataset}, {len(self)} samples, {prices_text(self.costs)}: "
+            f"risk {risk.system:.4f}, sent {100 * self.reject_rate:.1f}%; "
+            f"never ask {risk.all_local:.4f}, always {risk.all_remote:.4f}, "
             f"random {risk.random:.4f}, confidence {confidence}, oracle {risk.oracle:.4f})"
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: shares and rates are fractions, a missing value is ``None``."""
-        return {
+        names = [server.name for server in self.choice.servers]
+        by_server = dict.fromkeys(names, self.costs) if isinstance(self.costs, Costs) else self.costs
+        same = set(by_server.values())
+        values = {
             "schema": SCHEMA,
             "dataset": self.dataset,
             "seed": self.seed,
             "samples": len(self),
-            "costs": self.costs.as_dict(),
+            "costs": next(iter(same)).as_dict() if len(same) == 1 else None,
             "accuracy": dict(self.accuracy),
+            "answerers": {name: figures.as_dict() for name, figures in self.choice.figures().items()},
             "reject_rate": self.reject_rate,
             "risk": self.risk.as_dict(),
             "frontier": {
@@ -100,6 +132,15 @@ class OutcomeReport:
                 name: {"ece": self.ece[name], "reliability": curve.as_dict()} for name, curve in self.heads.items()
             },
         }
+        if len(names) > 1:
+            values["prices"] = {name: by_server[name].as_dict() for name in names}
+            values["single_server"] = {
+                name: self.alternatives[name].summary(self.costs) for name in names if name in self.alternatives
+            }
+        for ways in ("three_ways", "two_ways"):
+            if ways in self.alternatives:
+                values[ways] = self.alternatives[ways].summary(self.costs)
+        return values
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,29 +150,37 @@ class Report(OutcomeReport):
     Attributes:
         per_class: (K,), reject rate of each class; NaN for a class that does not occur.
         labels: the classes: their names, and the label of each.
-        client_label: (n,), the client's answers, as labels.
-        server_label: (n,), the server's answers, as labels.
+        given: (n,), the answers of every answerer by its name, as labels.
         y: (n,), the true labels.
         student_correct: bool (n,), where the rejector's student is right; ``None`` for a rejector without one.
-        compute: what an input costs: ``multiply_adds`` of ``client``, ``rejector`` and ``server``, ``None`` where they
-            cannot be counted, and the ``budget`` that the rejector was sized to, if any.
+        compute: what an input costs: ``multiply_adds`` of ``client``, ``rejector`` and ``server`` (several servers are
+            named), ``None`` where they cannot be counted, and the ``budget`` that the rejector was sized to, if any.
     """
 
     per_class: FloatArray
     labels: LabelCodec
-    client_label: npt.NDArray[Any]
-    server_label: npt.NDArray[Any]
+    given: Mapping[str, npt.NDArray[Any]]
     y: npt.NDArray[Any]
     student_correct: BoolArray | None = None
     compute: Mapping[str, Any] | None = None
+
+    @property
+    def client_label(self) -> npt.NDArray[Any]:
+        """(n,), the client's answers, as labels."""
+        return self.given[CLIENT.name]
+
+    @property
+    def server_label(self) -> npt.NDArray[Any]:
+        """(n,), the server's answers, as labels; of several servers, those of the most accurate one."""
+        return self.given[self.choice.best_server.name]
 
     @property
     def student_risk(self) -> float | None:
         """The risk of the rejector's student in the client's place, asking nobody; ``None`` without a student."""
         if self.student_correct is None:
             return None
-        costs = self.costs
-        return float(np.where(self.student_correct, costs.c_cc, costs.c_ce).mean())
+        right, wrong = outcome_costs(self.answerers, self.costs)[0]  # a local answer costs the same, whoever gives it
+        return float(np.where(self.student_correct, right, wrong).mean())
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -157,16 +206,17 @@ def evaluate(
     y: npt.NDArray[np.int64],
     client_label: npt.NDArray[np.int64],
     client_confidence: FloatArray,
-    server_probability: FloatArray,
-    remote: BoolArray,
+    server_probability: FloatArray | Mapping[str, FloatArray],
     score: FloatArray,
-    costs: Costs,
-    confidence_remote: BoolArray | None,
+    costs: AnyCosts,
     head_probability: dict[str, FloatArray],
     class_names: ClassNames,
+    remote: BoolArray | None = None,
+    confidence_remote: BoolArray | None = None,
+    answered: Answered | None = None,
     dataset: str = "unnamed",
     seed: int | None = None,
-    student_correct: BoolArray | None = None,
+    student_label: npt.NDArray[np.int64] | None = None,
     compute: Mapping[str, Any] | None = None,
 ) -> Report:
     """Return the report on decisions that were made; :class:`Report` describes the arguments that are its fields.
@@ -174,32 +224,43 @@ def evaluate(
     Args:
         y, client_label: (n,), as class numbers.
         client_confidence: (n,), the client's largest probability.
-        server_probability: (n, K), the server's softmax.
-        head_probability: probabilities of the priced heads, ``{"client": q_m, "server": q_e}``, or empty.
+        server_probability: (n, K), the server's softmax; of several servers by their names.
+        head_probability: stated probabilities by the answerer's name, ``{"client": q_m, "server": q_e}``, or empty.
+        remote: bool (n,), the decisions between a client and a server.
+        confidence_remote: bool (n,), those of the confidence rule.
+        answered: instead of these two, who answers where there are more answerers.
+        student_label: (n,), the answers of the rejector's student as class numbers.
     """
-    server_label, labels = server_probability.argmax(axis=1), LabelCodec.find(y, class_names)
+    if not isinstance(server_probability, Mapping):
+        server_probability = {"server": server_probability}
+    if answered is None:
+        if remote is None:
+            raise DataError("give remote, the decisions between client and server, or answered for more answerers")
+        answered = Answered.of_two(remote, confidence_remote)
+    numbers = {CLIENT.name: client_label} | ({} if student_label is None else {STUDENT.name: student_label})
+    numbers |= {name: probability.argmax(axis=1) for name, probability in server_probability.items()}
+    right = {name: given == y for name, given in numbers.items()}
+    server = max(server_probability, key=lambda name: int(right[name].sum()))
+    labels = LabelCodec.find(y, class_names)
     measured = _measure(
-        client_correct=client_label == y,
-        server_correct=server_label == y,
+        right,
+        answered,
         scores={
             "system": score,
             "confidence": -client_confidence,
-            "label_free": label_free_score(server_probability, client_label),
+            "label_free": label_free_score(server_probability[server], client_label),
         },
-        remote=remote,
         costs=costs,
-        confidence_remote=confidence_remote,
         head_probability=head_probability,
     )
     return Report(
         dataset=dataset,
         seed=seed,
-        per_class=reject_rate_per_class(remote, y, len(labels)),
+        per_class=reject_rate_per_class(measured["choice"].remote, y, len(labels)),
         labels=labels,
-        client_label=labels.decode(client_label),
-        server_label=labels.decode(server_label),
+        given={name: labels.decode(given) for name, given in numbers.items()},
         y=labels.decode(y),
-        student_correct=student_correct,
+        student_correct=right.get(STUDENT.name),
         compute=compute,
         **measured,
     )
@@ -217,54 +278,48 @@ def evaluate_outcomes(
     seed: int | None = None,
 ) -> OutcomeReport:
     """Return the report on decisions of which only the outcomes are known; the arguments are those of its fields."""
-    measured = _measure(
-        client_correct=client_correct,
-        server_correct=server_correct,
-        scores={"system": score},
-        remote=remote,
-        costs=costs,
-        confidence_remote=None,
-        head_probability=head_probability,
-    )
+    right = {CLIENT.name: client_correct, SERVER.name: server_correct}
+    measured = _measure(right, Answered.of_two(remote), {"system": score}, costs, head_probability)
     return OutcomeReport(dataset=dataset, seed=seed, **measured)
 
 
 def _measure(
-    *,
-    client_correct: BoolArray,
-    server_correct: BoolArray,
+    right: Mapping[str, BoolArray],
+    answered: Answered,
     scores: dict[str, FloatArray],
-    remote: BoolArray,
-    costs: Costs,
-    confidence_remote: BoolArray | None,
+    costs: AnyCosts,
     head_probability: dict[str, FloatArray],
 ) -> dict[str, Any]:
-    """Return the fields of a report that follow from the outcomes; ``scores`` rank the samples for a frontier each."""
-    table = contrastive(client_correct, server_correct, remote)
-    scores = scores | {
-        "oracle": server_correct.astype(float) - client_correct.astype(float),
-        "random": np.zeros(len(remote)),
-    }
-    frontiers = {name: frontier(s, client_correct, server_correct) for name, s in scores.items()}
-    truth = {"client": client_correct, "server": server_correct}
+    """Return the fields of a report that follow from who is right; ``scores`` rank the samples for a frontier each."""
+
+    def choice_of(by: Names, answerers: tuple[Answerer, ...] = answered.answerers) -> AnswererChoice:
+        return AnswererChoice.named(answerers, np.stack([right[one.name] for one in answerers], axis=1), by)
+
+    choice = choice_of(answered.by)
+    confidence = None if answered.confidence is None else choice_of(answered.confidence)
+    everyone = tuple(one for one in (CLIENT, STUDENT, *choice.servers) if one.name in right)
+    client, server = right[CLIENT.name], right[choice.best_server.name]
+    frontiers = {name: frontier(score, client, server) for name, score in scores.items() if name != "system"}
+    frontiers["system"] = frontier(scores["system"], choice_of(answered.local).right, choice_of(answered.remote).right)
+    local, remote = (
+        np.any([right[one.name] for one in choice.answerers if one.remote == there], axis=0) for there in (False, True)
+    )
+    frontiers["oracle"] = frontier(remote.astype(float) - local.astype(float), local, remote)
+    frontiers["random"] = frontier(np.zeros(len(choice)), client, server)
+    best = frontiers["oracle"].area
     return {
         "costs": costs,
-        "accuracy": {
-            "client": float(client_correct.mean()),
-            "server": float(server_correct.mean()),
-            "system": table.joint,
-        },
-        "reject_rate": float(np.mean(remote)),
-        "risk": risks(client_correct, server_correct, remote, costs, confidence_remote),
-        "contrastive": table,
+        "accuracy": {"client": float(client.mean()), "server": float(server.mean()), "system": choice.accuracy},
+        "reject_rate": choice.reject_rate,
+        "risk": risks_of(choice, costs, confidence),
+        "contrastive": contrastive_of(choice),
         "frontiers": frontiers,
-        "gains": {name: frontier_gain(f.area, client_correct, server_correct) for name, f in frontiers.items()},
+        "gains": {name: frontier_gain(curve.area, client, server, best) for name, curve in frontiers.items()},
         "routing": routing_measures(frontiers["system"]),
-        "heads": {name: reliability_curve(p, truth[name]) for name, p in head_probability.items()},
-        "ece": {name: expected_calibration_error(p, truth[name]) for name, p in head_probability.items()},
-        "remote": remote,
-        "confidence_remote": confidence_remote,
-        "client_correct": client_correct,
-        "server_correct": server_correct,
+        "heads": {name: reliability_curve(p, right[name]) for name, p in head_probability.items()},
+        "ece": {name: expected_calibration_error(p, right[name]) for name, p in head_probability.items()},
+        "choice": choice,
+        "confidence_choice": confidence,
+        "alternatives": {name: choice_of(by, everyone) for name, by in answered.alternatives.items()},
         "score": scores["system"],
     }

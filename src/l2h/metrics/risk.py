@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.costs import BoolArray, Costs, as_bool, generalized_loss
-from l2h.decision import oracle
-from l2h.errors import DataError
+from l2h.costs import BoolArray, Costs, as_bool
+from l2h.decision import AnyCosts
+from l2h.metrics.choice import AnswererChoice
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,26 @@ class Risks:
 
     system: float  # of the decisions taken
     all_local: float  # of never asking the server
-    all_remote: float  # of always asking it
-    random: float  # expected, of asking at random as often as the system does
+    all_remote: float  # of always asking it; of several servers, the one for which that is lowest
+    random: float  # expected, of choosing at random, each answerer as often as the system does
     confidence: float | None  # of a threshold on the client's confidence, chosen on held-out samples if there are any
     oracle: float  # of the best decisions, made with the outcomes known
+    by_server: dict[str, float] | None = None  # of always asking each of several servers, by name
 
     @property
     def best_trivial(self) -> float:
         """The lower risk of never and always asking."""
         return min(self.all_local, self.all_remote)
 
-    def as_dict(self) -> dict[str, float | None]:
+    @property
+    def best_server(self) -> str | None:
+        """The name of the one of several servers that always asking costs least; None for a single one."""
+        return None if self.by_server is None else min(self.by_server, key=self.by_server.__getitem__)
+
+    def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, as in ``metrics.json``."""
-        return asdict(self)
+        values = asdict(self)
+        return values if self.by_server is not None else {k: v for k, v in values.items() if k != "by_server"}
 
 
 def risk(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: npt.ArrayLike, costs: Costs) -> float:
@@ -42,7 +49,7 @@ def risk(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, remote: n
         >>> risk([True, False], [True, True], [False, True], Costs(c_e=0.1))
         0.05
     """
-    return float(generalized_loss(client_correct, server_correct, remote, costs).mean())
+    return AnswererChoice.of_two(client_correct, server_correct, remote).risk(costs)
 
 
 def risks(
@@ -61,20 +68,38 @@ def risks(
         costs: the prices.
         confidence_remote: bool (n,), the decisions of the confidence rule at its held-out threshold.
     """
-    n = len(np.asarray(client_correct))
-    rate = float(np.asarray(remote).mean())
+    choices = [
+        None if sent is None else AnswererChoice.of_two(client_correct, server_correct, sent)
+        for sent in (remote, confidence_remote)
+    ]
+    assert choices[0] is not None
+    return risks_of(choices[0], costs, choices[1])
 
-    def risk_of(decision: npt.ArrayLike) -> float:
-        return risk(client_correct, server_correct, decision, costs)
 
-    all_local, all_remote = risk_of(np.zeros(n, dtype=bool)), risk_of(np.ones(n, dtype=bool))
+def risks_of(choice: AnswererChoice, costs: AnyCosts, confidence: AnswererChoice | None = None) -> Risks:
+    """Return the risk of a choice among any number of answerers, and of every baseline.
+
+    Example:
+        >>> from l2h.decision import CLIENT, Answerer
+        >>> answerers = (CLIENT, Answerer("box", remote=True), Answerer("cloud", remote=True))
+        >>> correct = np.array([[True, True, True], [False, True, True], [False, False, True]])
+        >>> choice = AnswererChoice(answerers, correct, chosen=np.array([0, 1, 2]))
+        >>> found = risks_of(choice, {"box": Costs(c_e=0.1), "cloud": Costs(c_e=0.4)})
+        >>> round(found.system, 4), found.by_server
+        (0.1667, {'box': 0.43333333333333335, 'cloud': 0.4000000000000001})
+    """
+    always = [choice.always(answerer).risk(costs) for answerer in choice.answerers]
+    by_server = {one.name: risk for one, risk in zip(choice.answerers, always, strict=True) if one.remote}
+    shares = [figures.share for figures in choice.figures().values()]
+    shares[0] = 1 - sum(shares[1:])
     return Risks(
-        system=risk_of(remote),
-        all_local=all_local,
-        all_remote=all_remote,
-        random=rate * all_remote + (1 - rate) * all_local,
-        confidence=None if confidence_remote is None else risk_of(confidence_remote),
-        oracle=risk_of(oracle(client_correct, server_correct, costs)),
+        system=choice.risk(costs),
+        all_local=always[0],
+        all_remote=min(by_server.values()),
+        random=sum(share * cost for share, cost in zip(reversed(shares), reversed(always), strict=True)),
+        confidence=None if confidence is None else confidence.risk(costs),
+        oracle=choice.cheapest(costs).risk(costs),
+        by_server=by_server if len(by_server) > 1 else None,
     )
 
 
@@ -121,11 +146,16 @@ def contrastive(client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, re
         >>> table.joint
         0.75
     """
-    client, server, sent = same_length(client_correct=client_correct, server_correct=server_correct, remote=remote)
+    return contrastive_of(AnswererChoice.of_two(client_correct, server_correct, remote))
+
+
+def contrastive_of(choice: AnswererChoice) -> Contrastive:
+    """Return the table of a choice; of several servers, of the one that is right most often."""
+    client, server = choice.correct[:, 0], choice.correct_of(choice.best_server)
     return Contrastive(
-        local=_side(client, server, ~sent),
-        remote=_side(client, server, sent),
-        joint=float(np.where(sent, server, client).mean()),
+        local=_side(client, server, ~choice.remote),
+        remote=_side(client, server, choice.remote),
+        joint=choice.accuracy,
     )
 
 
@@ -135,17 +165,6 @@ def reject_rate_per_class(remote: npt.ArrayLike, y: npt.NDArray[Any], num_classe
     count = np.bincount(y, minlength=num_classes).astype(np.float64)
     sent_count = np.bincount(y, weights=sent, minlength=num_classes)
     return np.asarray(np.divide(sent_count, count, out=np.full(num_classes, np.nan), where=count > 0))
-
-
-def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:
-    """Return boolean arrays; raise a :class:`DataError` with their names if they are empty or differ in length."""
-    out = [as_bool(name, values) for name, values in arrays.items()]
-    lengths = {name: array.shape for name, array in zip(arrays, out, strict=True)}
-    if len(set(lengths.values())) != 1 or out[0].ndim != 1:
-        raise DataError(f"arrays must be one-dimensional and of one length; got {lengths}")
-    if not len(out[0]):
-        raise DataError("no samples to measure on")
-    return out
 
 
 def _side(client: BoolArray, server: BoolArray, chosen: BoolArray) -> Side:

@@ -305,6 +305,6 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
         class_names=fitted.labels,
         dataset=fitted.dataset,
         seed=fitted.settings.seed,
-        student_correct=None if student is None else student == y,
+        student_label=student,
         compute=fitted.compute,
     )

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from l2h.costs import BoolArray, generalized_loss
-from l2h.decision import oracle
-from l2h.metrics import OutcomeReport, Report, Side
+from l2h.costs import BoolArray
+from l2h.decision import CLIENT, Answerer
+from l2h.metrics import AnswererChoice, OutcomeReport, Report, Side
 from l2h.report.common.table import Column, TextTable, headings, texts
 from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, relation, signed
 
@@ -57,7 +57,7 @@ def verdict(report: OutcomeReport) -> Verdict:
     never = risk.all_local <= risk.all_remote
     rule = "never ask" if never else "always ask"
     difference = risk.system - best
-    interval = _interval(report, np.full(len(report), not never))
+    interval = _interval(report, report.choice.always(CLIENT if never else _best_server(report)))
     pays = difference < -SAME
     clear = interval is not None and abs(difference) > max(interval, SAME)
     noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
@@ -92,7 +92,7 @@ def risk_table(report: OutcomeReport) -> TextTable:
         "all_remote": 1.0,
         "random": report.reject_rate,
         "confidence": None if asked is None else float(asked.mean()),
-        "oracle": float(oracle(*_outcomes(report), report.costs).mean()),
+        "oracle": report.choice.cheapest(report.costs).reject_rate,
     }
     lowest = min(risk for key, risk in risks.items() if risk is not None and key != "oracle")
     rows = []
@@ -201,10 +201,13 @@ def _loss(against: str, never: bool, report: OutcomeReport) -> str:
     return f"{'asking' if never else 'answering locally'} {closing}: {against}"
 
 
-def _interval(report: OutcomeReport, remote: BoolArray) -> float | None:
+def _best_server(report: OutcomeReport) -> Answerer:
+    """Return the server that costs least where it is always asked."""
+    return min(report.choice.servers, key=lambda server: report.choice.always(server).risk(report.costs))
+
+
+def _interval(report: OutcomeReport, rule: AnswererChoice) -> float | None:
     if len(report) < 2:
         return None
-    right = _outcomes(report)
-    ours, theirs = (generalized_loss(*right, sent, report.costs) for sent in (report.remote, remote))
-    paired = ours - theirs
+    paired = report.choice.losses(report.costs) - rule.losses(report.costs)
     return _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
