@@ -35,7 +35,7 @@ VALUES = {
     "answers": {"costs", "errors"},
     "clock": set(),
     "limits": {"clock", "costs", "errors"},
-    "decision": {"costs", "errors", "limits"},
+    "decision": {"answers", "costs", "errors", "limits"},
     "metrics": {"costs", "decision", "errors", "labels"},
 }
 #: The packages above them; every one may import all of ``VALUES``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,18 @@ WORTH_ASKING = "worth_asking"
 #: Under a limit: kept although the rejector would have asked, and asked although it would not.
 OVER_LIMIT = "over_limit"
 WITHIN_LIMIT = "within_limit"
-#: Who answers on each side.
+#: Who answers on each side, where there is one answerer on each.
 BY = {"local": "client", "remote": "server"}
+#: Stands for the names that follow from the source.
+_BY_SOURCE: Any = None
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """Whoever can answer an input: the client and its student on the device, or a server."""
+
+    name: str
+    remote: bool
 
 
 @dataclass(frozen=True)
@@ -29,8 +39,9 @@ class Answer:
         label: the class, as it stood in the training labels.
         source: ``"local"`` or ``"remote"``: who answered.
         reason: a short code for why.
-        cost: what asking cost, ``c_e`` of the costs in use where remote, else what a local answer costs (0).
+        cost: what asking cost, ``c_e`` of the server that was asked where remote, else what a local answer costs (0).
         latency: seconds it took, where it was measured.
+        by: name of the answerer: ``"client"``, ``"student"``, or the server's (``"server"`` where there is one).
     """
 
     label: int | str
@@ -38,11 +49,11 @@ class Answer:
     reason: str
     cost: float
     latency: float | None = None
+    by: str = ""
 
-    @property
-    def by(self) -> str:
-        """Name of the answerer: ``"client"`` or ``"server"``."""
-        return BY[self.source]
+    def __post_init__(self) -> None:
+        if not self.by:
+            object.__setattr__(self, "by", BY[self.source])
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,8 @@ class Answers:
         ...                      remote=np.array([False, True]), costs=Costs(c_e=0.1))
         >>> answers.label
         array([3, 8])
-        >>> answers[1], answers.by.tolist()
-        (Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=None), ['client', 'server'])
+        >>> answers[1]
+        Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=None, by='server')
     """
 
     label: npt.NDArray[Any]
@@ -63,6 +74,11 @@ class Answers:
     reason: npt.NDArray[np.str_]
     cost: FloatArray
     latency: FloatArray | None = None
+    by: npt.NDArray[np.str_] = _BY_SOURCE
+
+    def __post_init__(self) -> None:
+        if self.by is _BY_SOURCE:
+            object.__setattr__(self, "by", np.where(self.source == "remote", BY["remote"], BY["local"]))
 
     @classmethod
     def of(
@@ -81,10 +97,24 @@ class Answers:
             cost=np.where(remote, costs.c_sc, costs.c_cc),
         )
 
-    @property
-    def by(self) -> npt.NDArray[np.str_]:
-        """Names of the answerers, (n,): ``"client"`` or ``"server"``."""
-        return np.where(self.source == "remote", BY["remote"], BY["local"])
+    @classmethod
+    def chosen(
+        cls,
+        label: npt.NDArray[Any],
+        column: npt.NDArray[np.intp],
+        answerers: Sequence[Answerer],
+        paid: npt.ArrayLike,
+        wanted: BoolArray | None = None,
+    ) -> Answers:
+        """Return answers of J answerers: ``column`` (n,) says who gave each label, ``paid`` (J,) what that costs."""
+        remote = np.array([answerer.remote for answerer in answerers])[column]
+        return cls(
+            label=label,
+            source=np.where(remote, "remote", "local"),
+            reason=reasons(remote, wanted),
+            cost=np.asarray(paid, dtype=np.float64)[column],
+            by=np.array([answerer.name for answerer in answerers])[column],
+        )
 
     def __len__(self) -> int:
         return len(self.label)
@@ -96,6 +126,7 @@ class Answers:
             reason=str(self.reason[i]),
             cost=float(self.cost[i]),
             latency=None if self.latency is None else float(self.latency[i]),
+            by=str(self.by[i]),
         )
 
     def __iter__(self) -> Iterator[Answer]:

@@ -17,7 +17,7 @@ from l2h.columns import Columns, EncodedTable
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.data.objects import take_samples
-from l2h.decision import Judgement, RejectorSpec, select_rejector
+from l2h.decision import CostsT, Judgement, RejectorSpec, select_rejector
 from l2h.errors import DataError, NotFittedError
 from l2h.labels import LabelCodec
 from l2h.methods.learned import Learned, decided_judgement
@@ -126,9 +126,10 @@ class FittedSystem:
             server_correct=self.server_log_probability(X).argmax(axis=1) == y,
         )
 
-    def select(self, costs: Costs | None, which: int | None = None) -> tuple[int, Costs]:
+    def select(self, costs: CostsT | None, which: int | None = None) -> tuple[int, CostsT | Costs]:
         """Return the number of the one rejector that answers for these prices, and the prices in use."""
-        return select_rejector(self.specs, costs, DEFAULT_COSTS, which)
+        default: CostsT | Costs = DEFAULT_COSTS
+        return select_rejector(self.specs, costs, default, which)
 
     def scores(self, X: Array, answers: ClassifierAnswers) -> npt.NDArray[np.floating]:
         """Return (R, n, 2), the final scores of every rejector."""

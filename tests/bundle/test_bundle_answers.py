@@ -144,7 +144,7 @@ def test_bounds_on_asking_are_met_with_the_held_out_scores(kind: str, systems: S
     np.testing.assert_array_equal(held.scores, theirs.scores)
     judgement = device.judge(X, which)[1]
     policy = Policy(device.which, kind == "fused", device.held_out, limit)
-    remote, _ = policy.permit(policy.propose(judgement, policy.terms(costs), 0), len(X))
+    remote = policy.permit(policy.propose(judgement, policy.terms(costs), 0), [len(X)])[0] >= 0
     asked = system.predict(X, costs, limit=limit, which=which).source == "remote"
     assert 0.1 < asked.mean() < 0.4
     assert (remote == asked).mean() > 0.99, "but for a score right at the cut"

@@ -25,7 +25,7 @@ from l2h.classifiers import all_finite
 from l2h.classifiers.base import Inputs
 from l2h.columns import Columns, EncodedTable, numbers_of
 from l2h.costs import Costs
-from l2h.decision import Judgement, select_rejector
+from l2h.decision import CostsT, Judgement, select_rejector
 from l2h.errors import DataError, SettingsError
 from l2h.files import read_npz
 
@@ -142,13 +142,14 @@ class DeviceBundle(_Half):
             raise BundleError(f"{self._file} gives scores {scores.shape} that are not finite or of another shape")
         return label, self._judgement(scores[:, which], which)
 
-    def which(self, costs: Costs | None = None, which: int | None = None) -> tuple[int, Costs]:
+    def which(self, costs: CostsT | None = None, which: int | None = None) -> tuple[int, CostsT | Costs]:
         """Return the number of the rejector for these prices, and the prices in use: the bundle's where None.
 
         Raises:
             SettingsError: there is none, or several; the message lists what there is.
         """
-        return select_rejector(self.manifest.rejector.specs, self.costs if costs is None else costs, self.costs, which)
+        default: CostsT | Costs = self.costs
+        return select_rejector(self.manifest.rejector.specs, default if costs is None else costs, default, which)
 
     def held_out(self, which: int = 0) -> Judgement | None:
         """Return what the rejector made of held-out samples, for bounds on asking; None where there are none."""

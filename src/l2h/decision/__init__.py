@@ -4,10 +4,12 @@
 the same system on a device choose alike.
 """
 
-from l2h.decision.judgement import CLIENT, SERVER, STUDENT, TWO, Answerer, AnyCosts, Judgement
-from l2h.decision.policy import FREE, RULES, Policy, Proposal, Terms
+from l2h.answers import Answerer
+from l2h.decision.judgement import CLIENT, SERVER, STUDENT, TWO, AnyCosts, CostsT, Judgement, one_price
+from l2h.decision.policy import FREE, RULES, AnyLimit, KeptLimiters, Policy
 from l2h.decision.rules import bayes, confidence, confidence_threshold, expected_costs, oracle
 from l2h.decision.specs import RejectorSpec, fitting_rejectors, select_rejector
+from l2h.decision.terms import Proposal, Terms
 
 __all__ = [
     "CLIENT",
@@ -18,7 +20,10 @@ __all__ = [
     "TWO",
     "Answerer",
     "AnyCosts",
+    "AnyLimit",
+    "CostsT",
     "Judgement",
+    "KeptLimiters",
     "Policy",
     "Proposal",
     "RejectorSpec",
@@ -28,6 +33,7 @@ __all__ = [
     "confidence_threshold",
     "expected_costs",
     "fitting_rejectors",
+    "one_price",
     "oracle",
     "select_rejector",
 ]

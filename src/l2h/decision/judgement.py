@@ -9,25 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from l2h.answers import Answerer
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.decision.rules import expected_costs, refuse_nan
 from l2h.errors import CostError, DataError
 
 #: One pair of prices, or one per server by its name.
 AnyCosts = Costs | Mapping[str, Costs]
-
-
-@dataclass(frozen=True)
-class Answerer:
-    """Whoever can answer an input: the client and its student on the device, or a server."""
-
-    name: str
-    remote: bool
+CostsT = TypeVar("CostsT", bound=AnyCosts)
 
 
 CLIENT, SERVER = Answerer("client", remote=False), Answerer("server", remote=True)
@@ -60,24 +54,36 @@ class Judgement:
             )
 
     @classmethod
-    def from_heads(cls, logits: npt.NDArray[np.floating], platt: npt.ArrayLike | None) -> Judgement:
+    def from_heads(
+        cls, logits: npt.NDArray[np.floating], platt: npt.ArrayLike | None, answerers: tuple[Answerer, ...] = TWO
+    ) -> Judgement:
         """Judge by logits (n, J) of heads that state a probability each; ``platt`` (J, 2) scales and shifts them."""
         z = logits.astype(np.float64)
         if platt is not None:
             pairs = np.asarray(platt, dtype=np.float64)
             z = z * pairs[:, 0] + pairs[:, 1]
-        return cls(logits, np.exp(-np.logaddexp(0.0, -z)))
+        return cls(logits, np.exp(-np.logaddexp(0.0, -z)), answerers)
 
     @classmethod
-    def from_one_input(cls, logits: npt.NDArray[np.floating], platt: Sequence[Sequence[float]]) -> Judgement:
+    def from_one_input(
+        cls,
+        logits: npt.NDArray[np.floating],
+        platt: Sequence[Sequence[float]],
+        answerers: tuple[Answerer, ...] = TWO,
+    ) -> Judgement:
         """Do what :meth:`from_heads` does for logits (1, J), faster: on a device one input is the common case."""
         stated = np.empty(logits.shape)
         for j, (scale, shift) in enumerate(platt):
             stated[0, j] = _sigmoid(scale * logits.item(j) + shift)
-        return cls(logits, stated)
+        return cls(logits, stated, answerers)
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def rows(self, rows: npt.NDArray[np.intp]) -> Judgement:
+        """Return the judgement of some of the inputs."""
+        probability = None if self.probability is None else self.probability[rows]
+        return Judgement(self.scores[rows], probability, self.answerers)
 
     def expected_costs(self, costs: AnyCosts) -> FloatArray:
         """Return (n, J), what each answerer is expected to cost; without probabilities, minus its score."""
@@ -153,6 +159,15 @@ def outcome_costs(answerers: Sequence[Answerer], costs: AnyCosts) -> FloatArray:
     return np.array(
         [(by_server[a.name].c_sc, by_server[a.name].c_se) if a.remote else kept for a in answerers], dtype=np.float64
     )
+
+
+def one_price(costs: AnyCosts) -> Costs:
+    """Return the prices, which must be the same for every server; raise :class:`CostError` where they differ."""
+    if isinstance(costs, Costs):
+        return costs
+    if len(set(costs.values())) == 1:
+        return next(iter(costs.values()))
+    raise CostError(f"this needs one pair of prices; got {', '.join(f'{name}: {one}' for name, one in costs.items())}")
 
 
 def _sigmoid(z: float) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from l2h.costs import Costs
+from l2h.decision.judgement import AnyCosts, CostsT
 from l2h.errors import SettingsError
 
 
@@ -36,7 +37,7 @@ class RejectorSpec:
         return cls(loss=values["loss"], costs=costs, seed=values["seed"], sync=values["sync"])
 
 
-def fitting_rejectors(specs: Sequence[RejectorSpec], costs: Costs | None) -> list[int]:
+def fitting_rejectors(specs: Sequence[RejectorSpec], costs: AnyCosts | None) -> list[int]:
     """Return the numbers of the rejectors that answer for these prices, of all for None; raise if there is none."""
     fitting = [i for i, spec in enumerate(specs) if costs is None or spec.costs in (None, costs)]
     if not fitting:
@@ -48,8 +49,8 @@ def fitting_rejectors(specs: Sequence[RejectorSpec], costs: Costs | None) -> lis
 
 
 def select_rejector(
-    specs: Sequence[RejectorSpec], costs: Costs | None, default: Costs, which: int | None = None
-) -> tuple[int, Costs]:
+    specs: Sequence[RejectorSpec], costs: CostsT | None, default: CostsT, which: int | None = None
+) -> tuple[int, CostsT | Costs]:
     """Return the number of the rejector that answers for these prices, and the prices in use.
 
     Without ``costs`` these are the prices of its training, or ``default`` where it answers for every price. ``which``

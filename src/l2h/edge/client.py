@@ -72,7 +72,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
     Example:
         >>> edge = EdgeClient("bundle/", server="http://host:8080", deadline=0.2)  # doctest: +SKIP
         >>> edge.predict(x)[0]  # doctest: +SKIP
-        Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=0.0093)
+        Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=0.0093, by='server')
     """
 
     def predict(self, X: Any, costs: Costs | None = None, deadline: float | None = None) -> Answers:

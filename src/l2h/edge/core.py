@@ -16,7 +16,7 @@ from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING
 from l2h.bundle import BundleError, DeviceBundle
 from l2h.columns import numbers_of
 from l2h.costs import BoolArray, Costs
-from l2h.decision import Judgement, Policy, Proposal, Terms
+from l2h.decision import Judgement, Policy, Proposal, Terms, one_price
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
 from l2h.edge.dispatch import CROWDED, Dispatcher, Inquiry
@@ -25,7 +25,7 @@ from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.stats import EdgeStats, Recorder
 from l2h.edge.transport import Reply
 from l2h.errors import L2HError, NotFittedError
-from l2h.limits import Limiter, RateLimit, as_limit
+from l2h.limits import Limiter, RateLimit
 
 Array = npt.NDArray[Any]
 log = logging.getLogger("l2h.edge")
@@ -35,20 +35,26 @@ _MARGIN, _MARGIN_SHARE = 0.01, 0.05
 _PERMIT_SHARE = 0.5
 _TEXT = np.array(REASONS)
 _SOURCE = np.array(["local", "remote"])
-_KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
+_KEPT_SOURCE, _KEPT_REASON, _KEPT_BY = _SOURCE[:1], _TEXT[:1], np.array(["client"])
 #: The reason by 2 * remote + wanted.
 _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
 
 #: For one input that is worth asking about; without a limit nobody reads the saving.
-_ASK_ONE = Proposal(saving=np.zeros(1), wanted=np.ones(1, dtype=np.bool_), able=np.ones(1, dtype=np.bool_))
+_ASK_ONE = Proposal(
+    saving=np.zeros(1),
+    wanted=np.ones(1, dtype=np.bool_),
+    able=np.ones((1, 1), dtype=np.bool_),
+    gain=np.zeros((1, 1)),
+    local=np.zeros(1, dtype=np.intp),
+)
 
 
 class PredictCall:
     """A call of ``predict``: its deadline, the device's answers, and the requests it sent to the server."""
 
-    __slots__ = ("abandoned", "begun", "codes", "costs", "deadline", "label", "requests", "until")
+    __slots__ = ("abandoned", "begun", "codes", "deadline", "label", "paid", "requests", "until")
 
-    costs: Costs
+    paid: tuple[float, ...]  # what an answer of each answerer costs
     label: npt.NDArray[np.int64]  # (n,), the device's answers
     codes: npt.NDArray[np.int8]  # (n,), the reason of every answer, as its place in REASONS
 
@@ -153,7 +159,6 @@ class EdgeCore:
             verify_tls=verify_tls,
         )
         every_price = self._bundle.manifest.rejector.specs[0].costs is None
-        limit = limit if isinstance(limit, Limiter) else as_limit(limit)
         self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
         self._labels = None if self._bundle.labels.values is None else self._bundle.labels
         self._rng = np.random.default_rng(0)
@@ -189,7 +194,7 @@ class EdgeCore:
         Raises:
             L2HError: the rejector was trained for other prices and knows no others.
         """
-        return self._terms.costs
+        return one_price(self._terms.costs)
 
     @costs.setter
     def costs(self, costs: Costs | None) -> None:
@@ -228,8 +233,8 @@ class EdgeCore:
         # One input without a limit is the common case: it is decided without work on arrays.
         simple = len(label) == 1 and not self._bounded
         if simple and not call.abandoned and terms.keeps(judgement):
-            return self._kept(label, terms.costs, call.begun)
-        call.deadline, call.costs, call.label = call.begun + seconds, terms.costs, label
+            return self._kept(label, terms.paid[0], call.begun)
+        call.deadline, call.paid, call.label = call.begun + seconds, terms.paid, label
         call.until = call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds)
         if call.abandoned:
             return None
@@ -253,17 +258,18 @@ class EdgeCore:
             label=label if self._labels is None else self._labels.decode(label),
             source=_SOURCE[remote.view(np.int8)],
             reason=_TEXT[codes],
-            cost=np.where(remote, call.costs.c_sc, call.costs.c_cc),
+            cost=np.where(remote, *reversed(call.paid)),
             latency=np.full(len(label), latency),
         )
 
-    def _kept(self, label: npt.NDArray[np.int64], costs: Costs, begun: float) -> Answers:
+    def _kept(self, label: npt.NDArray[np.int64], cost: float, begun: float) -> Answers:
         """Return one answer that the rejector keeps: the case that must cost next to nothing beside the models."""
         latency = time.monotonic() - begun
         self._recorder.answered_one(0, latency)
         if self._labels is not None:
             label = self._labels.decode(label)
-        return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), np.array([costs.c_cc]), np.array([latency]))
+        parts = _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), np.array([cost]), np.array([latency]), _KEPT_BY.copy()
+        return Answers(label, *parts)
 
     def _start_check(self, seconds: float) -> Future[None]:
         """Begin to compare the server with the bundle."""
@@ -294,7 +300,8 @@ class EdgeCore:
     def _permit(self, proposal: Proposal, most: int | None, until: float) -> tuple[BoolArray, int]:
         now = time.monotonic()
         try:
-            return self._policy.permit(proposal, most, now + _PERMIT_SHARE * (until - now))
+            choice, decided = self._policy.permit(proposal, [most], now + _PERMIT_SHARE * (until - now))
+            return choice >= 0, decided
         except L2HError as error:  # the limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
@@ -314,7 +321,7 @@ class EdgeCore:
             remote, decided = self._permit(proposal, None if unable else most, until)
             call.codes = _DECIDED[2 * remote + proposal.wanted]
             if decided < len(remote):
-                call.codes[decided:][proposal.able[decided:]] = CODE[reasons.DEADLINE]
+                call.codes[decided:][proposal.able[decided:, 0]] = CODE[reasons.DEADLINE]
             rows = np.flatnonzero(remote)
             call.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
             sent = rows[:most]

@@ -30,6 +30,7 @@ BELOW_PACE = "below_pace"
 BELOW_MIN_SCORE = "below_min_score"
 LEDGER_UNAVAILABLE = "ledger_unavailable"
 TIMED_OUT = "timed_out"
+OTHER_LIMIT = "other_limit"
 #: What a fork calls, of every limiter, before it and in the child. At a fork none may be in the middle of a call: the
 #: child would wait for ever for what SQLite holds.
 _callbacks: set[weakref.WeakMethod[Callable[[bool], None]]] = set()
@@ -47,7 +48,7 @@ class Permit(NamedTuple):
         reason: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the
             budget is kept for inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file
             that holds the permits cannot be written, so none is given), ``timed_out`` (others did not let go of the
-            limiter or its file in time).
+            limiter or its file in time), ``other_limit`` (another limiter, which had to agree, did not).
         position: of the request: the limiter's time in seconds for a time window, the number of the request for
             a share of requests.
         threshold: the score that pacing required; ``None`` where pacing did not decide.
@@ -206,12 +207,26 @@ class Limiter(AbstractContextManager["Limiter"]):
         self._known = self._status(math.inf)
         _callbacks.add(weakref.WeakMethod(self._meet_fork, _callbacks.discard))
 
-    def allow(self, score: float, timeout: float | None = None) -> Permit:
+    def allow(
+        self,
+        score: float,
+        timeout: float | None = None,
+        *,
+        again: bool = False,
+        other: Callable[[float | None], Permit] | None = None,
+    ) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
 
         Every call is one request. A permit counts from the moment it is given, whether it is used or not. The call
         waits at most ``timeout`` seconds for other threads and for other processes on the same path; what is not
         decided by then gets no permit and is no request. Without a timeout it waits at most five seconds for the file.
+
+        Args:
+            score: of the input.
+            timeout: seconds.
+            again: the input was a request before and is no new one: another server is asked about it.
+            other: asks another limiter, which has to agree. It is called with the seconds left, and only where this
+                limiter would give a permit; this one is spent only if the other gives one too.
 
         Raises:
             DataError: the score is NaN.
@@ -228,7 +243,7 @@ class Limiter(AbstractContextManager["Limiter"]):
             timeout = end - time.monotonic()
         try:
             self._follow_fork()
-            permit = self._decide(float(score), timeout)
+            permit = self._decide(float(score), timeout, again, other)
             self._count[permit.reason] += 1
             return permit
         finally:
@@ -283,16 +298,18 @@ class Limiter(AbstractContextManager["Limiter"]):
             clock_behind=max(0.0, window.position - now) if window.by_time else 0.0,
         )
 
-    def _decide(self, score: float, timeout: float | None) -> Permit:
+    def _decide(
+        self, score: float, timeout: float | None, again: bool, other: Callable[[float | None], Permit] | None
+    ) -> Permit:
         store, pacer = self._store, self._pacer
         now = self._now()
-        store.begin_request(now)
+        store.begin_request(now, again)
         self._warn_clock(now)
-        if self._monitor is not None:
+        if self._monitor is not None and not again:
             self._monitor.observe(score > self._cut)
         asked = None
         reason = WITHIN_LIMIT
-        if pacer is not None:
+        if pacer is not None and not again:
             pacer.add(score)
         if score < self._min_score:
             reason = BELOW_MIN_SCORE
@@ -303,15 +320,27 @@ class Limiter(AbstractContextManager["Limiter"]):
             asked = cut[0]
             if not pacer.accepts(score, cut):
                 reason = BELOW_PACE
+        end = None if timeout is None else time.monotonic() + timeout
+        others: list[Permit] = []
+
+        def confirm() -> bool:
+            assert other is not None
+            others.append(other(None if end is None else end - time.monotonic()))
+            return others[0].granted
+
         try:
-            granted = store.end_request(reason == WITHIN_LIMIT, self._now, timeout)
+            granted = store.end_request(
+                reason == WITHIN_LIMIT, self._now, timeout, again, None if other is None else confirm
+            )
         except StoreUnavailableError as error:
             if timeout is not None and isinstance(error, StoreBusyError):
                 return Permit(False, TIMED_OUT, store.position, asked)
             self._warn_unwritable(error)
             return Permit(False, LEDGER_UNAVAILABLE, store.position, asked)
         self._unwritable = False
-        if not granted and reason == WITHIN_LIMIT:
+        if not granted and others:
+            reason = TIMED_OUT if others[0].reason == TIMED_OUT else OTHER_LIMIT
+        elif not granted and reason == WITHIN_LIMIT:
             reason = LIMIT_REACHED
         return Permit(granted, reason, store.position, asked)
 

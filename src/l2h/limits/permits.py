@@ -42,16 +42,24 @@ class PermitWindow:
         """Whether the cap is reached."""
         return self.used >= self.cap
 
-    def begin_request(self, now: float) -> None:
-        """Move the window to a request at time ``now``."""
-        self._move(now if self.by_time else self.position + 1)
+    def begin_request(self, now: float, again: bool = False) -> None:
+        """Move the window to a request at time ``now``; one that asks ``again`` is no new request of a share."""
+        self._move(now if self.by_time else self.position + (not again))
 
-    def end_request(self, wanted: bool, clock: Callable[[], float], timeout: float | None) -> bool:
+    def end_request(
+        self,
+        wanted: bool,
+        clock: Callable[[], float],
+        timeout: float | None,
+        again: bool = False,
+        confirm: Callable[[], bool] | None = None,
+    ) -> bool:
         """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given.
 
-        A store that waits for others does so for ``timeout`` seconds at most, and moves to the time of its turn.
+        A store that waits for others does so for ``timeout`` seconds at most, and moves to the time of its turn. Where
+        all is ready for a permit, ``confirm`` has the last word.
         """
-        granted = wanted and not self.full
+        granted = wanted and not self.full and (confirm is None or confirm())
         if granted:
             self._at.append(self.position)
         return granted

@@ -67,16 +67,23 @@ class SqliteStore(PermitWindow):
                 f"limiter's own, or a new one"
             ) from error
 
-    def begin_request(self, now: float) -> None:
+    def begin_request(self, now: float, again: bool = False) -> None:
         # The number of a request is only known inside the transaction: this is the least it can be.
-        self._move(now if self.by_time else self._requests + 1)
+        self._move(now if self.by_time else self._requests + (not again))
 
     def clock(self) -> float:
         """Return the time that all processes of this file share."""
         return boot_time() + self._ahead
 
-    def end_request(self, wanted: bool, clock: Callable[[], float], timeout: float | None) -> bool:
-        if self.by_time and not wanted:
+    def end_request(
+        self,
+        wanted: bool,
+        clock: Callable[[], float],
+        timeout: float | None,
+        again: bool = False,
+        confirm: Callable[[], bool] | None = None,
+    ) -> bool:
+        if (self.by_time or again) and not wanted:
             return False
         try:
             self._begin(_TIMEOUT if timeout is None else max(0.0, min(timeout, _TIMEOUT)))
@@ -84,10 +91,10 @@ class SqliteStore(PermitWindow):
             if self.by_time:
                 self._move(clock())
             else:
-                self._requests += 1
+                self._requests += not again
                 self._move(self._requests)
                 self._db.execute("UPDATE state SET requests = ?", (self._requests,))
-            granted = wanted and not self.full
+            granted = wanted and not self.full and (confirm is None or confirm())
             if granted:
                 self._insert()
             self._db.execute("COMMIT")

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from l2h.answers import BY, reasons
 from l2h.costs import Costs, FloatArray
 from l2h.data.outcomes import check_outcomes, check_prompts, read_outcomes
-from l2h.decision import Judgement, Policy, Proposal, Terms
+from l2h.decision import Judgement, KeptLimiters, Policy, Proposal, Terms, one_price
 from l2h.errors import DataError
-from l2h.limits import Limiter, RateLimit, as_limit
+from l2h.limits import RateLimit
 from l2h.metrics import OutcomeReport, evaluate_outcomes
 from l2h.ngrams import NGrams, weigh
 
@@ -102,7 +102,7 @@ class Router:
     dataset: str = "unnamed"
     seed: int = 0
     choice: dict[str, float] = field(default_factory=dict)
-    _limiters: dict[RateLimit, Limiter] = field(default_factory=dict, init=False)
+    _limiters: KeptLimiters = field(default_factory=dict, init=False)
 
     @property
     def columns(self) -> int:
@@ -140,13 +140,12 @@ class Router:
         judgement = self.judge(X)
         policy = self._policy(limit, rule, self._limiters)
         terms = policy.terms(costs)
-        policy.share_limiter(self._limiters)
         proposal, remote = self._decide(judgement, policy, terms, seed)
         return Routes(
             source=np.where(remote, "remote", "local"),
             reason=reasons(remote, proposal.wanted),
             saving=proposal.saving,
-            cost=np.where(remote, terms.costs.c_sc, terms.costs.c_cc),
+            cost=np.where(remote, *reversed(terms.paid)),
         )
 
     def evaluate(
@@ -178,7 +177,7 @@ class Router:
             server_correct=known.server_right,
             remote=self._decide(judgement, policy, terms, seed)[1],
             score=judgement.gain,
-            costs=terms.costs,
+            costs=one_price(terms.costs),
             head_probability=judgement.stated,
             dataset=dataset or known.name,
             seed=self.seed,
@@ -228,18 +227,18 @@ class Router:
     def _judged(self, logits: npt.NDArray[np.floating]) -> Judgement:
         return Judgement.from_heads(logit_terms(logits, self.span) @ self.calibration.T, None)
 
-    def _policy(self, limit: RateLimit | str | None, rule: str | None, limiters: dict[RateLimit, Limiter]) -> Policy:
-        limit = as_limit(limit)
+    def _policy(self, limit: RateLimit | str | None, rule: str | None, limiters: KeptLimiters) -> Policy:
         held_out = self._judged(self.held_out) if limit is not None else None
-        kept = None if limit is None else limiters.get(limit, limit)
-        return Policy(lambda costs, _: (0, costs or Costs(c_e=0.1)), True, lambda _: held_out, kept, rule)
+        return Policy(
+            lambda costs, _: (0, costs or Costs(c_e=0.1)), True, lambda _: held_out, limit, rule, kept=limiters
+        )
 
     @staticmethod
     def _decide(
         judgement: Judgement, policy: Policy, terms: Terms, seed: int
     ) -> tuple[Proposal, npt.NDArray[np.bool_]]:
         proposal = policy.propose(judgement, terms, seed)
-        return proposal, policy.permit(proposal, len(judgement))[0]
+        return proposal, policy.permit(proposal, [len(judgement)])[0] >= 0
 
 
 def logit_terms(logits: npt.NDArray[np.floating], span: FloatArray) -> FloatArray:

@@ -17,13 +17,13 @@ from l2h.bundle import Manifest
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
 from l2h.data.outcomes import check_outcomes, read_outcomes
-from l2h.decision import Judgement, RejectorSpec
+from l2h.decision import Judgement, KeptLimiters, RejectorSpec
 from l2h.errors import ClientError, NotFittedError, warn
 from l2h.export import export_system
 from l2h.files import note_training
 from l2h.fitted import EXAMPLES, FittedSystem
 from l2h.labels import ClassNames, LabelCodec
-from l2h.limits import Limiter, RateLimit
+from l2h.limits import RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
 from l2h.remote import RemoteServer
@@ -107,7 +107,7 @@ class HelpSystem:
         self.trainable_server, self.fixed_server = take_server(server, train_server)
         if isinstance(self.fixed_server, RemoteServer):
             self.fixed_server.class_names = self.class_names
-        self._limiters: dict[RateLimit, Limiter] = {}
+        self._limiters: KeptLimiters = {}
 
     @property
     def specs(self) -> tuple[RejectorSpec, ...]:
@@ -287,7 +287,6 @@ class HelpSystem:
         fitted = self.require_fitted()
         policy = steps.make_policy(fitted, limit, rule, self._limiters)
         terms = policy.terms(costs, which)
-        policy.share_limiter(self._limiters)
         return steps.answer(fitted, fitted.check_inputs(X), policy, terms, seed)
 
     def evaluate(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,14 +28,13 @@ from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.data.objects import take_samples
-from l2h.decision import Policy, RejectorSpec, Terms
+from l2h.decision import AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
 from l2h.errors import ConversionError, ExportError, L2HError, SettingsError, UnknownNameError, shown, warn
 from l2h.export.classifiers import SERVER, columns_needed, largest_difference
 from l2h.export.onnx import ExportedClassifier, classifier_to_onnx
 from l2h.files import CHECKPOINTS, digest
 from l2h.fitted import FittedSystem
 from l2h.labels import LabelCodec
-from l2h.limits import Limiter, RateLimit, as_limit
 from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.remote import RemoteServer
@@ -259,24 +258,23 @@ def _name_of_fixed(system: HelpSystem) -> str:
     return f"{fixed.target} {fixed.version}".strip() if isinstance(fixed, RemoteServer) else "given"
 
 
-def make_policy(
-    fitted: FittedSystem, limit: RateLimit | str | None, rule: str | None, limiters: Mapping[RateLimit, Limiter]
-) -> Policy:
+def make_policy(fitted: FittedSystem, limit: AnyLimit | None, rule: str | None, limiters: KeptLimiters) -> Policy:
     """Return how a fitted system decides under a limit; ``limiters`` keep those that are kept from call to call."""
-    limit = as_limit(limit)
-    kept = None if limit is None else limiters.get(limit, limit)
-    return Policy(fitted.select, fitted.specs[0].costs is None, fitted.held_out_judgement, kept, rule)
+    every_price = fitted.specs[0].costs is None
+    return Policy(fitted.select, every_price, fitted.held_out_judgement, limit, rule, kept=limiters)
 
 
 def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: int) -> Answers:
     """Answer every input, asking the server where the policy says so."""
     answers = fitted.client.answers(X, fitted.num_classes)
     proposal = policy.propose(fitted.judge(X, answers, terms.which), terms, seed)
-    remote, _ = policy.permit(proposal, len(X))
+    choice, _ = policy.permit(proposal, [len(X)])
+    remote = choice >= 0
     server_label = np.zeros(len(X), dtype=np.int64)
     if remote.any():
         server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
-    decided = Answers.of(answers.label, server_label, remote, terms.costs, proposal.wanted)
+    costs = decision.one_price(terms.costs)
+    decided = Answers.of(answers.label, server_label, remote, costs, proposal.wanted)
     return replace(decided, label=fitted.labels.decode(decided.label))
 
 
@@ -285,11 +283,12 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
     answers = fitted.client.answers(X, fitted.num_classes)
     judgement = fitted.judge(X, answers, terms.which)
     student = fitted.student_labels(X, answers, terms.which)
+    costs = decision.one_price(terms.costs)
     confidence_remote = None
     if fitted.calibration is not None:
         held = fitted.calibration.held_out
         threshold = decision.confidence_threshold(
-            held.client_confidence, held.client_correct, held.server_correct, terms.costs
+            held.client_confidence, held.client_correct, held.server_correct, costs
         )
         confidence_remote = decision.confidence(answers.confidence, threshold)
     return metrics.evaluate(
@@ -297,10 +296,10 @@ def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Te
         client_label=answers.label,
         client_confidence=answers.confidence,
         server_probability=np.exp(fitted.server_log_probability(X)),
-        remote=policy.permit(policy.propose(judgement, terms, seed), len(X))[0],
+        remote=policy.permit(policy.propose(judgement, terms, seed), [len(X)])[0] >= 0,
         score=judgement.gain,
         head_probability=judgement.stated,
-        costs=terms.costs,
+        costs=costs,
         confidence_remote=confidence_remote,
         class_names=fitted.labels,
         dataset=fitted.dataset,
