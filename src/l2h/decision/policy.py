@@ -297,6 +297,7 @@ class Policy:
         """
         waiting = dict(self.limiters)
         overall = waiting.get(ALL)
+        repeated = {"again": True} if again else {}
         found = -1
         for place, s in enumerate(servers):
             own = waiting.pop(self._servers[s], None)
@@ -305,12 +306,13 @@ class Policy:
             def ask_overall(left: float | None, score: float = score) -> Permit:
                 assert overall is not None
                 waiting.pop(ALL)
-                return overall.allow(score, left, again=again)
+                return overall.allow(score, left, **repeated)
 
             if own is not None:
                 rival = max([0.0, *(gain[other] for other in servers[place + 1 : place + 2])])
                 value = self._scaled(self._servers[s], gain[s] - rival)
-                permit = own.allow(value, _left(until), again=again, other=None if overall is None else ask_overall)
+                agreed = {} if overall is None else {"other": ask_overall}
+                permit = own.allow(value, _left(until), **repeated, **agreed)
             elif overall is not None:
                 permit = ask_overall(_left(until))
             else:
@@ -325,9 +327,7 @@ class Policy:
                 break
         if not again:
             for limiter in waiting.values():
-                # A limiter of the user's might give a permit for what is not sent.
-                permit = limiter.allow(-np.inf, _left(until), other=_not_sent)
-                if permit.reason == limits.TIMED_OUT and found < 0:
+                if limiter.allow(-np.inf, _left(until)).reason == limits.TIMED_OUT and found < 0:
                     return None
         return found
 
@@ -385,10 +385,6 @@ def _best(gain: FloatArray, able: BoolArray) -> npt.NDArray[np.intp]:
         return np.where(able[:, 0], 0, -1)
     best = np.where(able, gain, -np.inf).argmax(axis=1)
     return np.where(able.any(axis=1), best, -1)
-
-
-def _not_sent(left: float | None) -> Permit:
-    return Permit(False, limits.OTHER_LIMIT, 0.0)
 
 
 def _left(until: float | None) -> float | None:

@@ -222,7 +222,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         decided by then gets no permit and is no request. Without a timeout it waits at most five seconds for the file.
 
         Args:
-            score: of the input.
+            score: of the input; minus infinity for one that is not to be asked about and only counts as a request.
             timeout: seconds.
             again: the input was a request before and is no new one: another server is asked about it.
             other: asks another limiter, which has to agree. It is called with the seconds left, and only where this
@@ -311,7 +311,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         reason = WITHIN_LIMIT
         if pacer is not None and not again:
             pacer.add(score)
-        if score < self._min_score:
+        if score < self._min_score or score == -math.inf:
             reason = BELOW_MIN_SCORE
         elif store.full:
             reason = LIMIT_REACHED
