@@ -297,7 +297,7 @@ class Policy:
         """
         waiting = dict(self.limiters)
         overall = waiting.get(ALL)
-        repeated = {"again": True} if again else {}
+        repeated: dict[str, Any] = {"again": True} if again else {}
         found = -1
         for place, s in enumerate(servers):
             own = waiting.pop(self._servers[s], None)
@@ -311,7 +311,7 @@ class Policy:
             if own is not None:
                 rival = max([0.0, *(gain[other] for other in servers[place + 1 : place + 2])])
                 value = self._scaled(self._servers[s], gain[s] - rival)
-                agreed = {} if overall is None else {"other": ask_overall}
+                agreed: dict[str, Any] = {} if overall is None else {"other": ask_overall}
                 permit = own.allow(value, _left(until), **repeated, **agreed)
             elif overall is not None:
                 permit = ask_overall(_left(until))
