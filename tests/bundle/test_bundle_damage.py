@@ -110,9 +110,9 @@ def test_where_there_is_no_bundle_the_message_says_how_to_get_one(folder_name: s
 
 
 def test_a_newer_schema_asks_for_an_upgrade(folder: Path) -> None:
-    edit(folder, lambda values: values.update(schema=3, brand_new=True))
+    edit(folder, lambda values: values.update(schema=4, brand_new=True))
     for load in (DeviceBundle, ServerBundle):
-        with pytest.raises(BundleError, match=r"written by a newer version.*schema 3.*upgrade"):
+        with pytest.raises(BundleError, match=r"written by a newer version.*schema 4.*upgrade"):
             load(folder)
 
 
@@ -193,7 +193,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "gives": lambda v: v["client"].update(gives="text"),
     "platt": lambda v: v["rejector"].update(platt=[]),
     "'platt' is .*, expected `float`, got `null`": lambda v: v["rejector"].update(platt=[[[1.0, None], [1.0, 0.0]]]),
-    "'platt' is .*, expected `array` of length 2": lambda v: v["rejector"].update(platt=[[[1.0, 0.0]]]),
+    "'platt' is .*, expected one pair for each of 2 answerers": lambda v: v["rejector"].update(platt=[[[1.0, 0.0]]]),
     "one for each of 1": lambda v: v["rejector"].update(platt=v["rejector"]["platt"] * 2),
     "costs": lambda v: v["costs"].update(c_e=-1.0),
     "classes": lambda v: v.update(classes=["only"]),

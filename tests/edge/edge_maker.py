@@ -58,9 +58,9 @@ class SlowDevice(DeviceBundle):
         super().__init__(folder)
         self._seconds = seconds
 
-    def judge(self, X: Any, which: int = 0) -> Any:
+    def examine(self, X: Any, which: int = 0) -> Any:
         time.sleep(self._seconds)
-        return super().judge(X, which)
+        return super().examine(X, which)
 
 
 def scores_of(bundle: Path) -> Any:

@@ -179,9 +179,9 @@ def test_the_wait_for_the_device_itself_counts_in_the_deadline_of_an_asynchronou
     judged = {}
 
     class Device(SlowDevice):
-        def judge(self, X, which=0):
+        def examine(self, X, which=0):
             try:
-                return super().judge(X, which)
+                return super().examine(X, which)
             finally:
                 judged[np.asarray(X).tobytes()] = time.monotonic()
 

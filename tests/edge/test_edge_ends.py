@@ -69,9 +69,9 @@ def test_an_asynchronous_client_is_refused_in_a_forked_child(bundle, silent):
     asyncio.run(many())
     assert "after the fork" in in_child(lambda: asyncio.run(edge.predict(X_TEST[0])))
     assert "after the fork" in in_child(lambda: asyncio.run(edge.judge(X_TEST[0])))
-    with edge._dispatcher._lock:  # another thread of the parent holds it
+    with edge._servers[0].dispatcher._lock:  # another thread of the parent holds it
         assert in_child(lambda: asyncio.run(edge.close())) == "None"
-        assert in_child(edge._dispatcher.stop) == "None"
+        assert in_child(edge._servers[0].dispatcher.stop) == "None"
     asyncio.run(edge.close())
 
 
@@ -111,7 +111,7 @@ def test_a_check_that_the_end_cuts_short_says_so(bundle, silent):
 def test_a_request_that_the_end_meets_before_its_first_step_is_answered_at_once(connect, silent):
     edge = connect(silent, deadline=20.0, costs=ALL)
     edge.predict(X_TEST[0], deadline=0.05)
-    edge._dispatcher.loop.call(lambda: time.sleep(0.3))  # the loop is busy
+    edge._servers[0].dispatcher.loop.call(lambda: time.sleep(0.3))  # the loop is busy
     with ThreadPoolExecutor(1) as pool:
         begun = time.monotonic()
         asked = pool.submit(edge.predict, X_TEST[0])
@@ -119,7 +119,7 @@ def test_a_request_that_the_end_meets_before_its_first_step_is_answered_at_once(
         edge.close()
         assert asked.result()[0].reason == "server_unreachable"
         assert time.monotonic() - begun < 10.0
-    assert edge._dispatcher._active == 0
+    assert edge._servers[0].dispatcher._active == 0
 
 
 def test_many_waiting_requests_end_with_the_client(connect, silent):
@@ -231,7 +231,7 @@ def test_the_counters_do_not_wait_for_a_limiter(connect, silent):
 def test_a_limit_as_text_and_a_deadline_of_numpy(connect):
     assert connect(limit="20%", costs=ALL).predict(X_TEST[:1]).source.tolist() == ["local"]
     assert connect(limit="5/1h").stats().limit["cap"] == 5
-    assert connect(deadline=np.float32(0.25))._options.deadline == 0.25
+    assert connect(deadline=np.float32(0.25))._deadline == 0.25
     for limit in ("soon", 0.2):
         with pytest.raises(LimitError):
             connect(limit=limit)

@@ -442,7 +442,7 @@ def test_the_device_and_the_server_take_what_training_took(tmp_path: Path) -> No
     expected = score(X_TEST) > 0
     for form, function in forms.items():
         gives = {"probability": "probability", "logit": "logits"}.get(form)
-        replace(manifest, server=replace(manifest.server, gives=gives)).write(folder)
+        replace(manifest, servers={"server": replace(manifest.server, gives=gives)}).write(folder)
         with l2h.EdgeClient(folder, client=first, server=function, deadline=20.0) as edge:
             answers = edge.predict(X_TEST)
         asked = answers.source == "remote"

@@ -104,8 +104,8 @@ def write_bundle(folder: Path, model: bytes, *, name="digits", shape=SHAPE, clas
         client=ClientPart(None, "given", None, "as_is", None, "label", None),
         rejector=RejectorPart("rejector.onnx", "given", False, False, False, (RejectorSpec(),), (((1, 0), (1, 0)),)),
         calibration=None,
-        costs=Costs(c_e=0.1, c_1=1.0),
-        server=ServerPart("server.onnx", "x", "scores"),
+        prices={"server": Costs(c_e=0.1, c_1=1.0)},
+        servers={"server": ServerPart("server.onnx", "x", "scores")},
         files={
             "server.onnx": FilePart(hashed, len(model), "server"),
             "rejector.onnx": FilePart("0" * 64, 1, "device"),

@@ -6,16 +6,15 @@ a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 """
 
 from l2h.bundle.halves import DeviceBundle, ServerBundle
-from l2h.bundle.manifest import (
+from l2h.bundle.manifest import Manifest, verify
+from l2h.bundle.parts import (
     BundleError,
     CalibrationPart,
     ClientPart,
     FilePart,
     InputPart,
-    Manifest,
     RejectorPart,
     ServerPart,
-    verify,
 )
 
 __all__ = [

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.manifest import BundleError, read_file, read_side
+from l2h.bundle.manifest import Manifest, read_files
+from l2h.bundle.parts import BundleError
 from l2h.bundle.sessions import (
     CHUNK,
     Array,
@@ -24,26 +25,25 @@ from l2h.bundle.sessions import (
 from l2h.classifiers import all_finite
 from l2h.classifiers.base import Inputs
 from l2h.columns import Columns, EncodedTable, numbers_of
-from l2h.costs import Costs
-from l2h.decision import CostsT, Judgement, select_rejector
+from l2h.decision import AnyCosts, Judgement, select_rejector
 from l2h.errors import DataError, SettingsError
 from l2h.files import read_npz
 
 Labels = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
+#: In place of the students' labels where no student answers.
+_NOBODY: Labels = np.empty((0, 0), dtype=np.int64)
 
 
 class _Half:
-    def _open(self, folder: str | Path, side: str) -> dict[str, bytes]:
-        """Read the manifest; return the verified bytes of the side's files."""
-        self.manifest, files = read_side(folder, side)
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
         self.input_shape: tuple[int, ...] = self.manifest.input.shape
         self.input_dtype: str = self.manifest.input.dtype
         self.classes: tuple[str, ...] = self.manifest.classes
         self.labels = self.manifest.codec
         self._dtype = np.dtype(self.input_dtype)
         self.columns = self.manifest.columns
-        return files
 
     def check(self, X: npt.ArrayLike) -> Array:
         """Return samples as the bundle takes them, (n, ...); a single one gets its first axis.
@@ -58,7 +58,7 @@ class DeviceBundle(_Half):
     """Client and rejector, verified and ready to run. Calls from several threads are safe.
 
     Args:
-        folder: the bundle; ``server.onnx`` need not be there.
+        folder: the bundle; the files of servers need not be there.
         client: the classifier, where the bundle does not hold it: whatever :func:`l2h.as_client` takes.
         threads: how many one run of onnxruntime may use; one is best for small nets.
 
@@ -75,10 +75,13 @@ class DeviceBundle(_Half):
     """
 
     def __init__(self, folder: str | Path, *, client: Any = None, threads: int = 1) -> None:
+        super().__init__(Manifest.read(folder))
         self.folder = Path(folder)
-        files = self._open(folder, "device")
+        files = read_files(folder, self.manifest, "device")
         part, rejector = self.manifest.client, self.manifest.rejector
         self.costs = self.manifest.costs
+        self.answerers = self.manifest.answerers
+        self.second_opinion = self.manifest.second_opinion
         self._threads = threads
         if part.file is None and client is None:
             raise BundleError(
@@ -93,6 +96,8 @@ class DeviceBundle(_Half):
         self._session = make_session(files[rejector.file], rejector.file, threads, files)
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._fused, self._file = rejector.fused, rejector.file
+        self._outputs = [*(["log_probability"] if self._fused else []), "scores"]
+        self._outputs += ["student"] if self.second_opinion else []
         self._check_graph()
         if not self._fused and part.file is not None:
             self._client_file = file_run(files[part.file], part, threads, files)
@@ -131,25 +136,36 @@ class DeviceBundle(_Half):
         Raises:
             BundleError: inputs that do not fit, or scores that are not finite.
         """
+        label, _, judgement = self.examine(X, which)
+        return label, judgement
+
+    def examine(self, X: Any, which: int = 0) -> tuple[Labels, Labels | None, Judgement]:
+        """Return what :meth:`judge` returns, and between them the student's answers; None where it may not answer."""
         self._check_which(which)
         x = self.check(X)
         if len(x) <= CHUNK:
-            label, scores = self._run(x)
+            label, scores, student = self._run(x)
         else:
             parts = [self._run(x[i : i + CHUNK]) for i in range(0, len(x), CHUNK)]
-            label, scores = (np.concatenate(side) for side in zip(*parts, strict=True))
-        if scores.shape[1:] != (len(self._for_every_price), 2) or not all_finite(scores):
+            label, scores, student = (np.concatenate(side) for side in zip(*parts, strict=True))
+        count = len(self._for_every_price)
+        if scores.shape[1:] != (count, len(self.answerers)) or not all_finite(scores):
             raise BundleError(f"{self._file} gives scores {scores.shape} that are not finite or of another shape")
-        return label, self._judgement(scores[:, which], which)
+        judgement = self._judgement(scores[:, which], which)
+        if not self.second_opinion:
+            return label, None, judgement
+        # As numbers without a sign those below 0 are the largest.
+        if student.shape != (len(x), count) or student.view(np.uint64).max() >= len(self.classes):
+            raise BundleError(f"{self._file} gives labels {student.shape} that are no classes or of another shape")
+        return label, student[:, which], judgement
 
-    def which(self, costs: CostsT | None = None, which: int | None = None) -> tuple[int, CostsT | Costs]:
+    def which(self, costs: AnyCosts | None = None, which: int | None = None) -> tuple[int, AnyCosts]:
         """Return the number of the rejector for these prices, and the prices in use: the bundle's where None.
 
         Raises:
             SettingsError: there is none, or several; the message lists what there is.
         """
-        default: CostsT | Costs = self.costs
-        return select_rejector(self.manifest.rejector.specs, default if costs is None else costs, default, which)
+        return select_rejector(self.manifest.rejector.specs, self.costs if costs is None else costs, self.costs, which)
 
     def held_out(self, which: int = 0) -> Judgement | None:
         """Return what the rejector made of held-out samples, for bounds on asking; None where there are none."""
@@ -160,18 +176,20 @@ class DeviceBundle(_Half):
         if not 0 <= which < len(self._for_every_price):
             raise SettingsError(f"which={which}: there are rejectors 0 to {len(self._for_every_price) - 1}")
 
-    def _run(self, X: Inputs) -> tuple[Labels, Scores]:
+    def _run(self, X: Inputs) -> tuple[Labels, Scores, Labels]:
+        """Return the client's labels, the rejectors' scores, and the students' labels, empty where there are none."""
         x = numbers_of(X)
         if self._fused:
-            log_p, scores = run(self._session, ["log_probability", "scores"], {"x": x}, self._file)
+            log_p, scores, *student = run(self._session, self._outputs, {"x": x}, self._file)
             if not all_finite(log_p):
                 raise BundleError(f"{self._file}: the client's output is not finite")
-            return log_p.argmax(axis=1), scores
+            return log_p.argmax(axis=1), scores, student[0] if student else _NOBODY
         assert self._client is not None
         label, log_p, embedding = self._client(X)
         values: dict[str, Any] = {"x": x, "log_probability": log_p, "embedding": embedding}
-        (scores,) = run(self._session, ["scores"], {name: values[name] for name in self._inputs}, self._file)
-        return label, scores
+        feeds = {name: values[name] for name in self._inputs}
+        scores, *student = run(self._session, self._outputs, feeds, self._file)
+        return label, scores, student[0] if student else _NOBODY
 
     def model_calls(self, X: Inputs) -> Callable[[], None]:
         """Return a function that makes the calls of the models that :meth:`judge` makes, and nothing else.
@@ -181,9 +199,9 @@ class DeviceBundle(_Half):
         Raises:
             BundleError: the client was given, so that its calls are not those of a file.
         """
-        session, part = self._session, self.manifest.client
+        session, part, outputs = self._session, self.manifest.client, self._outputs
         if self._fused:
-            return lambda: session.run(["log_probability", "scores"], {"x": numbers_of(X)})
+            return lambda: session.run(outputs, {"x": numbers_of(X)})
         client = self._client_file
         if client is None:
             raise BundleError("the client of this bundle is given from outside: its calls cannot be told apart")
@@ -195,16 +213,15 @@ class DeviceBundle(_Half):
 
         def both() -> None:
             client(x)
-            session.run(["scores"], feeds)
+            session.run(outputs, feeds)
 
         return both
 
     def _judgement(self, scores: Scores, which: int) -> Judgement:
         if not self._for_every_price[which]:
-            return Judgement(scores)
-        if len(scores) == 1:
-            return Judgement.from_one_input(scores, self._platt[which])
-        return Judgement.from_heads(scores, self._platt[which])
+            return Judgement(scores, answerers=self.answerers)
+        make = Judgement.from_one_input if len(scores) == 1 else Judgement.from_heads
+        return make(scores, self._platt[which], self.answerers)
 
     def _load_client(self) -> ClientRun:
         """Load the client of a fused rejector, which holds it already: only :meth:`local` needs it by itself."""
@@ -212,7 +229,7 @@ class DeviceBundle(_Half):
             if self._client is None:
                 part = self.manifest.client
                 assert part.file is not None
-                files = {name: read_file(self.folder, self.manifest, name) for name in self.manifest.files_of("device")}
+                files = read_files(self.folder, self.manifest, "device")
                 client = file_run(files[part.file], part, self._threads, files)
                 self._client = exported_client(client, part, len(self.classes), self.labels)
             return self._client
@@ -223,7 +240,7 @@ class DeviceBundle(_Half):
         known = {"x"}
         if not self._fused and self.manifest.rejector.uses_client:
             known |= {"log_probability"} | ({"embedding"} if self.manifest.client.features else set())
-        wanted = {"scores"} | ({"log_probability"} if self._fused else set())
+        wanted = set(self._outputs)
         if not set(self._inputs) <= known or not wanted <= outputs:
             raise BundleError(
                 f"{self._file} takes {', '.join(self._inputs)} and gives {', '.join(sorted(outputs))}; "
@@ -239,21 +256,23 @@ class DeviceBundle(_Half):
             scores = read_npz(files[part.file], lambda _: ["scores"], most=len(files[part.file]))["scores"]
         except ValueError as error:
             raise BundleError(f"{part.file} cannot be read: {error}") from error
-        expected = (len(self._for_every_price), part.n, 2)
+        expected = (len(self._for_every_price), part.n, len(self.answerers))
         if scores.shape != expected or scores.dtype != np.float32 or not np.isfinite(scores).all():
             raise BundleError(f"{part.file} holds {scores.dtype} {scores.shape}, expected finite float32 {expected}")
         return np.asarray(scores)
 
 
 class ServerBundle(_Half):
-    """The server, verified and ready to run. Calls from several threads are safe.
+    """A server, verified and ready to run. Calls from several threads are safe.
 
     Args:
-        folder: the bundle; the device's files need not be there.
+        folder: the bundle; the files of the device and of other servers need not be there.
+        server: its name, where the bundle has several.
         threads: how many one run of onnxruntime may use.
 
     Raises:
-        BundleError: the file is missing or changed, a newer version wrote the bundle, or it holds no server.
+        BundleError: the file is missing or changed, a newer version wrote the bundle, it does not hold the server, or
+            it has several and none is named.
 
     Example:
         >>> bundle = ServerBundle("bundles/digits")                       # doctest: +SKIP
@@ -261,12 +280,15 @@ class ServerBundle(_Half):
         >>> labels = bundle.labels.decode(scores.argmax(axis=1))          # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
-        files = self._open(folder, "server")
-        part = self.manifest.server
+    def __init__(self, folder: str | Path, *, server: str | None = None, threads: int = 1) -> None:
+        super().__init__(Manifest.read(folder))
+        server = self.manifest.which_server(server)
+        files = read_files(folder, self.manifest, "server", server)
+        part = self.manifest.servers[server]
         if part.file is None:
-            raise BundleError(f"{folder} holds no server: the one of the training could not be exported")
-        self.name, self.version = self.manifest.name, self.manifest.version
+            what = f"no server {server!r}" if self.manifest.named else "no server"
+            raise BundleError(f"{folder} holds {what}: the one of the training could not be exported")
+        self.name, self.version = self.manifest.model_of(server), self.manifest.version
         self._file, self._inputs = part.file, part.preprocessing
         self._model = file_run(files[part.file], part, threads, files)
         #: The columns that the numbers are decoded to, where the file takes them by name.

@@ -3,170 +3,76 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from functools import cached_property
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from sys import float_info
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from msgspec import Meta, ValidationError, convert
+from msgspec import Meta
 
-from l2h.classifiers import UNIT_RANGE, Preprocessing
+from l2h.bundle.parts import (
+    NAME,
+    SIDES,
+    BundleError,
+    CalibrationPart,
+    ClientPart,
+    FilePart,
+    Finite,
+    Hash,
+    InputPart,
+    PlainName,
+    RejectorPart,
+    ServerPart,
+    Text,
+    Whole,
+    one_of,
+    read_values,
+)
+from l2h.classifiers import Preprocessing
 from l2h.columns import Columns, TableColumn
 from l2h.costs import Costs
-from l2h.decision import RejectorSpec
-from l2h.errors import CostError, DataError, L2HError, SettingsError, shown
+from l2h.decision import CLIENT, STUDENT, Answerer, AnyCosts, RejectorSpec
+from l2h.errors import CostError, DataError, SettingsError, shown
 from l2h.files import parse_json, read_whole, write_atomically
 from l2h.labels import LabelCodec
 
-SCHEMA = 2
-#: Keys of schema 2. A bundle without them is written as one of schema 1, which older versions read.
+SCHEMA = 3
+#: Keys of schema 2. A bundle without them is written as one of schema 1, which older versions read. Schema 3 is for
+#: servers with names and a second opinion: ``servers`` and ``prices`` stand where ``server`` and ``costs`` stood.
 _SECOND = ("columns", "labels")
+_NAMED = {"server": "servers", "costs": "prices"}
+#: What a server is called that was given no name.
+SERVER_NAME = "server"
 MANIFEST = "manifest.json"
-SIDES = ("device", "server")
-#: A name goes into addresses, and the name of a file must not leave the folder.
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LARGEST = 16 * 2**20
 _BLANK = "0" * 64
-_FEEDS = {"as_is": Preprocessing(), "unit_range": UNIT_RANGE, "flat": Preprocessing(flat=True)}
-_T = TypeVar("_T")
-_Text = Annotated[str, Meta(min_length=1)]
-_Whole = Annotated[int, Meta(ge=0)]
-_Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
-_Name = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
-_Hash = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-_Pair = tuple[_Finite, _Finite]
-
-
-class BundleError(L2HError, ValueError):
-    """A bundle that is missing, damaged, of a newer version or lacks a part; or inputs that do not fit it."""
-
-
-def _one_of(*known: str) -> Meta:
-    return Meta(pattern=rf"^({'|'.join(known)})\Z")
-
-
-def feed_of(inputs: Preprocessing) -> dict[str, Any]:
-    """Return the keys of a :class:`ClientPart` that say what is done to samples."""
-    named = [name for name, feed in _FEEDS.items() if feed == inputs]
-    return {"feed": named[0]} if named else {"feed": "prepared", "preprocessing": inputs}
-
-
-@dataclass(frozen=True)
-class InputPart:
-    """One sample: its shape, and ``uint8`` or ``float32``."""
-
-    shape: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
-    dtype: Annotated[str, _one_of("uint8", "float32")]
-    # What the shorter side of a picture was resized to, of which the centre was cut out; None where they were taken as
-    # they are.
-    size: Annotated[int, Meta(ge=1)] | None = None
-
-
-@dataclass(frozen=True)
-class ClientPart:
-    """The client."""
-
-    file: _Text | None  # its ONNX file; None where it could not be exported and must be given
-    kind: _Text  # what it was, for people
-    input: _Text | None  # name of the file's input
-    # What the input gets: the columns of a table by their names ("columns": the file then has an input for each, and
-    # this is the first); the raw batch "as_is"; float32 with uint8 scaled to [-1, 1] ("unit_range"); one "flat"
-    # float32 row per sample, unscaled; or the batch "prepared" as ``preprocessing`` says.
-    feed: Annotated[str, _one_of(*_FEEDS, "prepared", "columns")]
-    output: _Text | None  # name of the output with its answers
-    gives: Annotated[str, _one_of("log_probability", "probability", "logits", "label")]  # what the answers are
-    features: _Text | None  # name of the output with its last features, which the rejector reads; None without
-    # What is done to a batch that is "prepared". Of a client that must be given: what is done to the inputs of a torch
-    # module or of a file, where it is not the usual.
-    preprocessing: Preprocessing | None = None
-
-    @property
-    def inputs(self) -> Preprocessing:
-        """What is done to samples before the file gets them."""
-        return _FEEDS.get(self.feed, Preprocessing()) if self.preprocessing is None else self.preprocessing
-
-
-@dataclass(frozen=True)
-class RejectorPart:
-    """The rejectors, in one file.
-
-    The file takes ``x`` and gives ``scores`` (n, R, 2). Where fused it gives the client's ``log_probability`` (n, K) as
-    well; where not, and ``uses_client``, it takes that and the client's ``embedding``.
-    """
-
-    file: _Text
-    kind: Annotated[str, _one_of("attached", "separate", "given")]
-    fused: bool  # whether the client is inside, and runs once for both
-    int8: bool  # whether it was quantised
-    uses_client: bool  # whether it reads the client's outputs
-    specs: Annotated[tuple[RejectorSpec, ...], Meta(min_length=1)]  # one per rejector
-    # Scale and shift of both logits, one pair of pairs per rejector; (1, 0) where there is nothing to apply.
-    platt: Annotated[tuple[tuple[_Pair, _Pair], ...], Meta(min_length=1)]
-    int8_measured: Mapping[str, Any] | None = None  # of the quantised form, kept or not; None where none was asked for
-
-
-@dataclass(frozen=True)
-class CalibrationPart:
-    """The rejectors' scores on held-out samples: ``scores`` (R, n, 2) in an ``.npz``."""
-
-    file: _Text
-    n: Annotated[int, Meta(ge=1)]
-
-
-@dataclass(frozen=True)
-class ServerPart:
-    """The server's file, None where it could not be exported; names of its input and its output (n, K)."""
-
-    file: _Text | None
-    input: _Text
-    output: _Text
-    preprocessing: Preprocessing | None = None  # what is done to samples first; None where the file takes them raw
-    # What one number per input of two classes is, where the server is no file and gave scores in the training.
-    gives: Annotated[str, _one_of("probability", "logits")] | None = None
-    # "columns" where the file takes columns of the table by their names, which the numbers on the wire are decoded to;
-    # ``input`` is then the first. None where it takes the numbers.
-    feed: Annotated[str, _one_of("columns")] | None = None
-
-    @property
-    def inputs(self) -> Preprocessing:
-        """What is done to samples before the file gets them."""
-        return self.preprocessing or Preprocessing()
-
-
-@dataclass(frozen=True)
-class FilePart:
-    """A file of the bundle, and the side that needs it: ``device`` or ``server``."""
-
-    sha256: _Hash
-    bytes: _Whole
-    side: Annotated[str, _one_of(*SIDES)]
 
 
 @dataclass(frozen=True)
 class Manifest:
     """What a bundle is."""
 
-    name: _Name  # of the model, on the wire too
-    version: _Name  # 12 hexadecimal digits over the files' hashes and the calibration: the same for the same content
-    created: _Text  # when, in ISO form
-    l2h: _Text  # the version that wrote it
+    name: PlainName  # of the model, on the wire too
+    version: PlainName  # 12 hexadecimal digits over the files' hashes and the calibration: the same for one content
+    created: Text  # when, in ISO form
+    l2h: Text  # the version that wrote it
     input: InputPart
     classes: Annotated[tuple[str, ...], Meta(min_length=2)]  # names in the order of the labels
-    preprocessing: _Text  # "inside": the files take raw samples, and scaling is part of them
+    preprocessing: Text  # "inside": the files take raw samples, and scaling is part of them
     client: ClientPart
     rejector: RejectorPart
     calibration: CalibrationPart | None  # held-out scores, for bounds on asking; None without
-    costs: Costs  # the prices it was made for
-    server: ServerPart
+    prices: Mapping[PlainName, Costs]  # those it was made for, by server
+    servers: Annotated[Mapping[PlainName, ServerPart], Meta(min_length=1)]  # by name, in their order
     files: Mapping[str, FilePart]  # by name
     # Largest difference of each exported file from the original, in units of its largest output.
-    agreement: Mapping[str, _Finite] = field(default_factory=dict)
+    agreement: Mapping[str, Finite] = field(default_factory=dict)
     columns: Columns | None = None  # of the training table, which inputs are encoded by; None where they are arrays
     labels: tuple[str | int | bool, ...] | None = None  # the user's label of each class; None where they are 0 .. K - 1
+    second_opinion: bool = False  # whether the rejector's student may answer
 
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
@@ -194,53 +100,97 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in the file."""
-        unused = {key for key in _SECOND if getattr(self, key) is None}
-        parts = {key: value for key, value in asdict(self).items() if key not in unused}
-        values = {"schema": 1 if len(unused) == len(_SECOND) else SCHEMA, **parts, "costs": self.costs.as_dict()}
-        if self.columns is not None:
-            values["columns"] = self.columns.as_list()
+        values = asdict(self)
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
+        values["client"] = _with_plain_preprocessing(self.client)
+        values["servers"] = {name: _server_values(part) for name, part in self.servers.items()}
+        values["prices"] = {name: costs.as_dict() for name, costs in self.prices.items()}
         if self.input.size is None:
             del values["input"]["size"]
-        for key in ("gives", "feed"):
-            if values["server"][key] is None:
-                del values["server"][key]
-        for key, part in (("client", self.client), ("server", self.server)):
-            del values[key]["preprocessing"]
-            if part.preprocessing is not None:  # a bundle without is read by version 0.1, too
-                values[key]["preprocessing"] = part.preprocessing.as_dict()
-        plain: dict[str, Any] = json.loads(json.dumps(values))  # lists for tuples
+        if self.columns is not None:
+            values["columns"] = self.columns.as_list()
+        for key in _SECOND:
+            if values[key] is None:
+                del values[key]
+        schema = 1 if not any(key in values for key in _SECOND) else 2
+        if self.named or self.second_opinion:
+            schema = SCHEMA
+        else:
+            del values["second_opinion"]
+            old = {several: one for one, several in _NAMED.items()}
+            values = {old.get(key, key): value[SERVER_NAME] if key in old else value for key, value in values.items()}
+        plain: dict[str, Any] = json.loads(json.dumps({"schema": schema, **values}))  # lists for tuples
         return plain
+
+    @property
+    def named(self) -> bool:
+        """Whether the servers have names: there are several, or the only one was given one."""
+        return tuple(self.servers) != (SERVER_NAME,)
+
+    @property
+    def costs(self) -> AnyCosts:
+        """The prices that it was made for, by server where there are several."""
+        return next(iter(self.prices.values())) if len(self.prices) == 1 else self.prices
+
+    @property
+    def server(self) -> ServerPart:
+        """The only server."""
+        (part,) = self.servers.values()
+        return part
+
+    @property
+    def answerers(self) -> tuple[Answerer, ...]:
+        """Those who may answer, one per column of the rejector's scores."""
+        local = [CLIENT, *([STUDENT] if self.second_opinion else [])]
+        return (*local, *(Answerer(name, remote=True) for name in self.servers))
+
+    def which_server(self, name: str | None) -> str:
+        """Return the name of a server, None for the only one; raise where there is no such server."""
+        names = ", ".join(self.servers)
+        if name is None and len(self.servers) > 1:
+            raise BundleError(f"{self.name} has several servers: say which, of {names}")
+        if name is not None and name not in self.servers:
+            raise BundleError(f"{self.name} has no server {shown(name)}; it has: {names}")
+        return next(iter(self.servers)) if name is None else name
+
+    def model_of(self, server: str) -> str:
+        """Return the name of a server's model on the wire."""
+        return f"{self.name}-{server}" if self.named else self.name
 
     @cached_property
     def codec(self) -> LabelCodec:
         """The classes: their names, and the user's label of each."""
         return LabelCodec(self.classes, self.labels)
 
-    def files_of(self, side: str) -> dict[str, FilePart]:
-        """Return the files that a side needs: ``device`` or ``server``."""
+    def files_of(self, side: str, server: str | None = None) -> dict[str, FilePart]:
+        """Return the files that a side needs: ``device`` or ``server``; of the servers those of one, if it is named."""
         if side not in SIDES:
             raise BundleError(f"side={side!r} is unknown; known: {', '.join(SIDES)}")
-        return {name: part for name, part in self.files.items() if part.side == side}
+        others = {part.file for name, part in self.servers.items() if server not in (None, name)}
+        return {name: part for name, part in self.files.items() if part.side == side and name not in others}
 
 
-def verify(folder: str | Path, side: str) -> Manifest:
+def verify(folder: str | Path, side: str, server: str | None = None) -> Manifest:
     """Check the manifest, and the size and SHA-256 of every file that a side needs; the other side's may be missing.
 
     Args:
         folder: the bundle.
         side: ``device`` or ``server``.
+        server: the name of the only server whose files are looked at; all servers' where None.
 
     Raises:
         BundleError: a file is missing or changed, or the manifest is damaged; the message says which.
     """
-    return read_side(folder, side)[0]
-
-
-def read_side(folder: str | Path, side: str) -> tuple[Manifest, dict[str, bytes]]:
-    """Return the manifest, and the verified bytes of every file that a side needs; raises as :func:`verify`."""
     manifest = Manifest.read(folder)
-    return manifest, {name: read_file(folder, manifest, name) for name in manifest.files_of(side)}
+    if server is not None:
+        manifest.which_server(server)
+    read_files(folder, manifest, side, server)
+    return manifest
+
+
+def read_files(folder: str | Path, manifest: Manifest, side: str, server: str | None = None) -> dict[str, bytes]:
+    """Return the verified bytes of every file that a side needs, or one of the servers; raises as :func:`verify`."""
+    return {name: read_file(folder, manifest, name) for name in manifest.files_of(side, server)}
 
 
 def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
@@ -266,37 +216,17 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
     return data
 
 
-def read_values(values: Any, kind: type[_T], where: str) -> _T:
-    """Return values that somebody else wrote as a dataclass or another type, whose annotations say what is accepted.
-
-    A value that is missing, of another type, out of its range or unknown is refused; the message names it and
-    ``where`` it stands, such as ``manifest.json, client``.
-    """
-    try:
-        part = convert(values, kind)
-    except (ValidationError, UnicodeEncodeError) as error:  # the latter for half a surrogate pair
-        text, _, place = str(error).partition(" - at ")
-        key = re.match(r"`\$\.(\w+)", place)
-        found = f"found {shown(values)}" if key is None else f"{key[1]!r} is {shown(values[key[1]])}"
-        raise BundleError(f"{where} is damaged: {found}, {text[0].lower()}{text[1:]}") from error
-    known = {field.name for field in fields(kind)} if is_dataclass(kind) else values
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise BundleError(f"{where} is damaged: unknown key {shown(unknown[0])}")
-    return part
-
-
 @dataclass(frozen=True)
 class _Header:
     schema: Annotated[int, Meta(ge=1)]
-    digest: _Hash
+    digest: Hash
 
 
 @dataclass(frozen=True)
 class _SpecPart:
-    loss: _Text
+    loss: Text
     costs: Costs | None
-    seed: _Whole = 0
+    seed: Whole = 0
     sync: int | str = 1
 
 
@@ -315,22 +245,64 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     for key, read in _READERS.items():
         if key in parts:
             parts[key] = read(parts[key], f"{where}, {key}")
-    manifest = read_values(parts, Manifest, where)
+    manifest = read_values(_with_names(parts, header.schema, where), Manifest, where)
+    _check_answerers(manifest, where)
     if manifest.columns is not None and manifest.input != InputPart((manifest.columns.width,), "float32"):
         raise BundleError(f"{where} is damaged: its columns become {manifest.columns.width} numbers of float32")
-    if manifest.columns is None and manifest.server.feed is not None:
+    if manifest.columns is None and any(part.feed is not None for part in manifest.servers.values()):
         raise BundleError(f"{where} is damaged: its server takes columns, and 'columns' is missing")
     try:
         _ = manifest.codec
     except DataError as error:
         raise BundleError(f"{where} is damaged: 'labels' is {shown(manifest.labels)} ({error})") from error
-    used = [(manifest.client.file, "device"), (manifest.rejector.file, "device"), (manifest.server.file, "server")]
+    used = [(manifest.client.file, "device"), (manifest.rejector.file, "device")]
+    used += [(part.file, "server") for part in manifest.servers.values()]
     if manifest.calibration is not None:
         used.append((manifest.calibration.file, "device"))
     for name, side in used:
         if name is not None and (name not in manifest.files or manifest.files[name].side != side):
             raise BundleError(f"{where} is damaged: {shown(name)} is not among the files of the {side}")
     return manifest
+
+
+def _with_names(parts: dict[str, Any], schema: int, where: str) -> dict[str, Any]:
+    """Return the keys of schema 3, in which every server has a name."""
+    for one, several in _NAMED.items():
+        key, other = (several, one) if schema == SCHEMA else (one, several)
+        if other in parts:
+            raise BundleError(f"{where} is damaged: unknown key {other!r}")
+        if key not in parts:
+            raise BundleError(f"{where} is damaged: {key!r} is missing")
+    if schema == SCHEMA:
+        return parts
+    return {_NAMED.get(key, key): {SERVER_NAME: value} if key in _NAMED else value for key, value in parts.items()}
+
+
+def _check_answerers(manifest: Manifest, where: str) -> None:
+    """See that every server has its prices, and every answerer its place."""
+    if set(manifest.prices) != set(manifest.servers):
+        names = [", ".join(each) for each in (manifest.prices, manifest.servers)]
+        raise BundleError(f"{where} is damaged: 'prices' are those of {names[0]}, and 'servers' are {names[1]}")
+    count = len(manifest.answerers)
+    if len({answerer.name for answerer in manifest.answerers}) != count:
+        raise BundleError(f"{where} is damaged: 'servers' has the name of an answerer on the device")
+    if any(len(pairs) != count for pairs in manifest.rejector.platt):
+        raise BundleError(
+            f"{where}, rejector is damaged: 'platt' is {shown(manifest.rejector.platt)}, expected one pair for each of "
+            f"{count} answerers"
+        )
+
+
+def _with_plain_preprocessing(part: ClientPart | ServerPart) -> dict[str, Any]:
+    """Return the values of a part; a bundle without preprocessing is read by version 0.1, too."""
+    values = asdict(part)
+    del values["preprocessing"]
+    return values if part.preprocessing is None else values | {"preprocessing": part.preprocessing.as_dict()}
+
+
+def _server_values(part: ServerPart) -> dict[str, Any]:
+    values = _with_plain_preprocessing(part)
+    return {key: value for key, value in values.items() if key not in ("gives", "feed") or value is not None}
 
 
 def _client(values: Any, where: str) -> ClientPart:
@@ -374,9 +346,18 @@ def read_spec(values: Any, where: str) -> RejectorSpec:
 
 def _costs(values: Any, where: str) -> Costs:
     try:
-        return Costs.from_dict(read_values(values, dict[str, _Finite], where))
+        return Costs.from_dict(read_values(values, dict[str, Finite], where))
     except (CostError, KeyError) as error:
         raise BundleError(f"{where} is damaged: found {shown(values)}, expected costs ({error})") from error
+
+
+def _server(values: Any, where: str) -> ServerPart:
+    return read_values(_with_preprocessing(values, where), ServerPart, where)
+
+
+def _each(read: Callable[[Any, str], Any], values: Any, where: str) -> dict[str, Any]:
+    parts = read_values(values, dict[str, Any], where)
+    return {name: read(part, f"{where}, {shown(name)}") for name, part in parts.items()}
 
 
 def _files(values: Any, where: str) -> dict[str, FilePart]:
@@ -392,11 +373,11 @@ def _files(values: Any, where: str) -> dict[str, FilePart]:
 @dataclass(frozen=True)
 class _ColumnPart:
     name: str
-    kind: Annotated[str, _one_of("number", "category", "text")]
+    kind: Annotated[str, one_of("number", "category", "text")]
     missing: bool
-    fill: _Finite
+    fill: Finite
     spread: Annotated[float, Meta(ge=0, le=float_info.max)]
-    categories: tuple[str | int | bool | _Finite, ...]
+    categories: tuple[str | int | bool | Finite, ...]
     declared: bool
 
 
@@ -422,5 +403,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "rejector": _rejector,
     "calibration": lambda values, where: None if values is None else read_values(values, CalibrationPart, where),
     "costs": _costs,
-    "server": lambda values, where: read_values(_with_preprocessing(values, where), ServerPart, where),
+    "server": _server,
+    "prices": partial(_each, _costs),
+    "servers": partial(_each, _server),
 }

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.bundle.manifest import BundleError, ClientPart, InputPart, Manifest, ServerPart
+from l2h.bundle.manifest import Manifest
+from l2h.bundle.parts import BundleError, ClientPart, InputPart, ServerPart
 from l2h.classifiers import (
     LITERT,
     LiteRTModel,

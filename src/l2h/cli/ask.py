@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import KeyFile, takes_groups
+from l2h.cli.options import ServerPrices, Texts, by_name, read_prices, takes_groups
 from l2h.cli.output import make_console, make_table, print_json, print_line, print_pairs
 
 if TYPE_CHECKING:
-    from l2h.costs import Costs
+    from l2h.bundle import Manifest
+    from l2h.decision import AnyCosts
     from l2h.edge import EdgeClient
     from l2h.edge.stats import EdgeStats
 
@@ -37,21 +39,39 @@ class AskOptions:
         ),
     ] = None
     server: Annotated[
-        str | None, Option("--server", "-s", help="http://HOST:PORT, https://HOST, or module:function.")
+        Texts,
+        Option(
+            "--server",
+            "-s",
+            help="http://HOST:PORT, https://HOST, or module:function; of a bundle with several servers NAME=ADDRESS, "
+            "repeated. One that is not named is not asked.",
+        ),
     ] = None
     deadline: Annotated[float, Option(help="Seconds for an answer.")] = 0.2
     c_e: Annotated[float | None, Option("--c-e", help="Price of a request. (default: the bundle's)")] = None
     c_1: Annotated[float | None, Option("--c-1", help="Price of a wrong remote answer. (default: the bundle's)")] = None
+    price: ServerPrices = None
     limit: Annotated[
-        str | None, Option(help="A bound on asking: 20%, 20%@95%, 20%/1000, 100/1h. Without --c-e asking is free.")
+        Texts,
+        Option(
+            help="A bound on asking: 20%, 20%@95%, 20%/1000, 100/1h; of one of several servers NAME=100/1h, repeated, "
+            "and all=20% for all of them. Without prices asking is free."
+        ),
     ] = None
-    key_file: KeyFile = None
+    key_file: Annotated[
+        Texts,
+        Option(
+            help="File that holds the key, or NAME=FILE for one of several servers. (default: the variable L2H_KEY)"
+        ),
+    ] = None
     local_only: Annotated[bool, Option("--local-only", help="Ask nobody.")] = False
     index: Annotated[
         list[int] | None, Option("--index", "-i", help="Only this input, counted from 0; repeat for several.")
     ] = None
     batch: Annotated[int, Option(help="Inputs per call.", min=1)] = 1
-    model: Annotated[str | None, Option(help="The model's name at the server. (default: the bundle's)")] = None
+    model: Annotated[
+        Texts, Option(help="The model's name at the server, or NAME=MODEL. (default: as l2h serve calls it)")
+    ] = None
     binary: Annotated[
         bool, Option("--binary/--no-binary", help="Tensors as bytes, or as JSON for servers that know no other.")
     ] = True
@@ -69,6 +89,9 @@ def ask(options: AskOptions) -> None:
 
     Example: [bold]l2h ask bundle photos.npy --c-e 0.02 --limit 20% --json[/]
 
+    Example: [bold]l2h ask bundle photos.npy --server box=http://10.0.0.2:8080 --server cloud=https://example.org
+    --price cloud=0.3 --limit cloud=100/1h[/], of a bundle with two servers
+
     Example: [bold]l2h ask bundle rows.csv[/], or [bold]l2h ask runs/mine rows.csv[/] with the run's own server
 
     Example: [bold]l2h ask bundle --server http://127.0.0.1:8080[/] only sees whether the server fits the bundle.
@@ -78,37 +101,37 @@ def ask(options: AskOptions) -> None:
     from l2h.bundle import DeviceBundle
     from l2h.data.load import read_inputs
     from l2h.edge import EdgeClient
-    from l2h.edge.options import read_key
-    from l2h.functions import is_function, load_function
-    from l2h.limits import RateLimit
     from l2h.routing.saving import holds_router
 
+    limit = by_name(options.limit, "--limit")
     if holds_router(options.bundle):
         from l2h.cli import routing
 
+        if isinstance(limit, dict):
+            raise typer.BadParameter("a router has one server, without a name", param_hint="--limit")
         prices = (options.c_e, options.c_1)
-        return routing.ask(options.bundle, options.inputs or (), prices, options.limit, options.as_json)
+        return routing.ask(options.bundle, options.inputs or (), prices, limit, options.as_json)
     if (options.bundle / "config.json").is_file() and not (options.bundle / "manifest.json").is_file():
         return _ask_run(options)
-    inputs, server = options.inputs, options.server
+    inputs, server = options.inputs, by_name(options.server, "--server")
     if not inputs and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")
     bundle = DeviceBundle(options.bundle)
-    asked: Any = load_function(server) if server is not None and is_function(server) else server
+    asked = None if server is None else _each(server, _address)
     with EdgeClient(
         bundle,
         None if options.local_only else asked,
         deadline=options.deadline,
-        costs=_costs(bundle.costs, options.c_e, options.c_1),
-        limit=None if options.limit is None else RateLimit.parse(options.limit),
-        key=None if callable(asked) else read_key(options.key_file),
-        model=options.model,
+        costs=_costs(bundle.manifest, options),
+        limit=limit,
+        key=None if callable(asked) else _key(by_name(options.key_file, "--key-file")),
+        model=by_name(options.model, "--model"),
         binary=options.binary,
         verify_tls=True if options.ca_file is None else options.ca_file,
     ) as edge:
         if not inputs:
             edge.check(timeout=max(options.deadline, 5.0))
-            _print_checked(edge, str(server), options.as_json)
+            _print_checked(edge, server, options.as_json)
             return
         X = read_inputs(inputs, bundle.input_shape, bundle.manifest.input.size)
         rows = _answers(edge, X, options.index, options.batch)
@@ -131,7 +154,7 @@ def _ask_run(options: AskOptions) -> None:
         )
     run = open_run(options.bundle)
     costs = None if options.c_e is None and options.c_1 is None else run.costs(options.c_e, options.c_1)
-    limit = None if options.limit is None else RateLimit.parse(options.limit)
+    limit = None if options.limit is None else RateLimit.parse(options.limit[0])
     rows = run.ask(options.inputs, options.index, costs, limit)
     if options.as_json:
         print_json({"answers": rows})
@@ -139,12 +162,34 @@ def _ask_run(options: AskOptions) -> None:
         _print(rows, None)
 
 
-def _costs(made_for: Costs, c_e: float | None, c_1: float | None) -> Costs | None:
+def _address(text: str) -> Any:
+    from l2h.functions import is_function, load_function
+
+    return load_function(text) if is_function(text) else text
+
+
+def _key(files: str | dict[str, str] | None) -> Any:
+    from l2h.edge.options import read_key
+
+    return read_key() if files is None else _each(files, read_key)
+
+
+def _each(value: str | dict[str, str], read: Callable[[str], Any]) -> Any:
+    return read(value) if isinstance(value, str) else {name: read(text) for name, text in value.items()}
+
+
+def _costs(manifest: Manifest, options: AskOptions) -> AnyCosts | None:
+    """Return the prices of the options, None where there are none; those that are not given are the bundle's."""
     from l2h.costs import Costs
 
-    if c_e is None and c_1 is None:
+    c_e, c_1, named = options.c_e, options.c_1, read_prices(options.price)
+    if c_e is None and c_1 is None and not named:
         return None
-    return Costs(c_e=made_for.c_e if c_e is None else c_e, c_1=made_for.c_1 if c_1 is None else c_1)
+    prices = {
+        name: Costs(c_e=made.c_e if c_e is None else c_e, c_1=made.c_1 if c_1 is None else c_1)
+        for name, made in manifest.prices.items()
+    }
+    return {**prices, **named} if manifest.named or named else prices["server"]
 
 
 def _answers(edge: EdgeClient, X: Any, index: list[int] | None, batch: int) -> list[dict[str, Any]]:
@@ -166,6 +211,7 @@ def _answers(edge: EdgeClient, X: Any, index: list[int] | None, batch: int) -> l
                     "label": answer.label,
                     "class": edge.bundle.labels.name(answer.label),
                     "source": answer.source,
+                    "by": answer.by,
                     "reason": answer.reason,
                     "expected_saving": saved,
                     "cost": answer.cost,
@@ -180,6 +226,7 @@ def _summary(rows: list[dict[str, Any]], stats: EdgeStats) -> dict[str, Any]:
     return {
         "answers": len(rows),
         "remote": sum(row["source"] == "remote" for row in rows),
+        "answerers": stats.answerers,
         "reasons": stats.reasons,
         "cost": sum(row["cost"] for row in rows),
         **{name: getattr(stats, name) for name in kept},
@@ -189,7 +236,7 @@ def _summary(rows: list[dict[str, Any]], stats: EdgeStats) -> dict[str, Any]:
 def _print(rows: list[dict[str, Any]], stats: EdgeStats | None) -> None:
     latency = [] if stats is None else ["latency"]
     table = make_table(
-        ("input", "label", "class", "source", "reason", "expected saving", *latency),
+        ("input", "label", "class", "by", "reason", "expected saving", *latency),
         right=("input", "label", "expected saving", *latency),
         padding=(0, 1),
     )
@@ -198,7 +245,7 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats | None) -> None:
             str(row["index"]),
             str(row["label"]),
             row["class"],
-            row["source"],
+            row["by"],
             row["reason"],
             f"{row['expected_saving']:+.4f}",
             *(_milliseconds(row[name]) for name in latency),
@@ -206,9 +253,9 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats | None) -> None:
     make_console().print(table)
     if len(rows) > _SHOWN:
         print_line(f"{_SHOWN} of {len(rows)}; --json has all of them\n")
-    remote = sum(row["source"] == "remote" for row in rows)
+    by = Counter(row["by"] for row in rows)
     pairs = {
-        "answers": f"{len(rows)}, {remote} of them by the server",
+        "answers": f"{len(rows)}: " + ", ".join(f"{count} by {name}" for name, count in by.items()),
         "reasons": ", ".join(f"{reason} {count}" for reason, count in Counter(row["reason"] for row in rows).items()),
         "paid for asking": f"{sum(row['cost'] for row in rows):g}",
     }
@@ -220,22 +267,26 @@ def _print(rows: list[dict[str, Any]], stats: EdgeStats | None) -> None:
     print_pairs("", pairs)
 
 
-def _print_checked(edge: EdgeClient, server: str, as_json: bool) -> None:
-    manifest = edge.bundle.manifest
-    compared, versions = edge.classes_compared, edge.server_versions
+def _print_checked(edge: EdgeClient, server: str | dict[str, str] | None, as_json: bool) -> None:
+    manifest, versions, compared = edge.bundle.manifest, edge.server_versions, edge.classes_compared
+    assert server is not None
+    known = {"version": manifest.version, "fits": True}
     if as_json:
-        checked = {"server": server, "model": manifest.name, "version": manifest.version, "fits": True}
+        checked = {"server": server, "model": manifest.name, **known}
         print_json(checked | {"classes_compared": compared, "server_versions": versions})
         return
-    same = manifest.version in versions
-    whose = (
-        f"is that of the bundle ({manifest.name} {manifest.version})" if same else f"fits the bundle ({manifest.name})"
-    )
-    typer.echo(f"{server} is ready, and its model {whose}.")
-    if not same and versions:
-        typer.echo(f"It is another version: {', '.join(versions)} there, {manifest.version} in the bundle.")
-    if not compared:
-        typer.echo(f"It gives no names of its {len(edge.bundle.classes)} classes to compare.")
+    names = list(manifest.servers) if isinstance(server, str) else list(server)
+    for name in names:
+        address = server if isinstance(server, str) else server[name]
+        theirs = versions[name] if isinstance(versions, dict) else versions
+        same = manifest.version in theirs
+        bundle = f"{manifest.model_of(name)} {manifest.version}" if same else manifest.model_of(name)
+        whose = f"is that of the bundle ({bundle})" if same else f"fits the bundle ({bundle})"
+        typer.echo(f"{address} is ready, and its model {whose}.")
+        if not same and theirs:
+            typer.echo(f"It is another version: {', '.join(theirs)} there, {manifest.version} in the bundle.")
+        if not (compared[name] if isinstance(compared, dict) else compared):
+            typer.echo(f"It gives no names of its {len(edge.bundle.classes)} classes to compare.")
 
 
 def _milliseconds(seconds: float) -> str:

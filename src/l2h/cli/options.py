@@ -3,20 +3,25 @@
 Such a group of options has ``Annotated`` fields, as typer reads them, and travels as one object.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import partial, wraps
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer import Argument, Option
 
 from l2h.errors import SettingsError
 
+if TYPE_CHECKING:
+    from l2h.costs import Costs
+
 Prices = list[float] | None
 Texts = list[str] | None
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 #: Options by their panel of ``--help``.
 price_option = partial(Option, rich_help_panel="Prices")
 run_option = partial(Option, rich_help_panel="Run")
@@ -83,7 +88,44 @@ Asked = Annotated[
 ServerRun = Annotated[Path | None, Option(help="The run of a server trained by itself (--role server).")]
 BundleFolder = Annotated[Path, Argument(help="The bundle's folder, as l2h export writes it.")]
 KeyFile = Annotated[Path | None, Option(help="File that holds the key for the server. (default: the variable L2H_KEY)")]
+ServerPrices = Annotated[
+    Texts,
+    price_option(
+        "--price", help="Of several servers, the prices of one: NAME=C_E or NAME=C_E:C_1; repeat. (default: as made)"
+    ),
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+
+
+def by_name(texts: Texts, flag: str) -> str | dict[str, str] | None:
+    """Return the one value of an option, or its values by their names, written ``NAME=VALUE``; None for none."""
+    named = [_NAMED.fullmatch(text) for text in texts or ()]
+    if not texts or (len(texts) == 1 and named[0] is None):
+        return texts[0] if texts else None
+    found: dict[str, str] = {}
+    for text, match in zip(texts, named, strict=True):
+        if match is None:
+            raise typer.BadParameter(f"{text!r} has no name: with several write NAME=VALUE", param_hint=flag)
+        if match[1] in found:
+            raise typer.BadParameter(f"{match[1]!r} is given twice", param_hint=flag)
+        found[match[1]] = match[2]
+    return found
+
+
+def read_prices(texts: Texts) -> "dict[str, Costs]":
+    """Return the prices of servers, each written ``NAME=C_E`` or ``NAME=C_E:C_1``."""
+    from l2h.costs import Costs
+
+    given = by_name(texts, "--price") or {}
+    if isinstance(given, str):
+        raise typer.BadParameter(f"{given!r} names no server: write NAME=C_E or NAME=C_E:C_1", param_hint="--price")
+    prices = {}
+    for name, text in given.items():
+        try:
+            prices[name] = Costs(*(float(part) for part in text.split(":", 1)))
+        except ValueError as error:  # a CostError is one
+            raise typer.BadParameter(f"{name}={text}: {error}", param_hint="--price") from error
+    return prices
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -32,6 +32,7 @@ class ServeOptions:
     model: Annotated[
         str, Argument(metavar="BUNDLE", help="The bundle's folder, or its server's half; or module:function.")
     ]
+    server: Annotated[str | None, Option(help="Of a bundle with several servers: the name of the one to serve.")] = None
     host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for all of this machine's.")] = "127.0.0.1"
     port: Annotated[int, Option("--port", "-p", help="0 for any that is free.")] = 8080
     workers: Annotated[int, Option("--workers", "-w", help="Processes that share the port.")] = 1
@@ -112,6 +113,9 @@ def serve(options: ServeOptions) -> None:
     on stderr.
 
     Example: [bold]l2h serve bundles/digits[/]
+
+    Example: [bold]l2h serve bundles/two --server box --port 8081 --ledger box.db[/] serves one of several servers, each
+    of which has a process and a ledger of its own.
 
     Example: [bold]l2h serve mymodel:predict --bundle bundles/digits[/] serves a Python function for a bundle without a
     server; [bold]--shape 1,28,28 --dtype uint8 --classes 10[/] describes one without a bundle.

@@ -30,6 +30,12 @@ class Terms:
     q1: float | None = None  # the share that the rejector sends of the calibration samples, for the stochastic rule
     #: What an answer of each answerer costs, where it is right.
     paid: tuple[float, ...] = field(init=False, repr=False)
+    local_count: int = field(
+        init=False, repr=False
+    )  # how many answerers are on the device; the servers' columns follow
+    plain: bool = field(
+        init=False, repr=False
+    )  # whether it is the paper's case: the client and one server, not left out
     _outcomes: tuple[tuple[float, float], ...] = field(init=False, repr=False)
     _two: tuple[float, float, float, float] | None = field(init=False, repr=False)
 
@@ -41,18 +47,10 @@ class Terms:
             (math.inf, 0.0) if out else (wrong, wrong - right)
             for (right, wrong), out in zip(outcomes, missing, strict=True)
         )
+        object.__setattr__(self, "local_count", sum(not answerer.remote for answerer in self.answerers))
+        object.__setattr__(self, "plain", len(self.answerers) == 2 and not self.out)
         object.__setattr__(self, "_outcomes", each)
         object.__setattr__(self, "_two", each[0] + each[1] if self.plain else None)
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is the paper's case: the client and one server, which is not left out."""
-        return len(self.answerers) == 2 and not self.out
-
-    @property
-    def local_count(self) -> int:
-        """How many answerers are on the device; the servers' columns follow."""
-        return sum(not answerer.remote for answerer in self.answerers)
 
     def keeps(self, judgement: Judgement) -> bool:
         """Return whether one input stays local, as :meth:`Judgement.remote` decides but without work on arrays."""
@@ -68,6 +66,8 @@ class Terms:
 
     def choose(self, judgement: Judgement) -> int:
         """Return the column of the cheapest answerer of one input, without limits and without work on arrays."""
+        if self._two is not None:
+            return 0 if self.keeps(judgement) else 1
         if judgement.probability is None:
             out = [outcome[0] == math.inf for outcome in self._outcomes]
             expected = [math.inf if o else -s for s, o in zip(judgement.scores[0].tolist(), out, strict=True)]
@@ -107,3 +107,7 @@ class Proposal(NamedTuple):
     able: BoolArray  # bool (n, S), where a server may be asked as far as limiters permit
     gain: FloatArray  # (n, S), what asking each server saves, less what meeting shares adds to its price
     local: npt.NDArray[np.intp]  # (n,), the column of the best local answer
+
+    def rows(self, rows: npt.NDArray[np.intp]) -> Proposal:
+        """Return what is proposed of some of the inputs."""
+        return Proposal(self.saving[rows], self.wanted[rows], self.able[rows], self.gain[rows], self.local[rows])

@@ -59,9 +59,11 @@ class Breaker:
         'closed'
     """
 
-    def __init__(self, failures: int, rest: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, failures: int, rest: float, whose: str = "the server", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         check_whole("failures", failures, least=1)
-        self._rest, self._clock = check_seconds("rest", rest), clock
+        self._rest, self._whose, self._clock = check_seconds("rest", rest), whose, clock
         self._circuit = pybreaker.CircuitBreaker(
             fail_max=failures, reset_timeout=self._rest, throw_new_error_on_trip=False, name="l2h server"
         )
@@ -122,6 +124,6 @@ class Breaker:
         if after == pybreaker.STATE_OPEN:
             self.opened += 1
             self._until = self._clock() + self._rest
-            log.warning("the server is not asked for %g s: it failed too often", self._rest)
+            log.warning("%s is not asked for %g s: it failed too often", self._whose, self._rest)
         else:
-            log.info("the server answers again")
+            log.info("%s answers again", self._whose)

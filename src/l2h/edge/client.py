@@ -2,17 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from l2h.answers import Answers
 from l2h.bundle import DeviceBundle
-from l2h.costs import Costs
-from l2h.decision import Judgement
-from l2h.edge.core import EdgeCore, PredictCall
+from l2h.decision import AnyCosts, Judgement
+from l2h.edge.call import PredictCall, SentRequest
+from l2h.edge.core import EdgeCore
+from l2h.edge.servers import Address
+from l2h.edge.transport import Reply
 
 T = TypeVar("T")
 
@@ -75,7 +77,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=0.0093, by='server')
     """
 
-    def predict(self, X: Any, costs: Costs | None = None, deadline: float | None = None) -> Answers:
+    def predict(self, X: Any, costs: AnyCosts | None = None, deadline: float | None = None) -> Answers:
         """Answer every input, asking the server where it pays.
 
         Args:
@@ -97,14 +99,15 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         if answers is not None:
             return answers
         try:
-            for seconds in call.waits():
-                wait([request.future for request in call.requests], timeout=seconds)
+            while call.requests:
+                wait([request.future for request in call.requests], call.wait(), self._waits_for)
+                self._ask_again(call, self._settle(call))
         except BaseException:
             call.abandon()
             raise
         return self._finish(call)
 
-    def judge(self, X: Any, costs: Costs | None = None) -> Judgement:
+    def judge(self, X: Any, costs: AnyCosts | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""
         self._require_usable()
         return self._judge(X, costs)
@@ -119,12 +122,9 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         Raises:
             EdgeError: it is not so; the message says what differs.
         """
-        try:
-            self._start_check(timeout).result(timeout + 0.5)
-        except TimeoutError:
-            raise self._late_check() from None
-        except CancelledError:
-            raise self._closed_error() from None
+        checks = self._start_checks(timeout)
+        wait(checks.values(), timeout + 0.5)
+        self._report_checks(checks)
 
     def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
@@ -147,49 +147,45 @@ class AsyncEdgeClient(EdgeCore):
     """
 
     def __init__(
-        self, bundle: str | Path | DeviceBundle, server: str | Callable[..., Any] | None = None, **options: Any
+        self,
+        bundle: str | Path | DeviceBundle,
+        server: Address | Mapping[str, Address] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(bundle, server, **options)
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="l2h-edge-local")
 
-    async def predict(self, X: Any, costs: Costs | None = None, deadline: float | None = None) -> Answers:
+    async def predict(self, X: Any, costs: AnyCosts | None = None, deadline: float | None = None) -> Answers:
         """Answer every input, as :meth:`EdgeClient.predict` does."""
         call = PredictCall()
-        work = self._submit(self._begin, call, X, costs, deadline)
-        try:
-            answers = await asyncio.wrap_future(work)
-        except BaseException:
-            call.abandoned = True
-            # What the thread sends before it sees that is ended as well.
-            work.add_done_callback(lambda _: call.abandon())
-            raise
+        answers = await self._work(call, self._submit(self._begin, call, X, costs, deadline))
         if answers is not None:
             return answers
-        waiting = [asyncio.wrap_future(request.future) for request in call.requests]
-        try:
-            for seconds in call.waits():
-                await asyncio.wait(waiting, timeout=seconds)
-        except BaseException:
-            call.abandon()
-            raise
+        waiting: dict[SentRequest, asyncio.Future[Reply]] = {}
+        while call.requests:
+            waiting = {each: waiting.get(each) or asyncio.wrap_future(each.future) for each in call.requests}
+            try:
+                await asyncio.wait(waiting.values(), timeout=call.wait(), return_when=self._waits_for)
+            except BaseException:
+                call.abandon()
+                raise
+            failed = self._settle(call)
+            if failed and not self._closed:  # a limiter may take its time
+                await self._work(call, self._submit(self._ask_again, call, failed))
         return self._finish(call)
 
-    async def judge(self, X: Any, costs: Costs | None = None) -> Judgement:
+    async def judge(self, X: Any, costs: AnyCosts | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""
         return await asyncio.wrap_future(self._submit(self._judge, X, costs))
 
     async def check(self, timeout: float = 5.0) -> None:
         """Compare the server with the bundle, as :meth:`EdgeClient.check` does."""
-        future = asyncio.wrap_future(self._start_check(timeout))
-        try:
-            await asyncio.wait_for(asyncio.shield(future), timeout + 0.5)
-        except TimeoutError:
-            raise self._late_check() from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not future.cancelled() or (task is not None and task.cancelling()):  # the caller was cancelled
-                raise
-            raise self._closed_error() from None
+        checks = self._start_checks(timeout)
+        waiting = [asyncio.wrap_future(check) for check in checks.values()]
+        for check in waiting:  # what is raised is read below
+            check.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait(waiting, timeout=timeout + 0.5)
+        self._report_checks(checks)
 
     async def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
@@ -203,6 +199,16 @@ class AsyncEdgeClient(EdgeCore):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    async def _work(self, call: PredictCall, work: Future[T]) -> T:
+        """Wait for a thread that works for a call."""
+        try:
+            return await asyncio.wrap_future(work)
+        except BaseException:
+            call.abandoned = True
+            # What the thread sends before it sees that is ended as well.
+            work.add_done_callback(lambda _: call.abandon())
+            raise
 
     def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         # Judged here alone: what was called before the end is answered after it.

@@ -4,30 +4,27 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
 from l2h.bundle import BundleError, DeviceBundle
 from l2h.columns import numbers_of
-from l2h.costs import BoolArray, Costs
-from l2h.decision import Judgement, Policy, Proposal, Terms, one_price
+from l2h.decision import AnyCosts, AnyLimit, Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
-from l2h.edge.breaker import Admission, Breaker
-from l2h.edge.dispatch import CROWDED, Dispatcher, Inquiry
-from l2h.edge.options import EdgeError, EdgeOptions, check_seconds
+from l2h.edge.breaker import Admission
+from l2h.edge.call import PredictCall, Rows, SentRequest
+from l2h.edge.dispatch import Inquiry
+from l2h.edge.options import EdgeError, check_seconds
 from l2h.edge.reasons import CODE, REASONS
-from l2h.edge.stats import EdgeStats, Recorder
-from l2h.edge.transport import Reply
+from l2h.edge.servers import Address, make_servers
+from l2h.edge.stats import AnswerCounter, EdgeStats
 from l2h.errors import L2HError, NotFittedError
-from l2h.limits import Limiter, RateLimit
 
-Array = npt.NDArray[Any]
 log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
 _MARGIN, _MARGIN_SHARE = 0.01, 0.05
@@ -35,11 +32,10 @@ _MARGIN, _MARGIN_SHARE = 0.01, 0.05
 _PERMIT_SHARE = 0.5
 _TEXT = np.array(REASONS)
 _SOURCE = np.array(["local", "remote"])
-_KEPT_SOURCE, _KEPT_REASON, _KEPT_BY = _SOURCE[:1], _TEXT[:1], np.array(["client"])
-#: The reason by 2 * remote + wanted.
+_KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
+#: The reason by 2 * asked + wanted.
 _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
-
-#: For one input that is worth asking about; without a limit nobody reads the saving.
+#: For one input that is worth asking the only server about; without a limit nobody reads the saving.
 _ASK_ONE = Proposal(
     saving=np.zeros(1),
     wanted=np.ones(1, dtype=np.bool_),
@@ -49,106 +45,39 @@ _ASK_ONE = Proposal(
 )
 
 
-class PredictCall:
-    """A call of ``predict``: its deadline, the device's answers, and the requests it sent to the server."""
-
-    __slots__ = ("abandoned", "begun", "codes", "deadline", "label", "paid", "requests", "until")
-
-    paid: tuple[float, ...]  # what an answer of each answerer costs
-    label: npt.NDArray[np.int64]  # (n,), the device's answers
-    codes: npt.NDArray[np.int8]  # (n,), the reason of every answer, as its place in REASONS
-
-    def __init__(self) -> None:
-        self.begun = self.deadline = time.monotonic()
-        self.until = self.begun  # when its requests end, so that it is back at the deadline
-        self.abandoned = False  # whether its caller has gone meanwhile
-        self.requests: list[SentRequest] = []
-
-    def waits(self) -> Iterator[float]:
-        """Give the seconds to wait for the requests, as long as one of them is not done.
-
-        First until they end by themselves. What is not sent by then is not sent any more. Then until the deadline.
-        """
-        yield max(0.0, self.until - time.monotonic())
-        if any([request.is_under_way() for request in self.requests]):
-            yield max(0.0, self.deadline - time.monotonic())
-
-    def abandon(self) -> None:
-        """End what is under way, since the caller has gone."""
-        self.abandoned = True
-        for request in self.requests:
-            request.abandon()
-
-
-class SentRequest:
-    """A request of a call, and what it says to the circuit breaker."""
-
-    __slots__ = ("_admission", "_dispatcher", "_inquiry", "_withdrawn", "future", "rows")
-
-    def __init__(self, inquiry: Inquiry, admission: Admission, dispatcher: Dispatcher) -> None:
-        self._inquiry, self._admission, self._dispatcher = inquiry, admission, dispatcher
-        self.rows, self.future = inquiry.rows, inquiry.future
-        self._withdrawn = False
-        self.future.add_done_callback(self._report)
-
-    def abandon(self) -> None:
-        """End the request, which then says nothing about the server."""
-        self._admission.report(None)
-        self._dispatcher.abandon(self._inquiry)
-
-    def is_under_way(self) -> bool:
-        """Return whether its reply is still to come; if it waits for its turn, it is not sent any more."""
-        if self.future.done():
-            return False
-        self._withdrawn = self._dispatcher.withdraw(self._inquiry)
-        if self._withdrawn:
-            self._admission.report(None)
-        return not self._withdrawn
-
-    def reply(self) -> Reply:
-        """Return what came of it by now."""
-        if self._withdrawn:
-            return CROWDED
-        if not self.future.done():  # it ends by itself at any moment, and then reports what it knows of the server
-            return Reply(reasons.DEADLINE, None, healthy=None)
-        self._report(self.future)
-        return self.future.result()
-
-    def _report(self, future: Future[Reply]) -> None:
-        self._admission.report(future.result().healthy)
-
-
 class EdgeCore:
     """The base of both edge clients, which add how their callers wait; :class:`l2h.EdgeClient` has the arguments."""
 
     def __init__(
         self,
         bundle: str | Path | DeviceBundle,
-        server: str | Callable[..., Any] | None = None,
+        server: Address | Mapping[str, Address] | None = None,
         *,
         deadline: float = 0.2,
-        costs: Costs | None = None,
-        limit: RateLimit | Limiter | str | None = None,
-        key: str | None = None,
+        costs: AnyCosts | None = None,
+        limit: AnyLimit | None = None,
+        key: str | Mapping[str, str] | None = None,
         client: Callable[..., Any] | None = None,
-        binary: bool = True,
+        binary: bool | Mapping[str, bool] = True,
         retries: int = 1,
         max_batch: int = 64,
         failures: int = 5,
         rest: float = 5.0,
-        model: str | None = None,
-        input_name: str | None = "x",
-        output_name: str | None = "scores",
+        model: str | Mapping[str, str] | None = None,
+        input_name: str | Mapping[str, str | None] | None = "x",
+        output_name: str | Mapping[str, str | None] | None = "scores",
         connections: int = 16,
-        verify_tls: bool | str | Path = True,
+        verify_tls: bool | str | Path | Mapping[str, bool | str | Path] = True,
     ) -> None:
-        self._breaker = Breaker(failures, rest)
         self._bundle = bundle if isinstance(bundle, DeviceBundle) else DeviceBundle(bundle, client=client)
-        self._options = EdgeOptions(
-            server=None if callable(server) else server,
-            function=server if callable(server) else None,
+        manifest = self._bundle.manifest
+        self._servers = make_servers(
+            manifest,
+            server,
+            failures,
+            rest,
             deadline=deadline,
-            model=self._bundle.manifest.name if model is None else model,
+            model=model,
             input_name=input_name,
             output_name=output_name,
             binary=binary,
@@ -158,22 +87,31 @@ class EdgeCore:
             key=key,
             verify_tls=verify_tls,
         )
-        every_price = self._bundle.manifest.rejector.specs[0].costs is None
-        self._policy = Policy(self._bundle.which, every_price, self._bundle.held_out, limit)
+        self._deadline = self._servers[0].options.deadline
+        self._names = np.array([answerer.name for answerer in self._bundle.answerers])
+        self._local = sum(not answerer.remote for answerer in self._bundle.answerers)
+        every_price = manifest.rejector.specs[0].costs is None
+        self._policy = Policy(
+            self._bundle.which, every_price, self._bundle.held_out, limit, answerers=self._bundle.answerers
+        )
+        asked = [each for each in self._servers if each.dispatcher is not None]
+        # Those without an address are left out of every decision, unless that would leave nobody to be missed.
+        self._absent = {each.name for each in self._servers if asked and each not in asked}
         self._labels = None if self._bundle.labels.values is None else self._bundle.labels
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
-        self._bounded = limit is not None
+        self._bounded = bool(self._policy.limits)
         try:
-            self._terms = self._policy.terms(costs)
+            self._terms = self._present(self._policy.terms(costs))
         except NotFittedError as error:
             raise BundleError(str(error)) from error
-        self._recorder = Recorder()
-        self._dispatcher: Dispatcher | None = None
-        if self._options.server is not None:
-            self._dispatcher = Dispatcher(self._options, self._bundle.manifest, self._recorder)
+        self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)
+        for each in asked:
+            assert each.dispatcher is not None
             # Whoever forgets to close the client leaves no thread behind.
-            weakref.finalize(self, self._dispatcher.stop, 0.0).atexit = False
+            weakref.finalize(self, each.dispatcher.stop, 0.0).atexit = False
+        # One that fails early leaves time for another.
+        self._waits_for = "ALL_COMPLETED" if len(asked) < 2 else "FIRST_COMPLETED"
         self._closed = False
         self._pid = os.getpid()
 
@@ -188,102 +126,153 @@ class EdgeCore:
         return tuple(self._bundle.classes)
 
     @property
-    def costs(self) -> Costs:
-        """The prices in use; may be set at any time, None for those of the beginning.
+    def costs(self) -> AnyCosts:
+        """The prices in use, by server where there are several; may be set at any time, None for the first ones.
 
         Raises:
             L2HError: the rejector was trained for other prices and knows no others.
         """
-        return one_price(self._terms.costs)
+        return self._terms.costs
 
     @costs.setter
-    def costs(self, costs: Costs | None) -> None:
-        self._terms = self._policy.settle_on(costs)
+    def costs(self, costs: AnyCosts | None) -> None:
+        self._terms = self._present(self._policy.settle_on(costs))
 
     @property
-    def classes_compared(self) -> bool:
-        """Whether the server gave names of classes when ``check`` last compared it with the bundle."""
-        return self._dispatcher is not None and self._dispatcher.transport.classes_compared
+    def classes_compared(self) -> bool | dict[str, bool]:
+        """Whether the server gave names of classes when ``check`` last compared it with the bundle.
+
+        Where servers have names, a value for each that has an address.
+        """
+        found = {each.name: each.dispatcher.transport.classes_compared for each in self._servers if each.dispatcher}
+        return found if self._bundle.manifest.named else next(iter(found.values()), False)
 
     @property
-    def server_versions(self) -> list[str]:
-        """The versions of its model that the server named when ``check`` last looked; none before."""
-        return [] if self._dispatcher is None else self._dispatcher.transport.versions
+    def server_versions(self) -> list[str] | dict[str, list[str]]:
+        """The versions of its model that the server named when ``check`` last looked; none before.
+
+        Where servers have names, a value for each that has an address.
+        """
+        found = {each.name: each.dispatcher.transport.versions for each in self._servers if each.dispatcher}
+        return found if self._bundle.manifest.named else next(iter(found.values()), [])
 
     def stats(self) -> EdgeStats:
         """Return the counters since the client was made; never waits."""
-        return self._recorder.stats(self._breaker.state, self._breaker.opened, self._policy.status())
+        servers = {each.name: each.stats() for each in self._servers}
+        recorders = {each.name: each.recorder for each in self._servers}
+        return self._counter.stats(servers, recorders, self._policy.status())
 
     def __repr__(self) -> str:
-        options = self._options
-        name = f"{type(self).__name__}({self._bundle.manifest.name!r}"
-        return f"{name}, server={options.server!r}, deadline={options.deadline:g})"
+        addresses = {each.name: each.options.server for each in self._servers}
+        server = addresses if self._bundle.manifest.named else next(iter(addresses.values()))
+        return f"{type(self).__name__}({self._bundle.manifest.name!r}, server={server!r}, deadline={self._deadline:g})"
 
-    def _judge(self, X: Any, costs: Costs | None) -> Judgement:
+    def _judge(self, X: Any, costs: AnyCosts | None) -> Judgement:
         return self._bundle.judge(X, self._terms_for(costs).which)[1]
 
-    def _begin(self, call: PredictCall, X: Any, costs: Costs | None, deadline: float | None) -> Answers | None:
+    def _begin(self, call: PredictCall, X: Any, costs: AnyCosts | None, deadline: float | None) -> Answers | None:
         """Answer locally, decide, and send what goes, unless the call was abandoned.
 
         Returns the answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
         """
         terms = self._terms_for(costs)
-        seconds = self._options.deadline if deadline is None else check_seconds("deadline", deadline)
-        label, judgement = self._bundle.judge(X, terms.which)
+        seconds = self._deadline if deadline is None else check_seconds("deadline", deadline)
+        label, student, judgement = self._bundle.examine(X, terms.which)
         # One input without a limit is the common case: it is decided without work on arrays.
         simple = len(label) == 1 and not self._bounded
-        if simple and not call.abandoned and terms.keeps(judgement):
-            return self._kept(label, terms.paid[0], call.begun)
-        call.deadline, call.paid, call.label = call.begun + seconds, terms.paid, label
+        if simple and not call.abandoned:
+            column = terms.choose(judgement)
+            if column < self._local:
+                return self._kept(label if column == 0 else student, column, terms, call.begun)
+        call.deadline, call.terms = call.begun + seconds, terms
         call.until = call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds)
+        proposal = _ASK_ONE if simple and terms.plain else self._policy.propose(judgement, terms, self._rng)
+        call.inputs, call.proposal, call.column = X, proposal, proposal.local.copy()
+        call.label = label if student is None else np.where(proposal.local == 0, label, student)
         if call.abandoned:
             return None
-        proposal = _ASK_ONE if simple else self._policy.propose(judgement, terms, self._rng)
-        self._ask(call, X, proposal, call.until)
+        self._ask(call, None)
         return None if call.requests or call.abandoned else self._finish(call)
 
-    def _finish(self, call: PredictCall) -> Answers:
-        """Return one answer per input, with what the server said by now."""
-        codes, label = call.codes, call.label
-        for request in call.requests:
-            reply = request.reply()
+    def _settle(self, call: PredictCall) -> list[Rows]:
+        """Take in the replies that came, and return the inputs of those requests that failed while time is left."""
+        now = time.monotonic()
+        requests, call.requests, failed = call.requests, [], []
+        for request in requests:
+            if request.is_under_way(now):
+                call.requests.append(request)
+                continue
+            reply, rows = request.reply(), request.rows
+            self._servers[request.server].recorder.settled(len(rows), reply.reason)
             if reply.label is not None:
-                label[request.rows] = reply.label
+                call.label[rows], call.column[rows] = reply.label, self._local + request.server
             elif reply.reason is not None:
-                codes[request.rows] = CODE[reply.reason]
-        remote = (codes == CODE[WORTH_ASKING]) | (codes == CODE[WITHIN_LIMIT])
+                call.codes[rows] = CODE[reply.reason]
+                failed.append(self._next_best(call, rows, request.server))
+        return [rows for rows in failed if len(rows)]
+
+    def _next_best(self, call: PredictCall, rows: Rows, failed: int) -> Rows:
+        """Leave a server that failed out of the decision about some inputs; return those that another may answer."""
+        if len(self._servers) == 1:
+            return rows[:0]
+        able = call.proposal.able.copy()
+        able[rows, failed] = False
+        call.proposal = call.proposal._replace(able=able)
+        return rows[able[rows].any(axis=1)]
+
+    def _ask_again(self, call: PredictCall, failed: list[Rows]) -> None:
+        """Ask the next best servers about inputs whose servers failed."""
+        if failed and not (call.abandoned or self._closed) and time.monotonic() < call.until:
+            self._ask(call, np.sort(np.concatenate(failed)))
+
+    def _finish(self, call: PredictCall) -> Answers:
+        """Return one answer per input, with what the servers said by now."""
+        codes, label, column = call.codes, call.label, call.column
         latency = time.monotonic() - call.begun
-        self._recorder.answered(codes, latency)
+        self._counter.answered(codes, column, latency)
         return Answers(
             label=label if self._labels is None else self._labels.decode(label),
-            source=_SOURCE[remote.view(np.int8)],
+            source=_SOURCE[(column >= self._local).view(np.int8)],
             reason=_TEXT[codes],
-            cost=np.where(remote, *reversed(call.paid)),
+            cost=np.array(call.terms.paid)[column],
             latency=np.full(len(label), latency),
+            by=self._names[column],
         )
 
-    def _kept(self, label: npt.NDArray[np.int64], cost: float, begun: float) -> Answers:
+    def _kept(self, label: Any, column: int, terms: Terms, begun: float) -> Answers:
         """Return one answer that the rejector keeps: the case that must cost next to nothing beside the models."""
         latency = time.monotonic() - begun
-        self._recorder.answered_one(0, latency)
+        self._counter.answered_one(0, column, latency)
         if self._labels is not None:
             label = self._labels.decode(label)
-        parts = _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), np.array([cost]), np.array([latency]), _KEPT_BY.copy()
-        return Answers(label, *parts)
+        paid, by = np.array([terms.paid[column]]), self._names[column : column + 1].copy()
+        return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), paid, np.array([latency]), by)
 
-    def _start_check(self, seconds: float) -> Future[None]:
-        """Begin to compare the server with the bundle."""
+    def _start_checks(self, seconds: float) -> dict[str, Future[None]]:
+        """Begin to compare every server with the bundle; return what comes of it by the server's address."""
         self._require_usable()
-        if self._dispatcher is None:
+        asked = [each for each in self._servers if each.dispatcher is not None]
+        if not asked:
             raise EdgeError("there is no server to check: give server=")
         until = time.monotonic() + check_seconds("deadline", seconds)
-        try:
-            return self._dispatcher.loop.submit(self._dispatcher.transport.check(until))
-        except RuntimeError as error:  # closed by another thread meanwhile, or no thread could be started
-            raise self._closed_error() if self._closed else EdgeError(str(error)) from error
+        checks = {}
+        for each in asked:
+            assert each.dispatcher is not None
+            try:
+                work = each.dispatcher.loop.submit(each.dispatcher.transport.check(until))
+            except RuntimeError as error:  # closed by another thread meanwhile, or no thread could be started
+                raise self._closed_error() if self._closed else EdgeError(str(error)) from error
+            checks[str(each.options.server)] = work
+        return checks
 
-    def _late_check(self) -> EdgeError:
-        return EdgeError(f"{self._options.server} gave no answer in time")
+    def _report_checks(self, checks: Mapping[str, Future[None]]) -> None:
+        """Raise what the first server that does not fit said."""
+        for address, check in checks.items():
+            if not check.done():
+                raise EdgeError(f"{address} gave no answer in time")
+            if check.cancelled():
+                raise self._closed_error()
+            check.result()
 
     def _closed_error(self) -> EdgeError:
         return EdgeError("this edge client is closed: make another")
@@ -291,75 +280,97 @@ class EdgeCore:
     def _close(self) -> None:
         """End what is under way and close the connections."""
         self._closed = True
-        if self._dispatcher is not None:
-            self._dispatcher.stop()
+        for each in self._servers:
+            if each.dispatcher is not None:
+                each.dispatcher.stop()
 
-    def _terms_for(self, costs: Costs | None) -> Terms:
-        return self._terms if costs is None else self._policy.terms(costs)
+    def _terms_for(self, costs: AnyCosts | None) -> Terms:
+        return self._terms if costs is None else self._present(self._policy.terms(costs))
 
-    def _permit(self, proposal: Proposal, most: int | None, until: float) -> tuple[BoolArray, int]:
+    def _present(self, terms: Terms) -> Terms:
+        return self._policy.without(terms, self._absent) if self._absent else terms
+
+    def _permit(self, proposal: Proposal, room: list[int], until: float, again: bool) -> tuple[Rows, int]:
         now = time.monotonic()
         try:
-            choice, decided = self._policy.permit(proposal, [most], now + _PERMIT_SHARE * (until - now))
-            return choice >= 0, decided
-        except L2HError as error:  # the limiter's clock or file; no permit, no request
+            return self._policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
+        except L2HError as error:  # a limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
             self._limiter_failed = True
-            return np.zeros(len(proposal.able), dtype=np.bool_), len(proposal.able)
+            return np.full(len(proposal.able), -1), len(proposal.able)
 
-    def _ask(self, call: PredictCall, X: Any, proposal: Proposal, until: float) -> None:
-        """Send what the policy permits and the breaker admits, and note the reasons of the rest."""
-        size = self._options.max_batch
-        unable = self._unable(until)
-        # The breaker is asked before the limiter: no permit is spent on what is then not sent.
-        admissions = [] if unable else self._breaker.admit(-(-int(proposal.able.sum()) // size))
+    def _ask(self, call: PredictCall, rows: Rows | None) -> None:
+        """Send what the policy permits and the breakers admit, and note the reasons of the rest.
+
+        ``rows`` are inputs whose server failed, which keep that reason where no other is asked; None for all.
+        """
+        proposal = call.proposal if rows is None else call.proposal.rows(rows)
+        unable = [each.unable(call.until) for each in self._servers]
+        # The breakers are asked before the limiters: no permit is spent on what is then not sent.
+        admissions: list[list[Admission]] = []
         try:
-            most = len(admissions) * size
-            if unable is None and not most and proposal.able.any():  # it opened just now
-                unable = reasons.CIRCUIT_OPEN
-            remote, decided = self._permit(proposal, None if unable else most, until)
-            call.codes = _DECIDED[2 * remote + proposal.wanted]
-            if decided < len(remote):
-                call.codes[decided:][proposal.able[decided:, 0]] = CODE[reasons.DEADLINE]
-            rows = np.flatnonzero(remote)
-            call.codes[rows[most:]] = CODE[unable or reasons.CIRCUIT_OPEN]
-            sent = rows[:most]
-            if not len(sent) or call.abandoned:
-                return
-            inputs = self._bundle.check(X)
-            if self._options.function is None:  # what travels; a function gets the rows of a table themselves
-                inputs = numbers_of(inputs)
-            for start in range(0, len(sent), size):
-                if self._send(call, admissions[-1], inputs, sent[start : start + size], until):
-                    admissions.pop()
+            for s, each in enumerate(self._servers):
+                admissions.append([] if unable[s] else each.admit(int(proposal.able[:, s].sum())))
+            room = [len(admissions[s]) * each.options.max_batch for s, each in enumerate(self._servers)]
+            choice, decided = self._permit(proposal, room, call.until, rows is not None)
+            if rows is None:
+                call.codes = _DECIDED[2 * (choice >= 0) + proposal.wanted]
+                if decided < len(choice):
+                    call.codes[decided:][proposal.able[decided:].any(axis=1)] = CODE[reasons.DEADLINE]
+            for s, most in enumerate(room):
+                chosen = np.flatnonzero(choice == s)
+                sent, left = chosen[:most], chosen[most:]
+                if rows is None and len(left):
+                    why = unable[s] or reasons.CIRCUIT_OPEN
+                    call.codes[left] = CODE[why]
+                    self._servers[s].recorder.settled(len(left), why)
+                if rows is not None:
+                    sent = rows[sent]
+                    call.codes[sent] = _DECIDED[2 + call.proposal.wanted[sent]]
+                if len(sent) and not call.abandoned:
+                    self._send_all(call, s, sent, admissions[s], unable)
         except BaseException:
             call.abandon()
             raise
         finally:
-            for admission in admissions:
+            for admission in [left for each in admissions for left in each]:
                 admission.report(None)
 
-    def _unable(self, until: float) -> str | None:
-        """Return the reason why the server cannot be asked at all, None where it can."""
-        if self._dispatcher is None:
-            return reasons.NO_SERVER
-        if time.monotonic() >= until:
-            return reasons.DEADLINE
-        return reasons.CIRCUIT_OPEN if self._breaker.blocked() else None
+    def _send_all(
+        self, call: PredictCall, s: int, rows: Rows, admissions: list[Admission], unable: list[str | None]
+    ) -> None:
+        """Send inputs to a server, in as many requests as it takes."""
+        server = self._servers[s]
+        inputs = self._bundle.check(call.inputs)
+        if server.options.function is None:  # what travels; a function gets the rows of a table themselves
+            inputs = numbers_of(inputs)
+        size = server.options.max_batch
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            until = call.until - self._reserved(call, s, part, unable)
+            if self._send(call, s, Inquiry(inputs[part], part, until), admissions[-1]):
+                admissions.pop()
 
-    def _send(
-        self, call: PredictCall, admission: Admission, inputs: Array, rows: npt.NDArray[np.intp], until: float
-    ) -> bool:
+    def _reserved(self, call: PredictCall, s: int, rows: Rows, unable: list[str | None]) -> float:
+        """Return the seconds that a server must leave to those which could be asked about its inputs next."""
+        if len(self._servers) == 1:
+            return 0.0
+        left = call.until - time.monotonic()
+        able = np.flatnonzero(call.proposal.able[rows].any(axis=0)).tolist()
+        return max((self._servers[o].reserve(left) for o in able if o != s and not unable[o]), default=0.0)
+
+    def _send(self, call: PredictCall, s: int, inquiry: Inquiry, admission: Admission) -> bool:
         """Send some inputs; False where the loop has ended, and the admission was not used."""
-        assert self._dispatcher is not None
-        inquiry = Inquiry(inputs[rows], rows, until)
+        dispatcher = self._servers[s].dispatcher
+        assert dispatcher is not None
         try:
-            self._dispatcher.send(inquiry)
+            dispatcher.send(inquiry)
         except RuntimeError:  # closed by another thread meanwhile, or no thread could be started
-            call.codes[rows] = CODE[reasons.SERVER_UNREACHABLE]
+            call.codes[inquiry.rows] = CODE[reasons.SERVER_UNREACHABLE]
             return False
-        call.requests.append(SentRequest(inquiry, admission, self._dispatcher))
+        ends = inquiry.scope.until + (call.deadline - call.until)
+        call.requests.append(SentRequest(inquiry, admission, s, dispatcher, ends))
         return True
 
     def _require_usable(self) -> None:

@@ -45,9 +45,14 @@ class Pace:
         self._quick = self._slow = 0.0  # seconds of the quickest answers lately, and of the slowest
         self._late, self._late_at = 0.0, 0.0  # seconds without an answer, and when they were over
 
+    @property
+    def expected(self) -> float:
+        """Seconds that an answer takes."""
+        return max(self._slow, self._late)
+
     def admits(self, left: float) -> bool:
         """Return whether an answer is to be expected within so many seconds, beside others under way."""
-        return left > max(self._slow, self._late)
+        return left > self.expected
 
     def learn(self, *, begun: float, now: float, until: float, healthy: bool | None, full: bool) -> None:
         """Take in what came of a request: what it says of the server, and whether all places were taken."""
@@ -96,6 +101,11 @@ class Dispatcher:
         self._waiting: dict[Inquiry, None] = {}
         self._stopped = False
         self._pid = os.getpid()
+
+    @property
+    def expected(self) -> float:
+        """Seconds that an answer takes, as the last ones showed; 0 before the first."""
+        return self._pace.expected
 
     def send(self, inquiry: Inquiry) -> None:
         """Send it now or when there is a place; raise ``RuntimeError`` where the loop has ended."""

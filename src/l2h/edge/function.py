@@ -50,7 +50,7 @@ class FunctionTransport(Transport):
         begun = time.monotonic()
         self._recorder.sent(0, repeat=False)
         output = await self._call(X)
-        label = messages.labels_of(output, len(X), self._classes, self._manifest.server.gives)
+        label = messages.labels_of(output, len(X), self._classes, self._options.gives)
         self._recorder.replied(time.monotonic() - begun, None, None)
         return label
 

@@ -21,8 +21,9 @@ from l2h.errors import L2HError, SettingsError, warn
 from l2h.functions import function_name
 
 log = logging.getLogger("l2h.edge")
-#: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance.
-_FAIR, _FAIR_SHARE = 0.25, 0.5
+#: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance. One
+#: of several may have to leave time for the next.
+_FAIR, _FAIR_SHARE, _FAIR_SHARE_OF_SEVERAL = 0.25, 0.5, 0.25
 _ADDRESS_FORMS = "write http://HOST:PORT or https://HOST"
 #: Where the commands look for the key if no file is named.
 _KEY_VARIABLE = "L2H_KEY"
@@ -42,9 +43,11 @@ class EdgeOptions:
     """How the server is asked; :class:`l2h.EdgeClient` describes the options. They do not change once checked."""
 
     server: str | None  # its address without a slash at the end, or the name of the function
+    alone: bool = True  # whether the client has no other servers
     function: Callable[..., Any] | None = None  # that is asked in place of a server
     deadline: float
     model: str
+    gives: str | None = None  # what one number per input of two classes is
     input_name: str | None
     output_name: str | None
     binary: bool
@@ -80,7 +83,7 @@ class EdgeOptions:
     @property
     def fair_wait(self) -> float:
         """Seconds that the server must have had before a time-out counts against it."""
-        return min(_FAIR, _FAIR_SHARE * self.deadline)
+        return min(_FAIR, (_FAIR_SHARE if self.alone else _FAIR_SHARE_OF_SEVERAL) * self.deadline)
 
     def headers(self) -> dict[str, str]:
         """Return the headers of every request."""

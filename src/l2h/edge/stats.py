@@ -1,30 +1,57 @@
 """What an edge client counts: answers by reason, traffic, latency. Bounded in memory, safe under threads."""
 
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from l2h.answers import WITHIN_LIMIT, WORTH_ASKING
 from l2h.edge.reasons import REASONS
 
 #: Over how many of the last latencies the percentiles are taken.
 _MEMORY = 4096
+_COUNTED = ("requests", "retries", "charged", "repeats", "bytes_sent", "bytes_received")
+
+
+@dataclass(frozen=True)
+class ServerStats:
+    """Counters of one server since the client was made; :class:`EdgeStats` has what the other names mean.
+
+    Attributes:
+        answers: inputs that it answered.
+        faults: inputs that it was chosen for and did not answer, by reason. Another server may have answered them.
+    """
+
+    answers: int
+    faults: dict[str, int]
+    requests: int
+    retries: int
+    charged: int
+    repeats: int
+    bytes_sent: int
+    bytes_received: int
+    round_trip: dict[str, float]
+    breaker: str
+    breaker_opened: int
+    version: str | None
+    error: str | None
 
 
 @dataclass(frozen=True)
 class EdgeStats:
-    """Counters since the client was made.
+    """Counters since the client was made, of all servers together where there are several.
 
     Attributes:
         calls: of predict.
         answers: inputs answered.
         local: those answered by this device.
-        remote: those answered by the server.
+        remote: those answered by a server.
         reasons: answers by reason; those that never occurred are left out.
+        answerers: answers by the name of the answerer; those that never answered are left out.
         requests: sent to the server, repeats included.
         retries: the repeats among them: after a broken connection, or when a busy server asked for one.
         charged: requests that the server says it charged for.
@@ -33,11 +60,12 @@ class EdgeStats:
         bytes_received: bodies of answers, as far as they were read.
         latency: seconds of the last calls of predict: p50, p95, p99, max; empty before the first.
         round_trip: the same of the last requests that were answered.
-        breaker: closed, open or half-open.
+        breaker: closed, open or half-open; of several servers the worst: open before half-open before closed.
         breaker_opened: how often it opened.
         version: of the model that answered last.
         error: the last problem with the server; it stays when all is well again.
-        limit: the limiter's status, where a limiter keeps the limit.
+        limit: the limiter's status, where a limiter keeps the limit; by name where limits were given by name.
+        servers: the counters of each server by its name.
     """
 
     calls: int
@@ -45,6 +73,7 @@ class EdgeStats:
     local: int
     remote: int
     reasons: dict[str, int]
+    answerers: dict[str, int]
     requests: int
     retries: int
     charged: int
@@ -58,6 +87,7 @@ class EdgeStats:
     version: str | None
     error: str | None
     limit: dict[str, Any] | None
+    servers: dict[str, ServerStats]
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -65,33 +95,16 @@ class EdgeStats:
 
 
 class Recorder:
-    """The counters behind :class:`EdgeStats`."""
+    """The counters behind :class:`ServerStats`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._reasons = [0] * len(REASONS)
-        self._latency: deque[float] = deque(maxlen=_MEMORY)
         self._round_trip: deque[float] = deque(maxlen=_MEMORY)
-        self._count = {
-            name: 0 for name in ("calls", "requests", "retries", "charged", "repeats", "bytes_sent", "bytes_received")
-        }
-        self._version: str | None = None
-        self._error: str | None = None
-
-    def answered_one(self, code: int, latency: float) -> None:
-        """Count a call of ``predict`` with one input."""
-        with self._lock:
-            self._reasons[code] += 1
-            self._count["calls"] += 1
-            self._latency.append(latency)
-
-    def answered(self, codes: npt.NDArray[np.int8], latency: float) -> None:
-        """Count a call of ``predict``; ``codes`` has the reason of every answer."""
-        counts = np.bincount(codes, minlength=len(REASONS)).tolist()
-        with self._lock:
-            self._reasons = [a + b for a, b in zip(self._reasons, counts, strict=True)]
-            self._count["calls"] += 1
-            self._latency.append(latency)
+        self._count = dict.fromkeys(_COUNTED, 0)
+        self._answers = 0
+        self._faults: Counter[str] = Counter()
+        self._version: tuple[float, str | None] = (0.0, None)  # and when it was seen
+        self._error: tuple[float, str | None] = (0.0, None)
 
     def sent(self, size: int, repeat: bool) -> None:
         """Count a request of so many bytes."""
@@ -109,39 +122,102 @@ class Recorder:
         """Count a usable answer; ``charged`` is the header ``L2H-Charged``."""
         with self._lock:
             self._round_trip.append(seconds)
-            self._version = version
+            self._version = time.monotonic(), version
             self._count["charged"] += charged == "1"
             self._count["repeats"] += charged == "0"
 
     def failed(self, error: str) -> bool:
         """Note a problem, and return whether it differs from the last one."""
         with self._lock:
-            changed = error != self._error
-            self._error = error
+            changed = error != self._error[1]
+            self._error = time.monotonic(), error
             return changed
 
-    def stats(self, breaker: str, opened: int, limit: dict[str, Any] | None) -> EdgeStats:
-        """Return the counters as of now, with the breaker's state and the limiter's status."""
+    def settled(self, inputs: int, reason: str | None) -> None:
+        """Count inputs that it was chosen for: None where it answered them, or the reason why not."""
         with self._lock:
-            reasons = list(self._reasons)
-            count = dict(self._count)
-            latency, round_trip = list(self._latency), list(self._round_trip)
-            version, error = self._version, self._error
-        total = sum(reasons)
-        remote = reasons[REASONS.index(WORTH_ASKING)] + reasons[REASONS.index(WITHIN_LIMIT)]
-        return EdgeStats(
-            answers=total,
-            local=total - remote,
-            remote=remote,
-            reasons={reason: n for reason, n in zip(REASONS, reasons, strict=True) if n},
-            latency=_percentiles(latency),
-            round_trip=_percentiles(round_trip),
+            if reason is None:
+                self._answers += inputs
+            else:
+                self._faults[reason] += inputs
+
+    def stats(self, breaker: str, opened: int) -> ServerStats:
+        """Return the counters as of now, with the breaker's state."""
+        with self._lock:
+            trips, faults, count = list(self._round_trip), dict(self._faults), dict(self._count)
+            answers, version, error = self._answers, self._version[1], self._error[1]
+        return ServerStats(
+            answers=answers,
+            faults=faults,
+            round_trip=_percentiles(trips),
             breaker=breaker,
             breaker_opened=opened,
             version=version,
             error=error,
-            limit=limit,
             **count,
+        )
+
+    def latest(self) -> tuple[list[float], tuple[float, str | None], tuple[float, str | None]]:
+        """Return the seconds of the last round trips, the last version and the last error, these with their times."""
+        with self._lock:
+            return list(self._round_trip), self._version, self._error
+
+
+class AnswerCounter:
+    """The counters of the answers that callers got; ``answerers`` are the names behind the columns."""
+
+    def __init__(self, answerers: tuple[str, ...], local: int) -> None:
+        self._names, self._local = answerers, local
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._reasons = [0] * len(REASONS)
+        self._by = [0] * len(answerers)
+        self._latency: deque[float] = deque(maxlen=_MEMORY)
+
+    def answered_one(self, code: int, column: int, latency: float) -> None:
+        """Count a call of ``predict`` with one input."""
+        with self._lock:
+            self._reasons[code] += 1
+            self._by[column] += 1
+            self._calls += 1
+            self._latency.append(latency)
+
+    def answered(self, codes: npt.NDArray[np.int8], columns: npt.NDArray[np.intp], latency: float) -> None:
+        """Count a call of ``predict``, with the reason and the answerer of every answer."""
+        reasons = np.bincount(codes, minlength=len(REASONS)).tolist()
+        by = np.bincount(columns, minlength=len(self._names)).tolist()
+        with self._lock:
+            self._reasons = [a + b for a, b in zip(self._reasons, reasons, strict=True)]
+            self._by = [a + b for a, b in zip(self._by, by, strict=True)]
+            self._calls += 1
+            self._latency.append(latency)
+
+    def stats(
+        self, servers: Mapping[str, ServerStats], counters: Mapping[str, Recorder], limit: dict[str, Any] | None
+    ) -> EdgeStats:
+        """Return the counters as of now, with those of the servers and the status of the limiters."""
+        with self._lock:
+            reasons, by, calls, latency = list(self._reasons), list(self._by), self._calls, list(self._latency)
+        trips, versions, errors = zip(*(counter.latest() for counter in counters.values()), strict=True)
+        last_error, whose = max(zip(errors, counters, strict=True), key=lambda pair: pair[0][0])
+        named = len(counters) > 1 and last_error[1] is not None
+        states = {stats.breaker for stats in servers.values()}
+        return EdgeStats(
+            calls=calls,
+            answers=sum(by),
+            local=sum(by[: self._local]),
+            remote=sum(by[self._local :]),
+            reasons={reason: n for reason, n in zip(REASONS, reasons, strict=True) if n},
+            answerers={name: n for name, n in zip(self._names, by, strict=True) if n},
+            latency=_percentiles(latency),
+            round_trip=_percentiles([seconds for each in trips for seconds in each]),
+            breaker=next(state for state in ("open", "half-open", "closed") if state in states),
+            breaker_opened=sum(stats.breaker_opened for stats in servers.values()),
+            version=max(versions, key=lambda seen: seen[0])[1],
+            error=f"{whose}: {last_error[1]}" if named else last_error[1],
+            limit=limit,
+            servers=dict(servers),
+            **{name: sum(getattr(stats, name) for stats in servers.values()) for name in _COUNTED},
         )
 
 

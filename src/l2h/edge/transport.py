@@ -204,7 +204,7 @@ class Transport:
         replied, answer = await self._pool.exchange(
             "POST", path, most=most, body=body, headers=headers, attempt=attempt
         )
-        expected: dict[str, Any] = {"rows": len(X), "classes": self._classes, "gives": self._manifest.server.gives}
+        expected: dict[str, Any] = {"rows": len(X), "classes": self._classes, "gives": self._options.gives}
         expected |= {"model": self._options.model, "output": output, "id": id}
         decode = partial(messages.read_labels, answer, replied, **expected)
         label, version = decode() if len(answer) < _LARGE else await asyncio.to_thread(decode)

@@ -75,7 +75,7 @@ class FinishedRun:
         answers = self.system.predict(X[chosen], costs, limit=limit)
         judged = self.system.judge(X[chosen], costs)
         saving = judged.saving(fitted.select(costs)[1])
-        kept = ("label", "source", "reason", "cost")
+        kept = ("label", "source", "by", "reason", "cost")
         return [
             {"index": i, "class": fitted.labels.name(answer.label), "expected_saving": saved}
             | {name: getattr(answer, name) for name in kept}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from l2h.bundle import ClientPart
-from l2h.bundle.manifest import feed_of
+from l2h.bundle.parts import feed_of
 from l2h.classifiers import (
     FLOOR,
     LITERT,

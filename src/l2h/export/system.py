@@ -20,7 +20,8 @@ import torch
 
 import l2h
 from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorPart
-from l2h.bundle.manifest import MANIFEST, NAME
+from l2h.bundle.manifest import MANIFEST, SERVER_NAME
+from l2h.bundle.parts import NAME
 from l2h.costs import Costs
 from l2h.errors import CheckpointError, ExportError, SettingsError
 from l2h.export.classifiers import CLIENT, SERVER
@@ -120,8 +121,8 @@ def export_system(
             int8_measured=None if measured is None else asdict(measured),
         ),
         calibration=None if scores is None else CalibrationPart(CALIBRATION, scores.shape[1]),
-        costs=costs,
-        server=models.server_part,
+        prices={SERVER_NAME: costs},
+        servers={SERVER_NAME: models.server_part},
         files=table,
         agreement=models.agreement,
         columns=fitted.columns,

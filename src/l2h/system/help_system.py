@@ -59,7 +59,7 @@ class HelpSystem:
         server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``.
         budget: what a named rejector may cost the device for one input: a multiple of the client's multiply-adds
             (``0.3``), multiply-adds (``"200k"``), or time on this machine with onnxruntime on one thread (``"50us"``).
-            Where None, the size that ``rejector_options`` say, else 1.0: as much as the client.
+            Without it the rejector has the size that ``rejector_options`` say.
         train_server: False keeps a torch module as it is.
 
     Example:

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from l2h import methods
-from l2h.bundle.manifest import BundleError, InputPart, read_columns, read_spec, read_values
+from l2h.bundle.manifest import read_columns, read_spec
+from l2h.bundle.parts import BundleError, InputPart, read_values
 from l2h.classifiers import (
     LITERT,
     CallableClassifier,

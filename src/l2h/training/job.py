@@ -81,8 +81,7 @@ def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSett
     settings = context.settings
     if settings.recipe == "paper":
         return settings.server or PAPER_SERVER, settings.rejector or PAPER_REJECTOR
-    sized = job.size.budget is not None or job.size.options.get("trunk") == "separable"
-    usual = SEPARABLE_REJECTOR if sized else DEFAULT_REJECTOR
+    usual = SEPARABLE_REJECTOR if job.size.options.get("trunk") == "separable" else DEFAULT_REJECTOR
     return settings.server or job.server_settings, settings.rejector or usual
 
 

@@ -64,7 +64,7 @@ def serverless(tmp_path: Path) -> Path:
     manifest = write_bundle(folder, linear())
     (folder / "server.onnx").unlink()
     files = {name: part for name, part in manifest.files.items() if part.side == "device"}
-    replace(manifest, server=ServerPart(None, "x", "scores"), files=files).write(folder)
+    replace(manifest, servers={"server": ServerPart(None, "x", "scores")}, files=files).write(folder)
     return folder
 
 

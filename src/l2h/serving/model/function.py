@@ -61,6 +61,7 @@ class ModelSource:
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
     classes: tuple[str, ...] = ()
+    server: str | None = None  # its name, where the bundle has several
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSource":
@@ -72,11 +73,18 @@ class ModelSource:
         """Return text for :meth:`from_json` in another process."""
         return json.dumps(asdict(self))
 
+    def model_name(self, manifest: "Manifest | FunctionManifest") -> str:
+        """Return the name on the wire of the model that was copied."""
+        if isinstance(manifest, FunctionManifest):
+            return manifest.name
+        return manifest.model_of(manifest.which_server(self.server))
+
     def files(self) -> list[Path]:
         """Return the files whose change is a new model, those that a model cannot be without first."""
         manifest = [Path(self.bundle) / MANIFEST] if self.bundle else []
         if self.function is None:
-            return [*manifest, Path(self.bundle) / "server.onnx"]  # for a copy that was not finished when we looked
+            # The models, for a copy that was not finished when we looked.
+            return [*manifest, *sorted(Path(self.bundle).glob("server*"))]
         source = source_of(self.function)
         return manifest + ([] if source is None else [source])
 
@@ -90,8 +98,9 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
     gives = None
     if source.bundle:
         bundle = Manifest.read(source.bundle)
-        name, part, classes, labels = name or bundle.name, bundle.input, bundle.classes, bundle.labels
-        gives = bundle.server.gives
+        server = bundle.which_server(source.server)
+        name, part, classes, labels = name or bundle.model_of(server), bundle.input, bundle.classes, bundle.labels
+        gives = bundle.servers[server].gives
     values = {
         "name": name or source.function.rpartition(":")[2].replace(".", "-"),
         "input": asdict(part),

@@ -205,10 +205,10 @@ def measure_timing(run: Callable[[int], object], most: int, *, once: bool = Fals
     return Timing(seconds[1], seconds.get(most, seconds[1]), most)
 
 
-def load_model(folder: Path, threads: int, most: int) -> ServedModel:
-    """Load a bundle, or the copy of a function, and run it a few times; an L2HError where that cannot be done."""
+def load_model(folder: Path, server: str | None, threads: int, most: int) -> ServedModel:
+    """Load a server of a bundle, or the copy of a function, and run it a few times; raise an L2HError if it fails."""
     described = (folder / DESCRIPTION).exists()
-    bundle = FunctionModel(folder) if described else ServerBundle(folder, threads=threads)
+    bundle = FunctionModel(folder) if described else ServerBundle(folder, server=server, threads=threads)
     try:
         return ServedModel(bundle, most)
     except L2HError:

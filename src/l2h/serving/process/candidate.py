@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from l2h.bundle import Manifest
-from l2h.bundle.manifest import read_side
+from l2h.bundle.manifest import read_files
 from l2h.errors import L2HError
 from l2h.serving.errors import ServingError
 from l2h.serving.model.function import FunctionManifest, ModelSource, copy_function
@@ -27,9 +27,12 @@ def copy_model(source: ModelSource, target: Path) -> Manifest | FunctionManifest
     try:
         if source.function is not None:
             return copy_function(source, target)
-        manifest, files = read_side(source.bundle, "server")
-        if manifest.server.file is None:
-            hint = f"l2h serve MODULE:FUNCTION --bundle {source.bundle} serves a function in its place"
+        manifest = Manifest.read(source.bundle)
+        server = manifest.which_server(source.server)
+        files = read_files(source.bundle, manifest, "server", server)
+        if manifest.servers[server].file is None:
+            which = f" --server {server}" if manifest.named else ""
+            hint = f"l2h serve MODULE:FUNCTION --bundle {source.bundle}{which} serves a function in its place"
             raise ServingError(f"{source.bundle} holds no server, which was no file: {hint}")
         target.mkdir()
         for name, data in files.items():
@@ -103,7 +106,7 @@ def main(arguments: list[str]) -> int:
     try:
         with redirect_stdout(sys.stderr):  # what a function prints
             copy_model(source, target)
-            load_model(target, threads, most)
+            load_model(target, source.server, threads, most)
     except (L2HError, MemoryError) as error:
         sys.stdout.write(str(error))
         return 1

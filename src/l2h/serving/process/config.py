@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from l2h.bundle.manifest import NAME
+from l2h.bundle.parts import NAME
 from l2h.errors import SettingsError
 from l2h.serving.model.function import ModelSource
 
@@ -26,6 +26,7 @@ class ServingConfig:
     """The settings of ``l2h serve``, under the names of its options; times in seconds, sizes in bytes."""
 
     bundle: str  # the folder; empty where a function is described by the next ones
+    server: str | None = None  # the name of one of its servers
     function: str | None = None
     name: str | None = None
     shape: tuple[int, ...] = ()
@@ -79,6 +80,8 @@ class ServingConfig:
             )
 
     def _check_source(self) -> None:
+        if self.server is not None and not self.bundle:
+            raise SettingsError(f"--server {self.server} names a server of a bundle: give --bundle DIR")
         if self.function is None and (self.name or self.shape or self.classes):
             raise SettingsError("--name, --shape and --classes go with a function: a bundle has its own")
         if self.function is not None and self.bundle and (self.shape or self.classes):
@@ -96,7 +99,8 @@ class ServingConfig:
     @property
     def source(self) -> ModelSource:
         """Where the model comes from."""
-        return ModelSource(self.bundle, self.function, self.name, tuple(self.shape), self.dtype, tuple(self.classes))
+        described = tuple(self.shape), self.dtype, tuple(self.classes)
+        return ModelSource(self.bundle, self.function, self.name, *described, self.server)
 
     def for_worker(self, folder: Path) -> str:
         """Return the settings of a worker, whose model is the copy in a folder, as text for :meth:`from_json`.

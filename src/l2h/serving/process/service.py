@@ -39,7 +39,8 @@ class Service:
 
     def load(self, bundle: str) -> ServedModel:
         """Load a bundle with the server's settings; from any thread."""
-        return load_model(Path(bundle), self.config.model_threads, self.config.max_batch)
+        config = self.config
+        return load_model(Path(bundle), config.server, config.model_threads, config.max_batch)
 
     @property
     def max_body(self) -> int:

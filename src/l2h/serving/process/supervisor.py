@@ -91,7 +91,7 @@ class Supervisor:
             self._inherited = prepare_accounts(config.ledger)
             where = _url(self._workers[0].socket, config.tls_cert is not None)
             self._line = (
-                f"serving {self._manifest.name} {self._manifest.version} at {where}, "
+                f"serving {config.source.model_name(self._manifest)} {self._manifest.version} at {where}, "
                 f"{config.workers} worker{'s' * (config.workers > 1)} of {config.model_threads} "
                 f"thread{'s' * (config.model_threads > 1)}, {keys}, ledger {config.ledger}"
             )
