@@ -95,6 +95,7 @@ class Answers:
             source=np.where(remote, "remote", "local"),
             reason=reasons(remote, wanted),
             cost=np.where(remote, costs.c_sc, costs.c_cc),
+            by=np.where(remote, BY["remote"], BY["local"]),
         )
 
     @classmethod

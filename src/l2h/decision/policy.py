@@ -2,11 +2,10 @@
 
 from __future__ import annotations  # numpy.random is loaded only where it is used
 
-import os
 import threading
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,31 +15,17 @@ from l2h import limits
 from l2h.answers import Answerer
 from l2h.costs import BoolArray, Costs, FloatArray, require_costs
 from l2h.decision.judgement import TWO, AnyCosts, Judgement, outcome_costs
+from l2h.decision.limiters import ALL, AnyLimit, KeptLimiters, LimiterSet, limits_by_name
 from l2h.decision.terms import Proposal, Terms
 from l2h.errors import NotFittedError, SettingsError
-from l2h.limits import Limiter, LimitError, Permit, RateLimit, Threshold
+from l2h.limits import Limiter, LimitError, Threshold
 
-#: One limit over all servers, or limits by the server's name, ``all`` for all servers together.
-AnyLimit = RateLimit | Limiter | str | Mapping[str, RateLimit | Limiter | str]
-#: Limiters that are kept from call to call, by the name that they limit and by their limit.
-KeptLimiters = dict[tuple[str, RateLimit], Limiter]
-#: Names all servers together in a mapping of limits.
-ALL = "all"
 #: How a share of requests can be met.
 RULES = ("threshold", "guaranteed", "stochastic")
 #: Under a limit and without prices asking is free, and the limit is used up.
 FREE = Costs(c_e=0.0, c_1=1.0)
-#: Every score is at least this, except minus infinity, which stands for what does not pay.
-_LOWEST = float(np.finfo(np.float64).min)
-#: Seconds for which a limiter's status is waited for.
-_SOON = 0.01
 #: How many prices of single calls are remembered.
 _REMEMBERED = 64
-#: Held where limiters are shared between the policies of several calls; of the module, so that what keeps them can be
-#: copied and pickled.
-_SHARING = threading.Lock()
-if hasattr(os, "register_at_fork"):  # else it could stay held in the child for ever
-    os.register_at_fork(before=_SHARING.acquire, after_in_parent=_SHARING.release, after_in_child=_SHARING.release)
 
 
 class Policy:
@@ -62,29 +47,23 @@ class Policy:
         kept: KeptLimiters | None = None,  # limiters of earlier calls; those that this policy makes are added
     ) -> None:
         self._select, self._every_price, self._held_out = select, every_price, held_out
-        self._answerers, self._kept = answerers, kept
+        self._answerers = answerers
         self._servers = [answerer.name for answerer in answerers if answerer.remote]
         self._named = isinstance(limit, Mapping)
-        given = _by_name(limit, self._servers)
+        given = limits_by_name(limit, self._servers)
+        made = {name: one for name, one in given.items() if isinstance(one, Limiter)}
         #: Limits by the server's name, or ``all``.
         self.limits = {name: one.limit if isinstance(one, Limiter) else one for name, one in given.items()}
-        #: The limiters that keep those in windows; made with the first terms.
-        self.limiters = {name: one for name, one in given.items() if isinstance(one, Limiter)}
+        self._limiters = LimiterSet(self._servers, made, kept)
         self._shares = {
             name: one.fraction
             for name, one in self.limits.items()
-            if one.fraction is not None and one.window is None and name not in self.limiters
+            if one.fraction is not None and one.window is None and name not in made
         }
         self._text = ", ".join(str(one) if name == ALL else f"{name}: {one}" for name, one in self.limits.items())
         self._rule = self._checked_rule(rule)
         self._lock = threading.Lock()
         self._terms: dict[Any, Terms] = {}
-        #: Scores of the calibration samples at the prices that the limiters were made for.
-        self._calibration: dict[str, FloatArray] = {}
-        #: Sorted scores of the calibration samples, at the prices of now and at those that a limiter was made for.
-        #: Other prices move all scores, which says nothing of the inputs. So a score keeps its rank for the limiter:
-        #: the k-th largest of the calibration samples stays the k-th largest. Nothing where the prices are the same.
-        self._scale: dict[str, tuple[FloatArray, FloatArray]] = {}
 
     def terms(self, costs: AnyCosts | None, which: int | None = None) -> Terms:
         """Return what follows from prices, None for those of the beginning; raise where they cannot be used."""
@@ -94,7 +73,9 @@ class Policy:
         """Return the terms of the same prices with some servers left out: the others meet the shares."""
         unknown = set(names) - set(self._servers)
         if unknown:
-            raise SettingsError(f"no server is called {', '.join(sorted(unknown))}; there are: {self._listed()}")
+            raise SettingsError(
+                f"no server is called {', '.join(sorted(unknown))}; there are: {', '.join(self._servers)}"
+            )
         if terms.out == set(names):
             return terms
         return self._remembered(terms.costs if terms.stated else None, terms.which, frozenset(names))
@@ -102,14 +83,7 @@ class Policy:
     def settle_on(self, costs: AnyCosts | None) -> Terms:
         """Return the terms of prices that stay, and measure scores by them for limiters that were made for others."""
         terms = self.terms(costs)
-        held = self._held_out(terms.which) if self._calibration else None
-        if held is not None:
-            for name, before in self._calibration.items():
-                scores = self._scores(name, held, terms)
-                if np.array_equal(scores, before):
-                    self._scale.pop(name, None)
-                else:
-                    self._scale[name] = np.sort(scores), np.sort(before)
+        self._limiters.settle(lambda name: self._scores(name, terms))
         return terms
 
     def propose(self, judgement: Judgement, terms: Terms, rng: np.random.Generator | int) -> Proposal:
@@ -117,27 +91,32 @@ class Policy:
 
         ``rng`` breaks ties at a threshold, and draws for the stochastic rule.
         """
-        if terms.plain:
+        if terms.plain and terms.shares is None:
             saving, wanted = judgement.decide(terms.costs)
-            gain, local = saving[:, None], np.zeros(len(judgement), dtype=np.intp)
-            best: BoolArray = np.ones((len(judgement), 1), dtype=np.bool_)
-            pays: BoolArray = wanted[:, None]
-        else:
-            gain, local = terms.gains(judgement)
-            saving = gain.max(axis=1)
-            wanted, pays, best = saving >= 0, gain >= 0, gain == saving[:, None]
+            able = wanted
+            if terms.q1 is not None:
+                able = limits.stochastic(wanted, terms.q1, self._shares[ALL], rng)
+            elif self.limits:
+                able = wanted | self._fills(terms)
+                if terms.threshold is not None:
+                    able &= terms.threshold.apply(saving, rng)
+            return Proposal(saving, wanted, able[:, None], saving[:, None], np.zeros(len(judgement), dtype=np.intp))
+        gain, local = terms.gains(judgement)
+        saving = gain.max(axis=1)
+        wanted, pays, best = saving >= 0, gain >= 0, gain == saving[:, None]
         present = np.array([name not in terms.out for name in self._servers])
         if terms.q1 is not None:
             sent = limits.stochastic(wanted, terms.q1, self._shares[ALL], rng)
-            return Proposal(saving, wanted, sent[:, None] & (best | pays) & present, gain, local)
-        if terms.shares is not None:
+            pays = sent[:, None] & (best | pays) & present
+        elif terms.shares is not None:
             gain, pays = terms.shares.apply(gain, rng)
-            return Proposal(saving, wanted, pays & present, gain, local)
-        if self._fills(terms):
-            pays = np.broadcast_to(present, gain.shape)
-        if terms.threshold is not None:
-            above = terms.threshold.apply(saving, rng)
-            pays = above[:, None] & pays & (best | (gain > terms.threshold.value))
+            pays &= present
+        else:
+            if self._fills(terms):
+                pays = np.broadcast_to(present, gain.shape)
+            if terms.threshold is not None:
+                above = terms.threshold.apply(saving, rng)
+                pays = above[:, None] & pays & (best | (gain > terms.threshold.value))
         return Proposal(saving, wanted, pays, gain, local)
 
     def permit(
@@ -154,21 +133,22 @@ class Policy:
         """
         able, gain = proposal.able, proposal.gain
         first = _best(gain, able)
-        if not self.limiters and (able.shape[1] == 1 or not self._overfull(first, room)):
+        if not self._limiters and (len(room) == 1 or not _is_overfull(first, room)):
             return first, len(first)
-        choice = np.where(proposal.wanted, first, -1) if self.limiters else first.copy()
+        choice = np.where(proposal.wanted, first, -1) if self._limiters else first.copy()
         left = [0 if number is None else number for number in room]
         if not any(left):
             return choice, len(choice)
-        order = np.argsort(-gain, axis=1, kind="stable").tolist()
-        for i, (servers, may) in enumerate(zip(order, able.tolist(), strict=True)):
+        order = [[0]] * len(choice) if len(room) == 1 else np.argsort(-gain, axis=1, kind="stable").tolist()
+        rows = zip(order, able.tolist(), gain.tolist(), strict=True)
+        for i, (servers, may, gains) in enumerate(rows):
             asked = [s for s in servers if may[s]]
             roomy = [s for s in asked if left[s]]
             if asked and not roomy:
                 if any(left):
                     continue
                 break
-            granted = self._grant(gain[i].tolist(), roomy, until, again)
+            granted = self._limiters.grant(gains, roomy, until, again)
             if granted is None:
                 choice[i:] = -1
                 return choice, i
@@ -182,16 +162,15 @@ class Policy:
 
         Where limits were given by names, the values by these names.
         """
-        found = {name: self._status(name, limiter) for name, limiter in self.limiters.items()}
-        if self._named:
-            return found or None
-        return found.get(ALL)
+        found = self._limiters.status()
+        return (found or None) if self._named else found.get(ALL)
 
     def threshold(self, costs: AnyCosts, which: int, out: frozenset[str] = frozenset()) -> Threshold:
         """Return the cut on the expected saving that meets the share; raise where calibration samples are missing."""
         limit = self.limits[ALL]
         assert limit.fraction is not None
-        saving = self._scores(ALL, self._calibrated(which), Terms(costs, which, True, self._answerers, out))
+        gain, _ = Terms(costs, which, True, self._answerers, out).gains(self._calibrated(which))
+        saving = gain.max(axis=1)
         rule = self._rule or ("threshold" if limit.confidence is None else "guaranteed")
         if rule == "threshold":
             return limits.threshold_for(saving, limit.fraction)
@@ -242,7 +221,9 @@ class Policy:
         terms = Terms(costs, which, stated, self._answerers, out)
         if self._shares:
             terms = replace(terms, **self._met(terms))
-        self._make_limiters(terms)
+        for name, limit in self.limits.items():
+            if name not in self._shares:
+                self._limiters.make(name, limit, partial(self._scores, name, terms))
         return terms
 
     def _met(self, terms: Terms) -> dict[str, Any]:
@@ -257,88 +238,25 @@ class Policy:
         own = [self._shares.get(name) for name in self._servers]
         return {"shares": limits.shares_for(gain, own, self._shares.get(ALL), self._fills(terms))}
 
-    def _make_limiters(self, terms: Terms) -> None:
-        for name, limit in self.limits.items():
-            if name in self.limiters or name in self._shares:
-                continue
-            with _SHARING:
-                known = None if self._kept is None else self._kept.get((name, limit))
-            if known is None:
-                held = self._held_out(terms.which)
-                scores = None if held is None else self._scores(name, held, terms)
-                made = Limiter(limit, calibration=scores, min_score=_LOWEST)
-                with _SHARING:
-                    known = made if self._kept is None else self._kept.setdefault((name, limit), made)
-                if known is made and scores is not None:
-                    self._calibration[name] = scores
-            with self._lock:
-                self.limiters.setdefault(name, known)
-
     def _fills(self, terms: Terms) -> bool:
         """Return whether a limit over all is used up: without prices. With them what does not pay is not sent."""
         return ALL in self.limits and not terms.stated
 
-    def _scores(self, name: str, judgement: Judgement, terms: Terms) -> FloatArray:
-        """Return (n,), what a limiter ranks by: what a server saves over the next best answer, for all over a local."""
-        gain, _ = terms.gains(judgement)
+    def _scores(self, name: str, terms: Terms) -> FloatArray | None:
+        """Return what a limiter ranks calibration samples by; None where there are none.
+
+        That is what a server saves over the next best answer, and for the limiter over all, over the best local answer.
+        """
+        held = self._held_out(terms.which)
+        if held is None:
+            return None
+        gain, _ = terms.gains(held)
         if terms.shares is not None:
             gain = gain - terms.shares.prices
         if name == ALL:
             return np.asarray(gain.max(axis=1))
         s = self._servers.index(name)
-        others = np.delete(gain, s, axis=1)
-        return np.asarray(gain[:, s] - others.max(axis=1, initial=0.0))
-
-    def _grant(self, gain: list[float], servers: list[int], until: float | None, again: bool) -> int | None:
-        """Return the first of these servers that limiters permit, -1 for none, None where they did not decide in time.
-
-        Every limiter is asked once about every input, which may be a request of its window. The one over all is asked
-        where the server's own would give a permit, so that neither spends one that the other refuses.
-        """
-        waiting = dict(self.limiters)
-        overall = waiting.get(ALL)
-        repeated: dict[str, Any] = {"again": True} if again else {}
-        found = -1
-        for place, s in enumerate(servers):
-            own = waiting.pop(self._servers[s], None)
-            score = self._scaled(ALL, gain[s])
-
-            def ask_overall(left: float | None, score: float = score) -> Permit:
-                assert overall is not None
-                waiting.pop(ALL)
-                return overall.allow(score, left, **repeated)
-
-            if own is not None:
-                rival = max([0.0, *(gain[other] for other in servers[place + 1 : place + 2])])
-                value = self._scaled(self._servers[s], gain[s] - rival)
-                agreed: dict[str, Any] = {} if overall is None else {"other": ask_overall}
-                permit = own.allow(value, _left(until), **repeated, **agreed)
-            elif overall is not None:
-                permit = ask_overall(_left(until))
-            else:
-                found = s
-                break
-            if permit.reason == limits.TIMED_OUT:
-                return None
-            if permit.granted:
-                found = s
-                break
-            if overall is not None and ALL not in waiting:  # it refused, and would refuse the others too
-                break
-        if not again:
-            for limiter in waiting.values():
-                if limiter.allow(-np.inf, _left(until)).reason == limits.TIMED_OUT and found < 0:
-                    return None
-        return found
-
-    def _scaled(self, name: str, score: float) -> float:
-        return score if name not in self._scale else _interpolated(score, *self._scale[name])
-
-    def _status(self, name: str, limiter: Limiter) -> dict[str, Any]:
-        status = limiter.status(timeout=_SOON).as_dict()
-        if name in self._scale and status["threshold"] is not None:
-            status["threshold"] = _interpolated(status["threshold"], *reversed(self._scale[name]))
-        return status
+        return np.asarray(gain[:, s] - np.delete(gain, s, axis=1).max(axis=1, initial=0.0))
 
     def _calibrated(self, which: int) -> Judgement:
         held = self._held_out(which)
@@ -349,48 +267,14 @@ class Policy:
             )
         return held
 
-    def _listed(self) -> str:
-        return ", ".join(self._servers)
-
-    @staticmethod
-    def _overfull(choice: npt.NDArray[np.intp], room: Sequence[int | None]) -> bool:
-        used = np.bincount(choice[choice >= 0], minlength=len(room))
-        return any(count > (0 if most is None else most) for count, most in zip(used.tolist(), room, strict=True))
-
-
-def _by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, RateLimit | Limiter]:
-    """Return limits by the names of what they limit; a limit of the only server is one over all."""
-    if limit is None:
-        return {}
-    named = limit if isinstance(limit, Mapping) else {ALL: limit}
-    unknown = set(named) - {*servers, ALL}
-    if unknown:
-        raise LimitError(
-            f"limit names {', '.join(sorted(map(str, unknown)))}; the servers are {', '.join(servers)}, and "
-            f"{ALL!r} is all of them together"
-        )
-    read: dict[str, RateLimit | Limiter] = {}
-    for name, one in named.items():
-        value = one if isinstance(one, Limiter) else limits.as_limit(one)
-        if value is None:
-            raise LimitError(f"limit of {name} is None: leave it out, or give one")
-        read[name] = value
-    if len(servers) == 1 and set(read) == set(servers):
-        return {ALL: read[servers[0]]}
-    return read
-
 
 def _best(gain: FloatArray, able: BoolArray) -> npt.NDArray[np.intp]:
+    """Return the server with the largest gain of those that may be asked, -1 for none."""
     if gain.shape[1] == 1:
         return np.where(able[:, 0], 0, -1)
-    best = np.where(able, gain, -np.inf).argmax(axis=1)
-    return np.where(able.any(axis=1), best, -1)
+    return np.where(able.any(axis=1), np.where(able, gain, -np.inf).argmax(axis=1), -1)
 
 
-def _left(until: float | None) -> float | None:
-    return None if until is None else until - time.monotonic()
-
-
-def _interpolated(score: float, before: FloatArray, after: FloatArray) -> float:
-    beyond = score - min(max(score, before[0]), before[-1])
-    return float(np.interp(score, before, after) + beyond)
+def _is_overfull(choice: npt.NDArray[np.intp], room: Sequence[int | None]) -> bool:
+    used = np.bincount(choice[choice >= 0], minlength=len(room))
+    return any(count > (most or 0) for count, most in zip(used.tolist(), room, strict=True))

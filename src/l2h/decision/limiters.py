@@ -1,0 +1,164 @@
+"""The limiters of a policy: those of single servers, and the one over all of them, which must both agree."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from l2h import limits
+from l2h.costs import FloatArray
+from l2h.limits import Limiter, LimitError, Permit, RateLimit
+
+#: One limit over all servers, or limits by the server's name, ``all`` for all servers together.
+AnyLimit = RateLimit | Limiter | str | Mapping[str, RateLimit | Limiter | str]
+#: Limiters that are kept from call to call, by the name that they limit and by their limit.
+KeptLimiters = dict[tuple[str, RateLimit], Limiter]
+#: Names all servers together in a mapping of limits.
+ALL = "all"
+#: Every score is at least this, except minus infinity, which stands for what does not pay.
+_LOWEST = float(np.finfo(np.float64).min)
+#: Seconds for which a limiter's status is waited for.
+_SOON = 0.01
+#: Held where limiters are shared between the policies of several calls; of the module, so that what keeps them can be
+#: copied and pickled.
+_SHARING = threading.Lock()
+if hasattr(os, "register_at_fork"):  # else it could stay held in the child for ever
+    os.register_at_fork(before=_SHARING.acquire, after_in_parent=_SHARING.release, after_in_child=_SHARING.release)
+
+
+class LimiterSet:
+    """The limiters by the names of what they limit, and what they rank inputs by at the prices of now."""
+
+    def __init__(self, servers: list[str], given: Mapping[str, Limiter], kept: KeptLimiters | None) -> None:
+        self._servers, self._kept = servers, kept
+        self._limiters = dict(given)
+        #: Scores of the calibration samples at the prices that a limiter was made for.
+        self._calibration: dict[str, FloatArray] = {}
+        #: Sorted scores of the calibration samples, at the prices of now and at those that a limiter was made for.
+        #: Other prices move all scores, which says nothing of the inputs. So a score keeps its rank for the limiter:
+        #: the k-th largest of the calibration samples stays the k-th largest. Nothing where the prices are the same.
+        self._scale: dict[str, tuple[FloatArray, FloatArray]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._limiters)
+
+    def make(self, name: str, limit: RateLimit, scores: Callable[[], FloatArray | None]) -> None:
+        """Make the limiter that keeps a limit, unless there is one, maybe of an earlier call: a cap is over all calls.
+
+        ``scores`` gives those of the calibration samples, None where there are none.
+        """
+        if name in self._limiters:
+            return
+        found = None if self._kept is None else self._kept.get((name, limit))
+        if found is None:
+            calibration = scores()
+            found = made = Limiter(limit, calibration=calibration, min_score=_LOWEST)
+            with _SHARING:
+                found = made if self._kept is None else self._kept.setdefault((name, limit), made)
+                if name not in self._limiters and found is made and calibration is not None:
+                    self._calibration[name] = calibration
+        with _SHARING:
+            self._limiters.setdefault(name, found)
+
+    def settle(self, scores: Callable[[str], FloatArray | None]) -> None:
+        """Measure by prices that stay from now on; ``scores`` gives those of the calibration samples at them."""
+        for name, before in self._calibration.items():
+            now = scores(name)
+            if now is None or np.array_equal(now, before):
+                self._scale.pop(name, None)
+            else:
+                self._scale[name] = np.sort(now), np.sort(before)
+
+    def grant(self, gain: list[float], servers: list[int], until: float | None, again: bool) -> int | None:
+        """Return the first of these servers that limiters permit, -1 for none, None where they did not decide in time.
+
+        Every limiter is asked once about every input, which may be a request of its window. The one over all is asked
+        where the server's own would give a permit, so that neither spends one that the other refuses.
+        """
+        repeated: dict[str, Any] = {"again": True} if again else {}  # a limiter of the user's may not know it
+        overall = self._limiters.get(ALL)
+        if overall is not None and len(self._limiters) == 1:
+            if again and not servers:
+                return -1
+            score = self._scaled(ALL, gain[servers[0]]) if servers else -np.inf
+            permit = overall.allow(score, _left(until), **repeated)
+            return None if permit.reason == limits.TIMED_OUT else servers[0] if servers and permit.granted else -1
+        waiting = dict(self._limiters)
+        found = -1
+        for place, s in enumerate(servers):
+            own = waiting.pop(self._servers[s], None)
+
+            def ask_overall(left: float | None, score: float = gain[s]) -> Permit:
+                return waiting.pop(ALL).allow(self._scaled(ALL, score), left, **repeated)
+
+            if own is not None:
+                # What it saves over the next best answer, which is given if there is no permit.
+                rival = max([0.0, *(gain[other] for other in servers[place + 1 : place + 2])])
+                agreed: dict[str, Any] = {} if overall is None else {"other": ask_overall}
+                value = self._scaled(self._servers[s], gain[s] - rival)
+                permit = own.allow(value, _left(until), **repeated, **agreed)
+            elif overall is not None:
+                permit = ask_overall(_left(until))
+            else:
+                found = s
+                break
+            if permit.reason == limits.TIMED_OUT:
+                return None
+            found = s if permit.granted else -1
+            if permit.granted or (overall is not None and ALL not in waiting):
+                break  # the limiter over all would refuse the others too
+        if not again:
+            for limiter in waiting.values():
+                if limiter.allow(-np.inf, _left(until)).reason == limits.TIMED_OUT and found < 0:
+                    return None
+        return found
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Return the status of every limiter as plain values, the last known while it is busy."""
+        found = {}
+        for name, limiter in self._limiters.items():
+            found[name] = status = limiter.status(timeout=_SOON).as_dict()
+            if name in self._scale and status["threshold"] is not None:
+                status["threshold"] = _interpolated(status["threshold"], *reversed(self._scale[name]))
+        return found
+
+    def _scaled(self, name: str, score: float) -> float:
+        return score if name not in self._scale else _interpolated(score, *self._scale[name])
+
+
+def limits_by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, RateLimit | Limiter]:
+    """Return limits by the names of what they limit; a limit of the only server is one over all.
+
+    Raises:
+        LimitError: a name that no server has, or what is no limit.
+    """
+    if limit is None:
+        return {}
+    named = limit if isinstance(limit, Mapping) else {ALL: limit}
+    unknown = set(named) - {*servers, ALL}
+    if unknown:
+        raise LimitError(
+            f"limit names {', '.join(sorted(map(str, unknown)))}; the servers are {', '.join(servers)}, and "
+            f"{ALL!r} is all of them together"
+        )
+    read: dict[str, RateLimit | Limiter] = {}
+    for name, one in named.items():
+        value = one if isinstance(one, Limiter) else limits.as_limit(one)
+        if value is None:
+            raise LimitError(f"limit of {name} is None: leave it out, or give one")
+        read[name] = value
+    return {ALL: read[servers[0]]} if set(read) == set(servers) and len(servers) == 1 else read
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else until - time.monotonic()
+
+
+def _interpolated(score: float, before: FloatArray, after: FloatArray) -> float:
+    beyond = score - min(max(score, before[0]), before[-1])
+    return float(np.interp(score, before, after) + beyond)
