@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from l2h.decision import policy
+from l2h.decision import limiters
 from l2h.limits import Limiter
 
 
@@ -26,7 +26,7 @@ def first_calls(monkeypatch: pytest.MonkeyPatch, call: Callable[[], int], thread
             with suppress(threading.BrokenBarrierError):  # where only one is made
                 together.wait(timeout=1)
 
-    monkeypatch.setattr(policy, "Limiter", Slow)
+    monkeypatch.setattr(limiters, "Limiter", Slow)
     given: list[int] = []
     started = [threading.Thread(target=lambda: given.append(call())) for _ in range(threads)]
     for thread in started:
