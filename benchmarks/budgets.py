@@ -84,18 +84,18 @@ def recorded_server(job: Job, context: Context, path: Path | None) -> ServerOutc
         replayed = ServerRecord(None, list(zip(kept["totals"].tolist(), parts, strict=True)))
         log_p = torch.from_numpy(kept["log_probability"]).to(context.device)
         teacher = Teacher(kept["index"], replayed, log_p, float(kept["temperature"]))
-        return ServerOutcome(replayed, [teacher], kept["fitted"])
+        return ServerOutcome([replayed], [[teacher]], kept["fitted"])
     outcome = train_server(job, context)
     if path is None:
         return outcome
-    (teacher,) = outcome.teachers
-    record = ServerRecord(outcome.server, [])
-    return replace(outcome, server=record, teachers=[replace(teacher, model=record)])
+    ((teacher,),), (server,) = outcome.teachers, outcome.servers
+    record = ServerRecord(server, [])
+    return replace(outcome, servers=[record], teachers=[[replace(teacher, model=record)]])
 
 
 def write_record(outcome: ServerOutcome, path: Path) -> None:
     """Write the answers of a server that was trained here."""
-    record, (teacher,) = outcome.server, outcome.teachers
+    (record,), ((teacher,),) = outcome.servers, outcome.teachers
     if not isinstance(record, ServerRecord) or record.model is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def measure(plan: Plan, dataset: Dataset, arguments: argparse.Namespace) -> Iter
         image = torch.zeros(1, *dataset.input_shape, device=device)
         known = {
             "client_multiply_adds": multiply_adds(client.module.to(device), image),
-            "server_multiply_adds": multiply_adds(job.make_server().to(device), image),
+            "server_multiply_adds": multiply_adds(job.servers[0].make().to(device), image),
             "client": round(float(test.client_correct.mean()), 5),
             "server": round(float(test.server_correct.mean()), 5),
             "oracle_1_0.1": round(float(np.minimum(~test.client_correct, 0.1 + ~test.server_correct).mean()), 5),

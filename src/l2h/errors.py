@@ -4,6 +4,8 @@ import inspect
 import shlex
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
@@ -21,6 +23,17 @@ def shown(value: object, most: int = 60) -> str:
 
 class L2HError(Exception):
     """Base of every error that L2H raises on purpose."""
+
+
+@contextmanager
+def about(what: str | None) -> Iterator[None]:
+    """Put before the message of an error of L2H what it is about; None leaves it as it is."""
+    try:
+        yield
+    except L2HError as error:
+        if what is not None:
+            error.args = (f"{what}: {error}",)
+        raise
 
 
 class L2HWarning(UserWarning):

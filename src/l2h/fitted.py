@@ -12,19 +12,21 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from l2h import metrics
 from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.columns import Columns, EncodedTable
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.data.objects import take_samples
-from l2h.decision import CostsT, Judgement, RejectorSpec, select_rejector
+from l2h.decision import CLIENT, STUDENT, Answerer, CostsT, Judgement, RejectorSpec, select_rejector
 from l2h.errors import DataError, NotFittedError
 from l2h.labels import LabelCodec
-from l2h.methods.learned import Learned, decided_judgement
+from l2h.methods.learned import Learned
 from l2h.models import client_view_size, multiply_adds
+from l2h.models.student import student_logit
 from l2h.settings import Settings
 from l2h.table import Table
-from l2h.training import Context, HeldOut, RejectorBatch
+from l2h.training import Context, HeldOut, RejectorBatch, StudentAnswers
 from l2h.training.counting import classifier_multiply_adds
 from l2h.training.recipes import rejector_scores, server_log_probabilities
 
@@ -39,18 +41,29 @@ class Calibration:
     """What calibration measured on samples that nothing was trained on."""
 
     held_out: HeldOut  # outcomes on those samples
-    #: (R, 2, 2), scale and shift of each rejector's two logits; (1, 0) where there is nothing to calibrate.
+    #: (R, 1 + S, 2), scale and shift of each rejector's logits; (1, 0) where there is nothing to calibrate.
     platt: npt.NDArray[np.float64]
+    #: (R, 4 + S), the weights of :func:`l2h.models.student.student_logit`; None for rejectors without a student, or for
+    #: one price.
+    student: npt.NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class FittedServer:
+    """One server of a fitted system; both None where it was trained elsewhere and is not here."""
+
+    name: str
+    network: nn.Module | None = None  # trained
+    classifier: Classifier | None = None  # of any other kind: an estimator that was trained, or taken as it is
 
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """A client, a server and rejectors that belong together. Saving, exporting and reporting read its fields.
+    """A client, servers and rejectors that belong together. Saving, exporting and reporting read its fields.
 
     Attributes:
         client: as given, never changed.
-        server: trained; None where it is fixed, or was trained elsewhere.
-        fixed_server: a server that was not trained.
+        servers: S of them, in the order of the rejectors' heads.
         rejectors: one per spec.
         specs: what each rejector was trained for.
         method: how they were trained, and what their outputs mean.
@@ -67,13 +80,13 @@ class FittedSystem:
         columns: of the training table; None where the inputs are arrays.
         examples: a few of its rows, on which exported files are compared with their originals; they are not saved.
         budget: what the rejectors were sized to (:class:`l2h.training.job.RejectorSize`); None where to none.
+        second_opinion: whether the rejector's student may answer.
         calibration: what followed from the calibration samples; None before.
         history: one row per epoch of the training.
     """
 
     client: Classifier
-    server: nn.Module | None
-    fixed_server: Classifier | None
+    servers: tuple[FittedServer, ...]
     rejectors: RejectorBatch
     specs: tuple[RejectorSpec, ...]
     method: Learned
@@ -90,6 +103,7 @@ class FittedSystem:
     columns: Columns | None = None
     examples: EncodedTable | None = None
     budget: Mapping[str, Any] | None = None
+    second_opinion: bool = False
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -104,26 +118,43 @@ class FittedSystem:
         return self.labels.names
 
     @property
+    def answerers(self) -> tuple[Answerer, ...]:
+        """Who can answer, in the order of a judgement's columns: the client, its student where it may, the servers."""
+        local = (CLIENT, STUDENT) if self.second_opinion else (CLIENT,)
+        return (*local, *(Answerer(server.name, remote=True) for server in self.servers))
+
+    @property
     def context(self) -> Context:
         """Return what running the networks needs."""
         return Context(self.settings, self.device)
 
     def calibrated(self, held_out: HeldOut) -> FittedSystem:
         """Return the system with the calibration that follows from these outcomes."""
-        platt = [
-            self.method.fit_platt(spec, held_out.scores[r], held_out.client_correct, held_out.server_correct)
-            for r, spec in enumerate(self.specs)
-        ]
-        return replace(self, calibration=Calibration(held_out, np.array(platt)))
+        platt = np.array(
+            [self.method.fit_platt(spec, held_out.scores[r], held_out.right) for r, spec in enumerate(self.specs)]
+        )
+        student = None
+        if held_out.student_correct is not None and all(spec.costs is None for spec in self.specs):
+            assert held_out.student_features is not None
+            logits = held_out.scores * platt[:, None, :, 0] + platt[:, None, :, 1]
+            inputs = np.concatenate([held_out.student_features, logits], axis=-1)
+            student = np.array(
+                [metrics.fit_logistic(*own) for own in zip(inputs, held_out.student_correct, strict=True)]
+            )
+        return replace(self, calibration=Calibration(held_out, platt, student))
 
     def measure(self, X: Array, y: Labels) -> HeldOut:
-        """Return what client, server and rejectors make of samples."""
+        """Return what client, servers and rejectors make of samples."""
         answers = self.client.answers(X, self.num_classes)
+        scores, student = self.opinions(X, answers)
+        right = [self.server_log_probability(X, k).argmax(axis=1) == y for k in range(len(self.servers))]
         return HeldOut(
-            scores=self.scores(X, answers),
+            scores=scores,
             client_confidence=answers.confidence,
             client_correct=answers.label == y,
-            server_correct=self.server_log_probability(X).argmax(axis=1) == y,
+            server_correct=right[0] if len(right) == 1 else np.column_stack(right),
+            student_features=None if student is None else student.features,
+            student_correct=None if student is None else student.label == y,
         )
 
     def select(self, costs: CostsT | None, which: int | None = None) -> tuple[int, CostsT | Costs]:
@@ -132,37 +163,60 @@ class FittedSystem:
         return select_rejector(self.specs, costs, default, which)
 
     def scores(self, X: Array, answers: ClassifierAnswers) -> npt.NDArray[np.floating]:
-        """Return (R, n, 2), the final scores of every rejector."""
+        """Return (R, n, 1 + S), the final scores of every rejector for the client and the servers."""
         raw = torch.from_numpy(rejector_scores(self.rejectors, X, answers, self.context))
         return self.method.final(raw, torch.from_numpy(answers.log_probability)).numpy()
 
+    def opinions(self, X: Array, answers: ClassifierAnswers) -> tuple[npt.NDArray[np.floating], StudentAnswers | None]:
+        """Return :meth:`scores`, and what the students of the rejectors answer; None where they have none."""
+        if not self.rejectors.has_student:
+            return self.scores(X, answers), None
+        outputs = torch.from_numpy(rejector_scores(self.rejectors, X, answers, self.context, student=True))
+        heads, taught = outputs[..., : self.rejectors.heads], outputs[..., self.rejectors.heads :]
+        scores = self.method.final(heads, torch.from_numpy(answers.log_probability)).numpy()
+        return scores, StudentAnswers.of(taught, answers.label)
+
     def judge(self, X: Array, answers: ClassifierAnswers, which: int) -> Judgement:
         """Return what a rejector makes of inputs, given the client's answers."""
-        return self.judgement(self.scores(X, answers)[which], which)
+        if not self.second_opinion:
+            return self.judgement(self.scores(X, answers)[which], which)
+        scores, student = self.opinions(X, answers)
+        return self.judgement(scores[which], which, None if student is None else student.features[which])
 
-    def judgement(self, scores: npt.NDArray[np.floating], which: int) -> Judgement:
-        """Return the judgement of a rejector's final scores (n, 2)."""
+    def judgement(
+        self, scores: npt.NDArray[np.floating], which: int, student_features: npt.NDArray[np.floating] | None = None
+    ) -> Judgement:
+        """Return the judgement of a rejector's final scores (n, 1 + S) and of its student's features (n, 2).
+
+        The student has a column only where it may answer, and its features are not read where not.
+        """
+        if self.specs[which].costs is not None:
+            return Judgement(scores, None, self.answerers)
         platt = None if self.calibration is None else self.calibration.platt[which]
-        return decided_judgement(self.specs[which], scores, platt)
+        if self.second_opinion:
+            if self.calibration is None or self.calibration.student is None or student_features is None:
+                raise NotFittedError("a second opinion needs calibrate(X_cal, y_cal): the student is not calibrated")
+            assert platt is not None
+            logits = scores * platt[:, 0] + platt[:, 1]
+            student = student_logit(student_features, logits, self.calibration.student[which])
+            scores, platt = np.insert(logits, 1, student, axis=1), None
+        return Judgement.from_heads(scores, platt, self.answerers)
 
     def held_out_judgement(self, which: int) -> Judgement:
         """Return what a rejector makes of the samples of the last calibration, which there must have been."""
         if self.calibration is None:
             raise NotFittedError("a bound on asking is met on calibration samples: call calibrate(X_cal, y_cal) first")
-        return self.judgement(self.calibration.held_out.scores[which], which)
+        held = self.calibration.held_out
+        features = None if held.student_features is None else held.student_features[which]
+        return self.judgement(held.scores[which], which, features)
 
-    def server_log_probability(self, X: Array) -> npt.NDArray[np.float32]:
-        """Return (n, K), the server's log-probabilities."""
-        if self.fixed_server is not None:
-            return self.fixed_server.answers(X, self.num_classes).log_probability
-        assert self.server is not None
-        return server_log_probabilities(self.server, X, self.context)
-
-    def student_labels(self, X: Array, answers: ClassifierAnswers, which: int) -> npt.NDArray[np.int64] | None:
-        """Return the answers of a rejector's student; None for a rejector without one."""
-        if not getattr(self.rejectors.template, "classes", 0):
-            return None
-        return np.asarray(rejector_scores(self.rejectors, X, answers, self.context, student=True)[which].argmax(axis=1))
+    def server_log_probability(self, X: Array, number: int = 0) -> npt.NDArray[np.float32]:
+        """Return (n, K), the log-probabilities of the server with this number."""
+        server = self.servers[number]
+        if server.classifier is not None:
+            return server.classifier.answers(X, self.num_classes).log_probability
+        assert server.network is not None
+        return server_log_probabilities(server.network, X, self.context)
 
     @cached_property
     def compute(self) -> dict[str, Any]:
@@ -170,7 +224,7 @@ class FittedSystem:
         return {"multiply_adds": self.multiply_adds(), "budget": self.budget}
 
     def multiply_adds(self) -> dict[str, int | None]:
-        """Return multiply-adds of one input through ``client``, ``rejector`` and ``server``.
+        """Return multiply-adds of one input through ``client``, ``rejector`` and each server by its name.
 
         None for a client or a server whose work cannot be counted (:mod:`l2h.training.counting`).
         """
@@ -187,7 +241,10 @@ class FittedSystem:
         return {
             "client": count(self.client),
             "rejector": multiply_adds(module, *inputs),
-            "server": count(self.fixed_server) if self.server is None else multiply_adds(self.server, x),
+            **{
+                server.name: count(server.classifier) if server.network is None else multiply_adds(server.network, x)
+                for server in self.servers
+            },
         }
 
     def check_inputs(self, X: Any) -> Any:

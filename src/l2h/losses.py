@@ -74,23 +74,24 @@ def rejector_loss(
 
 
 def priced_loss(scores: Tensor, client_target: Tensor, server_target: Tensor, reduction: Reduction = "mean") -> Tensor:
-    """Return the binary cross-entropy of the two priced heads.
+    """Return the binary cross-entropy of the priced heads.
 
     Args:
-        scores: (n, 2), logits of ``q_m = P(m right | x)`` and ``q_e = P(e right | x)``.
+        scores: (n, 2), logits of ``q_m = P(m right | x)`` and ``q_e = P(e right | x)``; (n, 1 + S) of S servers.
         client_target: (n,) in [0, 1]: whether m is right, or a probability of it.
-        server_target: (n,) in [0, 1]: whether e is right, or a probability of it.
-        reduction: over samples; the two heads of a sample are added.
+        server_target: (n,) in [0, 1]: whether e is right, or a probability of it; (n, S) of S servers.
+        reduction: over samples; the heads of a sample are added.
     """
+    several = (*scores.shape[:1], scores.shape[-1] - 1)
     for name, target in (("client_target", client_target), ("server_target", server_target)):
-        if target.shape != scores.shape[:1]:
+        if target.shape != scores.shape[:1] and (name == "client_target" or target.shape != several):
             raise ValueError(f"{name} must be ({len(scores)},), one per sample; got {tuple(target.shape)}")
     return reduce(priced_losses(scores, client_target, server_target), reduction)
 
 
 def priced_losses(scores: Tensor, client_target: Tensor, server_target: Tensor) -> Tensor:
-    """Return the losses (..., n) of each sample, from scores (..., n, 2) and targets (n,)."""
-    targets = torch.stack([client_target, server_target], dim=-1).to(scores.dtype).expand_as(scores)
+    """Return the losses (..., n) of each sample, from scores (..., n, 1 + S), targets (n,), and (n,) or (n, S)."""
+    targets = torch.column_stack([client_target, server_target]).to(scores.dtype).expand_as(scores)
     return F.binary_cross_entropy_with_logits(scores, targets, reduction="none").sum(-1)
 
 

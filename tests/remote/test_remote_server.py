@@ -331,8 +331,8 @@ def test_our_own_server_is_an_api_and_charges_once_even_where_the_cache_is_lost(
             RemoteServer(f"{server.url}/v2/models/other", key=key).answers(X, 3)
     assert key not in "".join(path.read_text() for path in folder.rglob("*.json"))
     loaded = l2h.load(folder, client=scores)
-    assert loaded.fixed_server.answers(X, 3).label.shape == (240,)
-    loaded.fixed_server.retries = 0
+    assert loaded.servers[0].fixed.answers(X, 3).label.shape == (240,)
+    loaded.servers[0].fixed.retries = 0
     with pytest.raises(RemoteError, match=rf"{server.url}.*refused"):
         loaded.evaluate(X_TEST, Y_TEST)
 

@@ -66,7 +66,7 @@ def unpriced() -> HelpSystem:
 def forget(system: HelpSystem) -> None:
     """Forget what the server was asked, and what it answered."""
     SERVER.calls, SERVER.asked = 0, []
-    system.fixed_server.cache = AnswerCache()
+    system.servers[0].fixed.cache = AnswerCache()
 
 
 def sent(system: HelpSystem, *arguments: Any, **named: Any) -> np.ndarray:

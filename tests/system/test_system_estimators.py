@@ -91,7 +91,7 @@ def test_a_pipeline_by_column_names_is_trained_on_a_table(tmp_path: Path) -> Non
 def test_a_fitted_estimator_stays_as_it_is() -> None:
     fitted = LogisticRegression().fit(*samples(30, 9))
     system = make(server=fitted).fit(X, Y)
-    assert system.fitted.fixed_server.estimator is fitted
+    assert system.fitted.servers[0].classifier.estimator is fitted
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_one_that_cannot_become_a_file_is_told_before_the_training() -> None:
     system = make(server=LabelSpreading())
     with pytest.warns(L2HWarning, match="neither saved nor exported: LabelSpreading cannot be converted"):
         job = system.prepare(X, Y)
-    assert job.estimator is not None
+    assert job.servers[0].estimator is not None
 
 
 def test_the_command_names_one(tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
 
 
 def _scales_found(system: HelpSystem) -> dict[str, Any]:
-    """Return the scales of client and server that were found out on labelled samples, and how they were chosen."""
-    models = {"client": system.client, "server": system.fixed_server}
+    """Return the scales of client and servers that were found out on labelled samples, and how they were chosen."""
+    models = {"client": system.client} | {server.name: server.fixed for server in system.servers}
     return {
         f"{who}_fed": {"scale": model.preprocessing.scale, "accuracy": model.scales_tried}
         for who, model in models.items()

@@ -13,7 +13,6 @@ from l2h.errors import DataError, RunError
 from l2h.experiments import runs
 from l2h.experiments.plan import Samples, divide, plan_of
 from l2h.limits import RateLimit, Threshold
-from l2h.remote import RemoteServer
 from l2h.remote.oip import given_key
 from l2h.system import HelpSystem, load
 
@@ -109,8 +108,8 @@ class Asking:
 
     def watch(self, system: HelpSystem) -> None:
         """Have the progress told of a system's server, if it is asked."""
-        if isinstance(system.fixed_server, RemoteServer):
-            system.fixed_server.progress = self.progress
+        for server in system.remote_servers:
+            server.progress = self.progress
 
 
 def open_run(folder: Path, server_run: Path | None = None, asking: Asking | None = None) -> FinishedRun:

@@ -63,7 +63,7 @@ def train_client_side(
         followed = follow(job, context, link, _identity(plan, dataset, *parts.train), folder / runs.ARRIVALS)
     runs.write_json(folder / runs.LINK, asdict(followed.status))
     _report_link(followed)
-    system.adopt(job, Trained(followed.server, followed.rejectors, None), context.history)
+    system.adopt(job, Trained((followed.server,), followed.rejectors, None), context.history)
     if followed.server is not None:
         system.calibrate(*parts.calibration)
     system.save(folder)

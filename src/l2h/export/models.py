@@ -219,8 +219,9 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
     """Return the server's file, the names of its input and output, and its largest difference from the original."""
     reason = ""
     arrays = [numbers_of(X) for X in batches]
-    if fitted.fixed_server is not None:
-        exported, reason = export_fixed_server(fitted.fixed_server, fitted.num_classes, batches)
+    (server,) = fitted.servers
+    if server.classifier is not None:
+        exported, reason = export_fixed_server(server.classifier, fitted.num_classes, batches)
         if exported is not None:
             part = exported.part
             assert part.input is not None
@@ -234,15 +235,15 @@ def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | No
             )
             inputs = None if raw else part.inputs
             return exported.data, ServerPart(part.file, part.input, part.output, inputs), exported.agreement or 0.0
-    elif fitted.server is None:
+    elif server.network is None:
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:
         warn(f"the server is not in the bundle: {reason}")
-        known = None if fitted.fixed_server is None else fitted.fixed_server.known_output
+        known = None if server.classifier is None else server.classifier.known_output
         gives = known if fitted.num_classes == 2 and known != "label" else None
         return None, ServerPart(None, "x", "scores", gives=gives), None
-    assert fitted.server is not None
-    original = copy.deepcopy(fitted.server).cpu()
+    assert server.network is not None
+    original = copy.deepcopy(server.network).cpu()
     model = to_onnx(original, {"x": arrays[1][:2]}, ["scores"], "the server")
     difference = _check_module(original, model, SERVER, [{"x": X} for X in arrays])
     return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference

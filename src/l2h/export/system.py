@@ -71,6 +71,8 @@ def export_system(
         ExportError: something cannot be exported or differs from its original, or the folder is taken.
     """
     folder = Path(folder)
+    if len(fitted.answerers) != 2 or fitted.servers[0].name != "server":
+        raise ExportError("a system with several servers or a second opinion cannot be exported yet")
     check_target(folder, force)
     name = _model_name(fitted, name)
     if which is None and costs is None:

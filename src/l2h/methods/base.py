@@ -123,7 +123,8 @@ class Bench:
     def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:
         """Return what client and server answer to samples."""
         answers = self.job.client.answers(X, self.num_classes)
-        server = self.job.fixed_server if self.outcome.server is None else self.outcome.server
+        (server,) = self.outcome.servers
+        server = self.job.servers[0].fixed if server is None else server
         assert server is not None
         if isinstance(server, Classifier):
             log_p = server.answers(X, self.num_classes).log_probability

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -158,7 +159,8 @@ class PricedRule(LearnedRule):
     def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None) -> None:
         super().__init__(method, bench, stage)
         held, (spec,) = bench.calibration, self.specs
-        self.platt = method.fit_platt(spec, self.scores(held.inputs, 0), held.client_correct, held.server_correct)
+        right = np.column_stack([held.client_correct, held.server_correct])
+        self.platt = method.fit_platt(spec, self.scores(held.inputs, 0), right)
 
     def judgement(self, inputs: Inputs, costs: Costs) -> Judgement:
         scores = self.scores(inputs, self.which(costs))
@@ -178,7 +180,7 @@ class PricedSeparate(Helping):
     equation = "binary cross-entropy of q_m and q_e, REMOTE iff 1 - q_m >= c_e + c_1 (1 - q_e)"
     traits = SEPARATE
     net, kind = "separate", "priced"
-    soft = any_price = True
+    soft = any_price = several_servers = True
     rule = PricedRule
 
 

@@ -117,7 +117,8 @@ class LearnedRule(ThresholdRule):
             "steps": float(self.steps),
         }
         if getattr(module, "classes", 0):
-            student = rejector_scores(rejectors, inputs.X, inputs.client, context, student=True)[0]
+            both = rejector_scores(rejectors, inputs.X, inputs.client, context, student=True)
+            student = both[0, :, rejectors.heads :]
             out["student"] = float((student.argmax(axis=1) == y).mean())
         return out
 
@@ -133,6 +134,8 @@ class Learned(Method):
     #: One rejector answers for every price; its two numbers are logits of "the client is right", "the server is right".
     any_price: ClassVar[bool] = False
     calibrated: ClassVar[bool] = False  # those logits get a scale and a shift on held-out samples
+    #: Its loss trains a head per server, whatever their number: scores (R, n, 1 + S), and (n, S) for (n,) in the pool.
+    several_servers: ClassVar[bool] = False
     options: Mapping[str, Any] = {}  # of its net, over those of a comparison
     rule: ClassVar[type[LearnedRule]] = LearnedRule  # how it decides in a comparison
 
@@ -208,15 +211,15 @@ class Learned(Method):
         ``platt`` (2, 2) holds scale and shift of each logit.
         """
         decided = self.final(torch.from_numpy(scores), torch.from_numpy(log_probability)).numpy()
-        return decided_judgement(spec, decided, platt)
+        return Judgement.from_heads(decided, platt) if spec.costs is None else Judgement(decided)
 
     def fit_platt(
-        self, spec: RejectorSpec, scores: npt.NDArray[np.floating], client: BoolArray, server: BoolArray
+        self, spec: RejectorSpec, scores: npt.NDArray[np.floating], right: BoolArray
     ) -> list[tuple[float, float]]:
-        """Return scale and shift of each logit, from final scores (n, 2) and who was right on held-out samples."""
+        """Return scale and shift of each logit, from final scores and who was right on held-out samples, (n, J)."""
         if not self.calibrated or spec.costs is not None:
-            return [(1.0, 0.0), (1.0, 0.0)]
-        return [metrics.fit_platt(scores[:, head], right) for head, right in enumerate((client, server))]
+            return [(1.0, 0.0)] * scores.shape[1]
+        return [metrics.fit_platt(scores[:, head], right[:, head]) for head in range(scores.shape[1])]
 
     def fit(self, bench: Bench) -> LearnedRule:
         """Train one rejector per price, all at once, or one for all prices."""
@@ -254,13 +257,6 @@ def fit_together(methods: Sequence[Learned], bench: Bench) -> list[LearnedRule]:
     stages = [method.stage(bench) for method in methods]
     run_together(stages, bench.context)
     return [method.rule(method, bench, stage) for method, stage in zip(methods, stages, strict=True)]
-
-
-def decided_judgement(
-    spec: RejectorSpec, scores: npt.NDArray[np.floating], platt: npt.ArrayLike | None = None
-) -> Judgement:
-    """Return the judgement of final scores (n, 2): of logits where the rejector answers for every price."""
-    return Judgement.from_heads(scores, platt) if spec.costs is None else Judgement(scores)
 
 
 def client_scores(pool: SamplePool) -> Tensor:

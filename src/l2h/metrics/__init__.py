@@ -1,6 +1,13 @@
 """Measurements as pure functions of arrays, with no state and no torch."""
 
-from l2h.metrics.calibration import Reliability, apply_platt, expected_calibration_error, fit_platt, reliability_curve
+from l2h.metrics.calibration import (
+    Reliability,
+    apply_platt,
+    expected_calibration_error,
+    fit_logistic,
+    fit_platt,
+    reliability_curve,
+)
 from l2h.metrics.choice import Answered, AnswererChoice, AnswererFigures
 from l2h.metrics.frontier import (
     Frontier,
@@ -34,6 +41,7 @@ __all__ = [
     "evaluate",
     "evaluate_outcomes",
     "expected_calibration_error",
+    "fit_logistic",
     "fit_platt",
     "frontier",
     "frontier_gain",

@@ -67,21 +67,47 @@ def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3)
         row = int(np.argmin(np.isfinite(z)))
         raise DataError(f"logit of sample {row} is {z[row]}: the model has diverged")
     design = np.stack([z, np.ones_like(z)], axis=1)
-    start = np.array([1.0, 0.0])
+    scale, shift = _fit_newton(design, right, np.array([1.0, 0.0]), ridge)
+    return float(scale), float(shift)
+
+
+def fit_logistic(features: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3) -> FloatArray:
+    """Return the weights of a logistic regression, by Newton's method: (1 + F,), first the shift.
+
+    Args:
+        features: (n, F).
+        correct: bool (n,), whether the answer was right.
+        ridge: pull towards 0, per fit and not per sample, as in :func:`fit_platt`.
+
+    Raises:
+        DataError: there are no samples, their numbers differ, or a feature is not finite.
+    """
+    x = np.asarray(features, dtype=np.float64)
+    if x.ndim != 2 or not np.isfinite(x).all():
+        raise DataError(f"features must be (n, F) and finite; got shape {x.shape}")
+    _, right = _pair(x[:, 0], correct)
+    weights = _fit_newton(np.column_stack([x, np.ones(len(x))]), right, np.zeros(x.shape[1] + 1), ridge)
+    return np.concatenate([weights[-1:], weights[:-1]])
+
+
+def _fit_newton(design: FloatArray, right: npt.NDArray[np.bool_], start: FloatArray, ridge: float) -> FloatArray:
+    """Return the weights of the lowest log-loss, pulled towards ``start``; the last column of the design is all 1."""
 
     def loss(at: FloatArray) -> float:
         margin = np.where(right, 1.0, -1.0) * (design @ at)
         return float(np.logaddexp(0.0, -margin).sum() + ridge * ((at - start) ** 2).sum())
 
-    # Where the logits are far too large the sigmoid is flat at (1, 0) and Newton's steps do not help: start from the
+    # Where the logits are far too large the sigmoid is flat at the start and Newton's steps do not help: start from the
     # share of right answers if that has the lower loss.
     share = (right.sum() + 0.5) / (len(right) + 1)
-    theta = min((start, np.array([0.0, np.log(share / (1 - share))])), key=loss)
+    alone = np.zeros_like(start)
+    alone[-1] = np.log(share / (1 - share))
+    theta = min((start, alone), key=loss)
 
     for _ in range(100):
         p = _sigmoid(design @ theta)
         gradient = design.T @ (p - right) + 2 * ridge * (theta - start)
-        hessian = (design * (p * (1 - p))[:, None]).T @ design + 2 * ridge * np.eye(2)
+        hessian = (design * (p * (1 - p))[:, None]).T @ design + 2 * ridge * np.eye(len(start))
         step = np.linalg.solve(hessian, gradient)
         # Newton overshoots where the sigmoid is flat: halve until the loss falls.
         size, before = 1.0, loss(theta)
@@ -92,7 +118,7 @@ def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3)
         theta = theta - size * step
         if np.abs(size * step).max() < 1e-10:
             break
-    return float(theta[0]), float(theta[1])
+    return np.asarray(theta)
 
 
 def apply_platt(logit: npt.ArrayLike, scale: float, shift: float) -> FloatArray:

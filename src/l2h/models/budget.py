@@ -33,7 +33,7 @@ class Trunk:
 
 
 def within_budget(
-    budget: float, kind: str, input_shape: tuple[int, ...], view_size: int, classes: int
+    budget: float, kind: str, input_shape: tuple[int, ...], view_size: int, classes: int, heads: int = 2
 ) -> dict[str, Any]:
     """Return the options of the largest rejector whose multiply-adds for one input are at most ``budget``.
 
@@ -46,13 +46,14 @@ def within_budget(
         input_shape: of one input.
         view_size: the length of the client's view.
         classes: K for a rejector with a student, else 0.
+        heads: numbers that it gives: one for the client, one per server.
 
     Raises:
         ModelError: the smallest rejector needs more; the message says how much.
     """
 
     def cost(trunk: Trunk, hidden: int) -> int:
-        return trunk.multiply_adds + _head(kind, trunk.features, view_size, classes, hidden)
+        return trunk.multiply_adds + _head(kind, trunk.features, view_size, classes, hidden, heads)
 
     def with_head(trunk: Trunk) -> dict[str, Any] | None:
         """Return the options with the largest hidden layer in its share; None where not even the smallest fits."""
@@ -74,7 +75,7 @@ def within_budget(
         if found is not None:
             return found
     if kind == "attached":
-        plain = {hidden: _head(kind, 0, view_size, 0, hidden) for hidden in (*HIDDEN, 0)}
+        plain = {hidden: _head(kind, 0, view_size, 0, hidden, heads) for hidden in (*HIDDEN, 0)}
         smallest = plain[0]
         for hidden, work in plain.items():
             if work <= budget or (hidden == 0 and not budget):
@@ -85,12 +86,12 @@ def within_budget(
     )
 
 
-def _head(kind: str, features: int, view_size: int, classes: int, hidden: int) -> int:
+def _head(kind: str, features: int, view_size: int, classes: int, hidden: int, heads: int) -> int:
     """Return the multiply-adds of a rejector beside its trunk's, as :mod:`l2h.models.rejectors` builds it."""
     if kind == "separate":
-        return 2 * features
+        return heads * features
     said = view_size + (STUDENT_FEATURES + classes if classes else 0)
-    return classes * features + (said + features + 2) * hidden + 2 * said
+    return classes * features + (said + features + heads) * hidden + heads * said
 
 
 def _trunks(input_shape: tuple[int, ...]) -> Iterator[Iterator[Trunk]]:

@@ -2,7 +2,8 @@
 
 *Separate* is the paper's: a net of its own on the raw input, which decides before the client runs. *Attached* also
 reads the client's answer (see :func:`client_view`), beside a trunk of its own on the input. Both give two numbers per
-sample: scores ``(r1, r2)`` for LOCAL and REMOTE or, under the priced loss, the logits of ``q_m`` and ``q_e``.
+sample: scores ``(r1, r2)`` for LOCAL and REMOTE or, under the priced loss, the logits of ``q_m`` and ``q_e``. Of S
+servers the priced loss trains ``heads = 1 + S`` numbers: the logits of the client and of each server.
 
 A rejector is called as ``rejector(x, view)``; ``view`` is the client's view, which a separate one ignores.
 """
@@ -65,7 +66,7 @@ TRUNKS = ("lenet5", "separable")
 
 
 class SeparateRejector(nn.Module):
-    """A trunk (see :class:`AttachedRejector`) and two scores; it decides before the client runs."""
+    """A trunk (see :class:`AttachedRejector`) and its scores; it decides before the client runs."""
 
     uses_client = False
 
@@ -78,11 +79,13 @@ class SeparateRejector(nn.Module):
         depth: int = 1,
         stem: int = 2,
         middle: int = 0,
+        heads: int = 2,
     ) -> None:
         super().__init__()
+        self.heads = heads
         self.input = scale or InputScale(input_shape)
         self.trunk, size = _trunk(input_shape, trunk, width, depth, stem, middle)
-        self.head = nn.Linear(size, 2)
+        self.head = nn.Linear(size, heads)
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
         scores: Tensor = self.head(self.trunk(self.input(x)))
@@ -118,8 +121,10 @@ class AttachedRejector(nn.Module):
         depth: int = 1,
         stem: int = 2,
         middle: int = 0,
+        heads: int = 2,
     ) -> None:
         super().__init__()
+        self.heads = heads
         self.input = scale or InputScale(input_shape)
         self.trunk: nn.Module | None = None
         size = 0
@@ -131,8 +136,8 @@ class AttachedRejector(nn.Module):
         self.register_buffer("view_scale", torch.ones(view_size))
         said = view_size + (STUDENT_FEATURES + classes if self.student is not None else 0)
         self.hidden = nn.Sequential(nn.Linear(said + size, hidden), nn.ReLU()) if hidden else nn.Identity()
-        self.head = nn.Linear(hidden, 2) if hidden else None
-        self.skip = nn.Linear(said, 2)
+        self.head = nn.Linear(hidden, heads) if hidden else None
+        self.skip = nn.Linear(said, heads)
 
     def fit_view(self, view: Tensor) -> None:
         """Set the scaling of the view to zero mean and unit variance on these samples."""
@@ -140,7 +145,7 @@ class AttachedRejector(nn.Module):
         self.view_scale.copy_(1 / view.std(0, correction=0).clamp(min=1e-3))
 
     def forward(self, x: Tensor, view: Tensor) -> Tensor:
-        """Return two numbers per sample, (n, 2); with a student its K scores follow, (n, 2 + K)."""
+        """Return the heads' numbers, (n, heads); with a student its K scores follow, (n, heads + K)."""
         said = (view - self.view_shift) * self.view_scale
         if self.trunk is None:
             return self._head(said, said)
@@ -179,17 +184,20 @@ class UserRejector(nn.Module):
     It is called as ``net(x)``, or ``net(x, view)`` where it has an attribute ``uses_client = True``.
     """
 
-    def __init__(self, scale: InputScale, net: nn.Module) -> None:
+    def __init__(self, scale: InputScale, net: nn.Module, heads: int = 2) -> None:
         super().__init__()
+        self.heads = heads
         self.input = scale
         self.net = net
         self.uses_client = bool(getattr(net, "uses_client", False))
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
         scores: Tensor = self.net(self.input(x), view) if self.uses_client else self.net(self.input(x))
-        if scores.shape != (x.shape[0], 2):
+        if scores.shape != (x.shape[0], self.heads):
+            count = "two" if self.heads == 2 else self.heads
             raise ModelError(
-                f"the rejector gives {tuple(scores.shape)}: expected two numbers per sample, ({x.shape[0]}, 2)"
+                f"the rejector gives {tuple(scores.shape)}: expected {count} numbers per sample, "
+                f"({x.shape[0]}, {self.heads})"
             )
         return scores
 
@@ -200,6 +208,7 @@ def build_rejector(
     view_size: int,
     classes: int = 0,
     scale: InputScale | None = None,
+    heads: int = 2,
     **options: Any,
 ) -> nn.Module:
     """Return a fresh rejector of the named kind; ``classes`` is K for an attached one with a student, else 0."""
@@ -210,8 +219,8 @@ def build_rejector(
     require_known(options, known[kind], f"the {kind} rejector")
     try:
         if kind == "separate":
-            return SeparateRejector(input_shape, scale=scale, **options)
-        return AttachedRejector(input_shape, view_size, classes, scale=scale, **options)
+            return SeparateRejector(input_shape, scale=scale, heads=heads, **options)
+        return AttachedRejector(input_shape, view_size, classes, scale=scale, heads=heads, **options)
     except (TypeError, RuntimeError) as error:  # raised by Python and torch for unusable values
         raise ModelError(f"the {kind} rejector cannot be built with {options}: {error}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,14 @@ from l2h.remote import RemoteServer
 from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
+from l2h.system.servers import GivenServer, check_method, take_servers
 from l2h.system.sizing import choose_budget
 from l2h.training import Context, Job, Progress, Trained, pick_device
-from l2h.training.job import take_server
 from l2h.training.loop import repeatable
 
 
 class HelpSystem:
-    """A fixed client, a server and a rejector between them.
+    """A fixed client, one or more servers and a rejector between them.
 
     Args:
         client: the classifier that cannot change: whatever :func:`l2h.as_client` takes.
@@ -45,6 +44,8 @@ class HelpSystem:
             that is not fitted, such as ``HistGradientBoostingClassifier()``, which are trained; or
             what is asked and not trained: a function, the address of an API (``https://...``), or a
             :class:`l2h.RemoteServer` with options for these; or anything else that :func:`l2h.as_client` takes.
+        servers: several of these by name, instead of ``server``: ``{"box": "lenet5", "cloud": "https://..."}``. Each
+            can have its own prices.
         rejector: ``attached``, ``separate``, or a torch module of two outputs per sample (called with the inputs, and
             with the client's view as well where it has an attribute ``uses_client = True``). Where None, what the
             method uses; ``attached`` without a method.
@@ -56,11 +57,13 @@ class HelpSystem:
         dataset: a name for reports.
         image_size: what ``load_dataset(..., size=)`` or ``l2h.data.read_images`` brought the images to. It is kept, so
             that ``l2h ask`` does the same to a picture of any size.
-        server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``.
+        server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``; of several servers
+            by their names, ``{"box": {"width": 4}}``.
+        second_opinion: let the rejector's student answer as well, where it is more likely right than the client.
         budget: what a named rejector may cost the device for one input: a multiple of the client's multiply-adds
             (``0.3``), multiply-adds (``"200k"``), or time on this machine with onnxruntime on one thread (``"50us"``).
-            Without it the rejector has the size that ``rejector_options`` say.
-        train_server: False keeps a torch module as it is.
+            Where None, the size that ``rejector_options`` say, else 1.0: as much as the client.
+        train_server: False keeps a torch module as it is; of several servers for all, or by name.
 
     Example:
         >>> import l2h
@@ -79,9 +82,11 @@ class HelpSystem:
     def __init__(
         self,
         client: Any,
-        server: Any,
+        server: Any = None,
         rejector: str | nn.Module | None = None,
         *,
+        servers: Mapping[str, Any] | None = None,
+        second_opinion: bool = False,
         method: str | Learned | None = None,
         settings: Settings | None = None,
         class_names: ClassNames | None = None,
@@ -90,24 +95,29 @@ class HelpSystem:
         server_options: Mapping[str, Any] | None = None,
         rejector_options: Mapping[str, Any] | None = None,
         budget: Budget | float | str | None = None,
-        train_server: bool | None = None,
+        train_server: bool | Mapping[str, bool] | None = None,
     ) -> None:
         self.client: Classifier = as_client(client)
         self.settings = settings or Settings()
         self.method, self.rejector = steps.choose_method(method, rejector, self.settings)
         self.dataset, self.image_size = dataset, image_size
         self.given_class_names = class_names
-        self.server_options = dict(server_options or {})
         self.rejector_options = dict(rejector_options or {})
         self.budget = choose_budget(budget, self.rejector, self.rejector_options, self.settings.recipe)
         self.device = pick_device(self.settings.device)
         #: What :meth:`fit` and :meth:`calibrate` found out; None before.
         self.fitted: FittedSystem | None = None
-        #: What is trained into a server, or the server that is taken as it is: one of the two is None.
-        self.trainable_server, self.fixed_server = take_server(server, train_server)
-        if isinstance(self.fixed_server, RemoteServer):
-            self.fixed_server.class_names = self.class_names
+        self.servers: tuple[GivenServer, ...] = take_servers(server, servers, train_server, server_options)
+        self.second_opinion = second_opinion
+        check_method(self.method, len(self.servers), second_opinion, self.rejector, self.settings.recipe)
+        for remote in self.remote_servers:
+            remote.class_names = self.class_names
         self._limiters: KeptLimiters = {}
+
+    @property
+    def remote_servers(self) -> list[RemoteServer]:
+        """The servers that are asked while training."""
+        return [server.fixed for server in self.servers if isinstance(server.fixed, RemoteServer)]
 
     @property
     def specs(self) -> tuple[RejectorSpec, ...]:
@@ -172,8 +182,8 @@ class HelpSystem:
         if context is None:
             context = steps.make_context(self, run, resume, progress)
         if run is not None:
-            if isinstance(self.fixed_server, RemoteServer):
-                self.fixed_server.cache.keep_in(Path(run))
+            for remote in self.remote_servers:
+                remote.cache.keep_in(Path(run))
             note_training(Path(run), steps.describe(self, job), resume=resume)
         with repeatable(self.settings, self.device):
             trained = self.method.train(job, context)
@@ -232,7 +242,7 @@ class HelpSystem:
         """Take over what was trained for a job of :meth:`prepare`: the last part of fit."""
         fitted = steps.assemble(
             self,
-            server=trained.server if isinstance(trained.server, nn.Module) else None,
+            trained=trained.servers,
             rejectors=trained.rejectors,
             specs=tuple(job.specs),
             input_shape=tuple(job.X.shape[1:]),
@@ -245,8 +255,6 @@ class HelpSystem:
             budget=job.size.budget,
             history=history,
         )
-        if isinstance(trained.server, Classifier):
-            fitted = replace(fitted, fixed_server=trained.server)
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
         return self
 

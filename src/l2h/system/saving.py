@@ -31,12 +31,13 @@ from l2h.classifiers import (
 )
 from l2h.columns import Columns
 from l2h.costs import as_bool
+from l2h.decision import SERVER as ONLY
 from l2h.decision import RejectorSpec
-from l2h.errors import DataError, ExportError, L2HError, RunError, SettingsError, UnknownNameError, warn
+from l2h.errors import DataError, ExportError, L2HError, RunError, SettingsError, UnknownNameError, about, warn
 from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx
-from l2h.files import CONFIG, SCHEMA, read_config, write_atomically, write_json
-from l2h.fitted import EXAMPLES, Calibration, FittedSystem
+from l2h.files import CHECKPOINTS, CONFIG, SCHEMA, read_config, write_atomically, write_json
+from l2h.fitted import EXAMPLES, Calibration, FittedServer, FittedSystem
 from l2h.labels import LabelCodec
 from l2h.models import Scaled, rebuild
 from l2h.remote import RemoteServer
@@ -50,7 +51,7 @@ from l2h.training.job import rejector_builder, unit_scale
 CLIENT, SERVER, REJECTOR, CALIBRATION = (
     f"checkpoints/{name}.safetensors" for name in ("client", "server", "rejector", "calibration")
 )
-CLIENT_ONNX, SERVER_ONNX = "checkpoints/client.onnx", "checkpoints/server.onnx"
+CLIENT_ONNX = "checkpoints/client.onnx"
 #: Kinds of classifiers that a run folder holds as a file of their own.
 _FILES = ("onnx", "litert")
 _T = TypeVar("_T")
@@ -61,9 +62,10 @@ def load(
     *,
     client: Any = None,
     server: Any = None,
+    servers: Mapping[str, Any] | None = None,
     rejector: nn.Module | None = None,
     server_run: Path | str | None = None,
-    key: str | None = None,
+    key: str | Mapping[str, str] | None = None,
 ) -> HelpSystem:
     """Read a system that was saved, or trained by ``l2h train``.
 
@@ -72,9 +74,10 @@ def load(
         client: the client, where it could not be saved: a callable, or a module of the user's.
         server: the server, where it could not be saved; of one that is asked, the function, which is not run
             unless it is given. Inputs that were asked before need neither function nor network.
+        servers: of several servers, by name, those that could not be saved.
         rejector: the rejector, where it is a module of the user's.
         server_run: the run folder of a server that was trained elsewhere (``l2h train --role server``).
-        key: for the address of a server that is asked.
+        key: for the address of a server that is asked; of several by name, or one for all.
 
     Raises:
         RunError: the folder holds no finished run, is damaged, or lacks a part that must be given.
@@ -89,7 +92,8 @@ def load(
     if config is None:
         raise RunError(f"the run in {folder} is not finished: go on with l2h train ... --resume")
     try:
-        return _load_system(folder, config, client, server, rejector, server_run, key)
+        given = _given_servers(config, server, servers, folder)
+        return _load_system(folder, config, client, given, rejector, server_run, key)
     except BundleError as error:  # which names the file
         raise RunError(str(error)) from error
     except (DataError, SettingsError) as error:
@@ -104,36 +108,40 @@ def _load_system(
     folder: Path,
     config: Mapping[str, Any],
     client: Any,
-    server: Any,
+    given: Mapping[str, Any],
     rejector: nn.Module | None,
     server_run: Path | str | None,
-    key: str | None,
+    key: str | Mapping[str, str] | None,
 ) -> HelpSystem:
     labels, specs, columns = _read_described(config, f"{folder / CONFIG}, system")
-    if config["server"]["kind"] == "remote":
-        server = _load_remote(folder, config["server"], server, key)
-    net = _load_server(folder, config, server, server_run)
-    if net is None and server is None:
-        server = _load_onnx(folder / SERVER_ONNX, config["server"])
+    described = _described_servers(config)
+    servers, nets = {}, {}
+    for name in described:
+        with about(None if "server" in config else f"server {name!r}"):
+            own_key = key.get(name) if isinstance(key, Mapping) else key
+            servers[name], nets[name] = _load_server(folder, config, name, given.get(name), server_run, own_key)
     kind = config["rejector"]["kind"]
     if kind == "given" and rejector is None:
         raise RunError(f"the rejector of {folder} is not in it: give it with l2h.load(folder, rejector=...)")
     settings = Settings.from_dict(config["settings"])
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
         settings = Settings.from_dict({**config["settings"], "device": "auto"})
+    options = {name: (part.get("plan") or {}).get("options", {}) for name, part in described.items()}
     try:
         system = HelpSystem(
             client=client if client is not None else _load_client(folder, config["client"]),
-            server=server if server is not None else getattr(net, "plan", {})["name"],
+            server=servers["server"] if "server" in config else None,
+            servers=None if "server" in config else servers,
             rejector=rejector if kind == "given" else kind,
             method=config.get("method"),
             settings=settings,
             class_names=labels,
             dataset=config["dataset"],
             image_size=config.get("image_size"),
-            server_options=(config["server"].get("plan") or {}).get("options"),
+            server_options=options["server"] if "server" in config else options,
             rejector_options=config["rejector"]["options"],
-            train_server=False if config["server"]["kind"] in ("fixed", *_FILES) else None,
+            second_opinion=config.get("second_opinion", False),
+            train_server={name: False for name, part in described.items() if part["kind"] in ("fixed", *_FILES)},
         )
     except UnknownNameError as error:
         if "method" not in config:
@@ -143,14 +151,15 @@ def _load_system(
             "l2h.methods.load_file(FILE)"
         ) from error
     _restore_inputs(system.client, config["client"])
-    if system.fixed_server is not None:
-        _restore_inputs(system.fixed_server, config["server"])
+    for each in system.servers:
+        if each.fixed is not None:
+            _restore_inputs(each.fixed, described[each.name])
     if client is not None and config["client"].get("fingerprint") not in (None, system.client.fingerprint()):
         text = f"the client given is not the one {folder} was trained around: the rejector knows the other"
         warn(text)
     system.fitted = assemble(
         system,
-        server=None if net is None else net.to(system.device).eval(),
+        trained=[None if net is None else net.to(system.device).eval() for net in nets.values()],
         rejectors=_load_rejectors(system, folder, config, len(specs)),
         specs=specs,
         input_shape=tuple(config["input_shape"]),
@@ -179,7 +188,7 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         **({} if fitted.labels.values is None else {"labels": list(fitted.labels.values)}),
         "embedding_size": fitted.embedding_size,
         "client": _save_client(fitted, folder),
-        "server": _save_server_of(fitted, folder),
+        **_save_servers(fitted, folder),
         "rejector": {"kind": fitted.rejector, "options": dict(fitted.rejector_options)},
         "specs": [spec.as_dict() for spec in fitted.specs],
         "settings": fitted.settings.as_dict(),
@@ -191,6 +200,8 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         system["columns"] = fitted.columns.as_list()
     if fitted.budget is not None:
         system["budget"] = dict(fitted.budget)
+    if fitted.second_opinion:
+        system["second_opinion"] = True
     net = "attached" if fitted.rejector == "given" else fitted.rejector
     if fitted.method.name != methods.spelled(fitted.settings.loss, net).name:
         system["method"] = fitted.method.name
@@ -209,22 +220,46 @@ def _save_calibration(calibration: Calibration | None, path: Path) -> None:
     if calibration is None:
         path.unlink(missing_ok=True)  # of a system that was saved here before
         return
-    arrays = {**vars(calibration.held_out), "platt": calibration.platt}
-    correct = {name: arrays[name].astype(np.uint8) for name in ("client_correct", "server_correct")}
-    save_checkpoint(path, {name: torch.from_numpy(array) for name, array in (arrays | correct).items()}, {})
+    arrays = {**vars(calibration.held_out), "platt": calibration.platt, "student": calibration.student}
+    tensors = {
+        name: torch.from_numpy(array.astype(np.uint8) if array.dtype == np.bool_ else array)
+        for name, array in arrays.items()
+        if array is not None
+    }
+    save_checkpoint(path, tensors, {})
 
 
-def _save_server_of(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
-    if fitted.server is not None:
-        plan = getattr(fitted.server, "plan", None)
-        save_checkpoint(folder / SERVER, fitted.server.state_dict(), {})
+def _weights_of(name: str) -> str:
+    """Return the file of a server's weights: one that is called ``server`` has the name of the only server."""
+    return SERVER if name == ONLY.name else f"checkpoints/server-{name}.safetensors"
+
+
+def _onnx_of(name: str) -> str:
+    return _weights_of(name).replace(".safetensors", ".onnx")
+
+
+def _save_servers(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
+    """Write every server, remove those of a system that was saved here before, and return their description."""
+    now = {Path(_weights_of(server.name)).stem for server in fitted.servers}
+    for left in (folder / CHECKPOINTS).glob("server*"):
+        if left.suffix in (".safetensors", ".onnx", LITERT) and left.stem not in now:
+            left.unlink()
+    described = {server.name: _save_server_of(server, fitted, folder) for server in fitted.servers}
+    return {"server": described[ONLY.name]} if list(described) == [ONLY.name] else {"servers": described}
+
+
+def _save_server_of(server: FittedServer, fitted: FittedSystem, folder: Path) -> dict[str, Any]:
+    path = folder / _weights_of(server.name)
+    if server.network is not None:
+        plan = getattr(server.network, "plan", None)
+        save_checkpoint(path, server.network.state_dict(), {})
         return {"kind": "given" if plan is None else "named", "plan": plan}
-    (folder / SERVER).unlink(missing_ok=True)  # of a system that was saved here before
-    if fitted.fixed_server is None:
+    path.unlink(missing_ok=True)  # of a system that was saved here before
+    if server.classifier is None:
         return {"kind": "elsewhere"}
-    if isinstance(fitted.fixed_server, RemoteServer):
-        return _save_remote(fitted.fixed_server, folder)
-    return {"kind": "fixed"} | _save_onnx(fitted.fixed_server, folder / SERVER_ONNX, fitted)
+    if isinstance(server.classifier, RemoteServer):
+        return _save_remote(server.classifier, folder)
+    return {"kind": "fixed"} | _save_onnx(server.classifier, folder / _onnx_of(server.name), fitted)
 
 
 def _save_remote(server: RemoteServer, folder: Path) -> dict[str, Any]:
@@ -317,13 +352,46 @@ def _can_be_saved(classifier: Classifier) -> TypeGuard[ConvertibleClassifier]:
     return isinstance(classifier, LiteRTClassifier | OnnxClassifier)
 
 
+def _described_servers(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what a run folder says of each server, by name."""
+    return {ONLY.name: config["server"]} if "server" in config else dict(config["servers"])
+
+
+def _given_servers(
+    config: Mapping[str, Any], server: Any, servers: Mapping[str, Any] | None, folder: Path
+) -> dict[str, Any]:
+    """Return the servers that the caller of :func:`load` gives, by name."""
+    described = _described_servers(config)
+    if server is not None and list(described) != [ONLY.name]:
+        raise RunError(f"{folder} has the servers {', '.join(described)}: l2h.load(folder, servers={{'NAME': ...}})")
+    given = dict(servers or {}) | ({} if server is None else {ONLY.name: server})
+    unknown = [name for name in given if name not in described]
+    if unknown:
+        raise RunError(f"{folder} has no server {unknown[0]!r}; it has {', '.join(described)}")
+    return given
+
+
 def _load_server(
-    folder: Path, config: Mapping[str, Any], given: Any, server_run: Path | str | None
+    folder: Path, config: Mapping[str, Any], name: str, given: Any, server_run: Path | str | None, key: str | None
+) -> tuple[Any, nn.Module | None]:
+    """Return what stands for a server in a new system, and the trained network; None where there is none."""
+    part = _described_servers(config)[name]
+    if part["kind"] == "remote":
+        given = _load_remote(folder, part, given, key)
+    net = _load_network(folder, config, name, given, server_run)
+    if given is None and net is None:
+        given = _load_onnx(folder / _onnx_of(name), part)
+    return getattr(net, "plan", {})["name"] if given is None else given, net
+
+
+def _load_network(
+    folder: Path, config: Mapping[str, Any], name: str, given: Any, server_run: Path | str | None
 ) -> nn.Module | None:
-    """Return the trained server; None where it is fixed."""
-    kind = config["server"]["kind"]
+    """Return the trained network of a server; None where it is of another kind."""
+    part, path = _described_servers(config)[name], folder / _weights_of(name)
+    kind = part["kind"]
     if given is not None:
-        if not isinstance(given, nn.Module) or not (folder / SERVER).exists():
+        if not isinstance(given, nn.Module) or not path.exists():
             return None
         net: nn.Module = Scaled(unit_scale(tuple(config["input_shape"]), config["input_dtype"]), copy.deepcopy(given))
     elif kind in _FILES:
@@ -331,15 +399,16 @@ def _load_server(
     elif server_run is not None:
         return _load_other_server(Path(server_run), config["class_names"])
     elif kind == "named":
-        net = rebuild(config["server"]["plan"])
+        net = rebuild(part["plan"])
     elif kind == "elsewhere":
         raise RunError(
             f"the server of {folder} was trained elsewhere: give the folder of its run, --server-run RUN or "
             "l2h.load(folder, server_run=RUN)"
         )
     else:
-        raise RunError(f"the server of {folder} is not in it: give it with l2h.load(folder, server=...)")
-    return _load_weights(net, folder / SERVER)
+        how = "server=..." if "server" in config else f"servers={{{name!r}: ...}}"
+        raise RunError(f"the server of {folder} is not in it: give it with l2h.load(folder, {how})")
+    return _load_weights(net, path)
 
 
 def _load_other_server(folder: Path, class_names: Sequence[str]) -> nn.Module:
@@ -362,6 +431,7 @@ def _load_rejectors(system: HelpSystem, folder: Path, config: Mapping[str, Any],
         settings=system.settings,
         options=system.rejector_options,
         student=system.method.student,
+        heads=1 + len(system.servers),
     )
     rejectors = RejectorBatch([make()] * size, system.device)
     tensors = load_checkpoint(folder / REJECTOR).tensors
@@ -395,9 +465,9 @@ def _read_described(
     shape = read_values({"shape": config["input_shape"], "dtype": config["input_dtype"]}, InputPart, where).shape
     if columns is not None and shape != (columns.width,):
         raise BundleError(f"{where} is damaged: its columns become {columns.width} numbers, a sample is {shape}")
-    for name in ("client", "server"):
-        _read_some(config[name], _Fed, f"{where}, {name}")
-        read_values(config[name].get("preprocessing", {}), Preprocessing, f"{where}, {name}, preprocessing")
+    for name, part in {"client": config["client"], **_described_servers(config)}.items():
+        _read_some(part, _Fed, f"{where}, {name}")
+        read_values(part.get("preprocessing", {}), Preprocessing, f"{where}, {name}, preprocessing")
     return labels, specs, columns
 
 
@@ -410,8 +480,9 @@ def _load_calibration(path: Path) -> Calibration | None:
     if not path.exists():
         return None
     saved = {name: tensor.numpy() for name, tensor in load_checkpoint(path).tensors.items()}
-    correct = {name: as_bool(name, saved[name]) for name in ("client_correct", "server_correct")}
-    return Calibration(HeldOut(saved["scores"], saved["client_confidence"], **correct), saved["platt"])
+    saved |= {name: as_bool(name, saved[name]) for name in saved if name.endswith("_correct")}
+    held_out = HeldOut(**{name.name: saved[name.name] for name in fields(HeldOut) if name.name in saved})
+    return Calibration(held_out, saved["platt"], saved.get("student"))
 
 
 def _load_client(folder: Path, config: Mapping[str, Any]) -> Classifier:

@@ -62,6 +62,7 @@ def size_rejector(
     num_classes: int,
     embedding_size: int,
     student: bool,
+    heads: int = 2,
 ) -> RejectorSize:
     """Return how large the rejector becomes.
 
@@ -74,7 +75,7 @@ def size_rejector(
     classes = num_classes if student else 0
 
     def fit(allowed: float) -> dict[str, Any]:
-        return {**options, **within_budget(allowed, rejector, input_shape, view, classes)}
+        return {**options, **within_budget(allowed, rejector, input_shape, view, classes, heads)}
 
     note: dict[str, Any] = {"asked": str(budget), "assumed": None}
     if budget.unit == "seconds":

@@ -25,26 +25,27 @@ from l2h.classifiers import (
     settle_scale,
 )
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
-from l2h.costs import Costs
+from l2h.costs import Costs, FloatArray, generalized_loss
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.data.objects import take_samples
-from l2h.decision import AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
-from l2h.errors import ConversionError, ExportError, L2HError, SettingsError, UnknownNameError, shown, warn
+from l2h.decision import AnyCosts, AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
+from l2h.errors import ConversionError, ExportError, L2HError, SettingsError, UnknownNameError, about, shown, warn
 from l2h.export.classifiers import SERVER, columns_needed, largest_difference
 from l2h.export.onnx import ExportedClassifier, classifier_to_onnx
 from l2h.files import CHECKPOINTS, digest
-from l2h.fitted import FittedSystem
+from l2h.fitted import FittedServer, FittedSystem
 from l2h.labels import LabelCodec
 from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
+from l2h.system.servers import GivenServer, check_student
 from l2h.system.sizing import size_rejector
 from l2h.table import absent_values
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.estimators import fit_estimator, is_estimator, with_options
-from l2h.training.job import rejector_builder, server_builder
+from l2h.training.job import ServerJob, rejector_builder, server_builder
 from l2h.training.links import parse_link
 
 if TYPE_CHECKING:
@@ -106,21 +107,19 @@ def prepare_job(
     client.check_repeatable(X[:PROBE], num_classes)
     answers = client.answers(X, num_classes)
     check_accuracy(client, answers.label, y, "client", images=len(X.shape) == 4)
-    if system.fixed_server is not None:
-        _settle_server(system.fixed_server, X, y, num_classes)
-        if isinstance(X, EncodedTable):
-            _try_fixed(system.fixed_server, X, num_classes)
+    for server in system.servers:
+        with about(_who(server)):
+            _try_server(server, X, y, num_classes)
     if not answers.has_scores:
         log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
     empty = np.setdiff1d(np.arange(num_classes), y)
     if len(empty):
         hint = ": labels count from 0" if labels.values is None else ""
         log.warning("no sample of class %s%s", ", ".join(str(value) for value in labels.decode(empty[:5])), hint)
-    given = system.trainable_server
-    estimator = None
-    if is_estimator(given):
-        estimator = with_options(given, system.server_options)
-        _try_estimator(estimator, X, y, num_classes)
+    servers = []
+    for server in system.servers:
+        with about(_who(server)):
+            servers.append(_plan_server(server, X, y, num_classes, system.settings))
     shapes: dict[str, Any] = {
         "input_shape": tuple(X.shape[1:]),
         "input_dtype": str(X.dtype),
@@ -135,21 +134,25 @@ def prepare_job(
         system.client,
         **shapes,
         student=system.method.student and system.settings.recipe != "paper",
+        heads=1 + len(servers),
     )
+    if system.second_opinion:
+        check_student(size.options)
     make_rejector = rejector_builder(
-        system.rejector, X, **shapes, settings=system.settings, options=size.options, student=system.method.student
+        system.rejector,
+        X,
+        **shapes,
+        settings=system.settings,
+        options=size.options,
+        student=system.method.student,
+        heads=1 + len(servers),
     )
     return Job(
         X=numbers_of(X),
         y=y,
         client=system.client,
         answers=answers,
-        make_server=None
-        if given is None or estimator is not None
-        else server_builder(given, X, num_classes, system.settings, system.server_options),
-        estimator=estimator,
-        fixed_server=system.fixed_server,
-        server_settings=recommended(given if isinstance(given, str) else None),
+        servers=tuple(servers),
         make_rejector=make_rejector,
         specs=tuple(specs),
         held_out_rows=held_out_rows,
@@ -157,6 +160,35 @@ def prepare_job(
         labels=labels,
         size=size,
     )
+
+
+def _who(server: GivenServer) -> str | None:
+    """Return what errors call a server, where it has a name of its own."""
+    return None if server.name == decision.SERVER.name else f"server {server.name!r}"
+
+
+def _try_server(server: GivenServer, X: Any, y: Labels, num_classes: int) -> None:
+    """Find out before anything is trained how a fixed server is fed, and whether it can be used at all."""
+    fixed = server.fixed
+    if fixed is None:
+        return
+    _settle_server(fixed, X, y, num_classes)
+    if isinstance(X, EncodedTable):
+        _try_fixed(fixed, X, num_classes)
+    if server.name != decision.SERVER.name and not isinstance(fixed, RemoteServer):
+        fixed.answers(X[:2], num_classes)  # its classes may differ from those of the others
+
+
+def _plan_server(server: GivenServer, X: Any, y: Labels, num_classes: int, settings: Settings) -> ServerJob:
+    given = server.trainable
+    usual = recommended(given if isinstance(given, str) else None)
+    if given is None:
+        return ServerJob(server.name, usual, fixed=server.fixed)
+    if is_estimator(given):
+        estimator = with_options(given, server.options)
+        _try_estimator(estimator, X, y, num_classes)
+        return ServerJob(server.name, usual, estimator=estimator)
+    return ServerJob(server.name, usual, server_builder(given, X, num_classes, settings, server.options))
 
 
 def _settle_server(server: Classifier, X: Array, y: Labels, num_classes: int) -> None:
@@ -207,16 +239,30 @@ def _warn_of_texts(converted: ExportedClassifier, X: EncodedTable) -> None:
 def bind_labels(system: HelpSystem, labels: LabelCodec) -> None:
     """Have the system's fixed classifiers answer for these classes."""
     system.client = system.client.with_labels(labels)
-    if system.fixed_server is not None:
-        system.fixed_server = system.fixed_server.with_labels(labels)
+    system.servers = tuple(
+        server if server.fixed is None else replace(server, fixed=server.fixed.with_labels(labels))
+        for server in system.servers
+    )
 
 
-def assemble(system: HelpSystem, labels: LabelCodec, **found: Any) -> FittedSystem:
-    """Return a fitted system: what the user gave, and the other fields as training found or a folder holds them."""
+def assemble(
+    system: HelpSystem, labels: LabelCodec, trained: Sequence[nn.Module | Classifier | None], **found: Any
+) -> FittedSystem:
+    """Return a fitted system: what the user gave, and the other fields as training found or a folder holds them.
+
+    ``trained`` has for each server what was trained into it; None for one that is fixed, or is not here.
+    """
     bind_labels(system, labels)
+    servers = [
+        FittedServer(given.name, model)
+        if isinstance(model, nn.Module)
+        else FittedServer(given.name, None, model or given.fixed)
+        for given, model in zip(system.servers, trained, strict=True)
+    ]
     return FittedSystem(
         client=system.client,
-        fixed_server=system.fixed_server,
+        servers=tuple(servers),
+        second_opinion=system.second_opinion,
         labels=labels,
         method=system.method,
         rejector=system.rejector if isinstance(system.rejector, str) else "given",
@@ -242,68 +288,106 @@ def make_context(system: HelpSystem, run: Path | str | None, resume: bool, progr
 
 def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
     """Return what the checkpoints of a training depend on, to tell two trainings apart."""
-    given = repr(system.trainable_server) if is_estimator(system.trainable_server) else system.trainable_server
+    servers = {server.name: _description(server) for server in system.servers}
     return {
         "settings": system.settings.as_dict(),
         "rejectors": [spec.as_dict() for spec in job.specs],
         "rejector": [system.rejector if isinstance(system.rejector, str) else "given", dict(job.size.options)],
-        "server": [given if isinstance(given, str) else _name_of_fixed(system), system.server_options],
+        **(
+            {"server": servers[decision.SERVER.name]}
+            if list(servers) == [decision.SERVER.name]
+            else {"servers": servers}
+        ),
         "data": digest(job.X, job.y),
         "client_answers": digest(job.answers.log_probability),
     }
 
 
-def _name_of_fixed(system: HelpSystem) -> str:
-    fixed = system.fixed_server
-    return f"{fixed.target} {fixed.version}".strip() if isinstance(fixed, RemoteServer) else "given"
+def _description(server: GivenServer) -> list[Any]:
+    given, fixed = server.trainable, server.fixed
+    if is_estimator(given):
+        given = repr(given)
+    elif not isinstance(given, str):
+        given = f"{fixed.target} {fixed.version}".strip() if isinstance(fixed, RemoteServer) else "given"
+    return [given, dict(server.options)]
 
 
 def make_policy(fitted: FittedSystem, limit: AnyLimit | None, rule: str | None, limiters: KeptLimiters) -> Policy:
     """Return how a fitted system decides under a limit; ``limiters`` keep those that are kept from call to call."""
     every_price = fitted.specs[0].costs is None
-    return Policy(fitted.select, every_price, fitted.held_out_judgement, limit, rule, kept=limiters)
+    return Policy(fitted.select, every_price, fitted.held_out_judgement, limit, rule, fitted.answerers, limiters)
 
 
 def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: int) -> Answers:
-    """Answer every input, asking the server where the policy says so."""
+    """Answer every input, asking a server where the policy says so."""
     answers = fitted.client.answers(X, fitted.num_classes)
-    proposal = policy.propose(fitted.judge(X, answers, terms.which), terms, seed)
-    choice, _ = policy.permit(proposal, [len(X)])
-    remote = choice >= 0
-    server_label = np.zeros(len(X), dtype=np.int64)
-    if remote.any():
-        server_label[remote] = fitted.server_log_probability(X[remote]).argmax(axis=1)
-    costs = decision.one_price(terms.costs)
-    decided = Answers.of(answers.label, server_label, remote, costs, proposal.wanted)
-    return replace(decided, label=fitted.labels.decode(decided.label))
+    scores, student = fitted.opinions(X, answers) if fitted.second_opinion else (fitted.scores(X, answers), None)
+    features = None if student is None else student.features[terms.which]
+    proposal = policy.propose(fitted.judgement(scores[terms.which], terms.which, features), terms, seed)
+    choice, _ = policy.permit(proposal, [len(X)] * len(fitted.servers))
+    column = terms.column(proposal, choice)
+    label = answers.label.copy()
+    if student is not None:
+        label = np.where(column == fitted.answerers.index(decision.STUDENT), student.label[terms.which], label)
+    for number in range(len(fitted.servers)):
+        asked = choice == number
+        if asked.any():
+            label[asked] = fitted.server_log_probability(X[asked], number).argmax(axis=1)
+    return Answers.chosen(fitted.labels.decode(label), column, fitted.answerers, terms.paid, proposal.wanted)
 
 
 def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Terms, seed: int) -> metrics.Report:
     """Measure the system's decisions on a test set, beside every trivial baseline."""
     answers = fitted.client.answers(X, fitted.num_classes)
-    judgement = fitted.judge(X, answers, terms.which)
-    student = fitted.student_labels(X, answers, terms.which)
-    costs = decision.one_price(terms.costs)
-    confidence_remote = None
-    if fitted.calibration is not None:
-        held = fitted.calibration.held_out
-        threshold = decision.confidence_threshold(
-            held.client_confidence, held.client_correct, held.server_correct, costs
-        )
-        confidence_remote = decision.confidence(answers.confidence, threshold)
+    scores, said = fitted.opinions(X, answers)
+    judgement = fitted.judgement(scores[terms.which], terms.which, None if said is None else said.features[terms.which])
+    proposal = policy.propose(judgement, terms, seed)
+    choice, _ = policy.permit(proposal, [len(X)] * len(fitted.servers))
+    names = np.array([answerer.name for answerer in fitted.answerers])
+    servers = np.array([server.name for server in fitted.servers])
+    answered = metrics.Answered(
+        answerers=fitted.answerers,
+        by=names[terms.column(proposal, choice)],
+        local=names[proposal.local],
+        remote=servers[proposal.gain.argmax(axis=1)],
+        confidence=_answered_by_confidence(fitted, answers.confidence, terms.costs),
+    )
     return metrics.evaluate(
         y=y,
         client_label=answers.label,
         client_confidence=answers.confidence,
-        server_probability=np.exp(fitted.server_log_probability(X)),
-        remote=policy.permit(policy.propose(judgement, terms, seed), [len(X)])[0] >= 0,
+        server_probability={
+            server.name: np.exp(fitted.server_log_probability(X, number))
+            for number, server in enumerate(fitted.servers)
+        },
         score=judgement.gain,
         head_probability=judgement.stated,
-        costs=costs,
-        confidence_remote=confidence_remote,
+        costs=terms.costs,
+        answered=answered,
         class_names=fitted.labels,
         dataset=fitted.dataset,
         seed=fitted.settings.seed,
-        student_label=student,
+        student_label=None if said is None else said.label[terms.which],
         compute=fitted.compute,
     )
+
+
+def _answered_by_confidence(
+    fitted: FittedSystem, confidence: FloatArray, costs: AnyCosts
+) -> npt.NDArray[np.str_] | None:
+    """Return who answers by a threshold on the client's confidence: the client, or the server with which it is best."""
+    if fitted.calibration is None:
+        return None
+    held = fitted.calibration.held_out
+    best = None
+    for number, server in enumerate(fitted.servers):
+        prices = costs if isinstance(costs, Costs) else costs[server.name]
+        outcomes = held.client_correct, held.right[:, 1 + number]
+        threshold = decision.confidence_threshold(held.client_confidence, *outcomes, prices)
+        asked = decision.confidence(held.client_confidence, threshold)
+        risk = float(generalized_loss(*outcomes, asked, prices).mean())
+        if best is None or risk < best[0]:
+            best = risk, threshold, server.name
+    assert best is not None
+    _, threshold, name = best
+    return np.where(decision.confidence(confidence, threshold), name, decision.CLIENT.name)

@@ -3,7 +3,7 @@
 from l2h.training.job import Job
 from l2h.training.loop import Context, pick_device, repeatable
 from l2h.training.progress import Progress, Silent
-from l2h.training.recipes import HeldOut, Trained
+from l2h.training.recipes import HeldOut, StudentAnswers, Trained
 from l2h.training.rejector_stage import BatchLoss, Objective, RejectorStage, SamplePool
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.server import train_classifier
@@ -19,6 +19,7 @@ __all__ = [
     "RejectorStage",
     "SamplePool",
     "Silent",
+    "StudentAnswers",
     "Trained",
     "pick_device",
     "repeatable",

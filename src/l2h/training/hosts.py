@@ -147,8 +147,9 @@ def follow(job: Job, context: Context, link: HostLink, identity: Mapping[str, An
     server: nn.Module | None = None
     size = len(pack_answers(np.zeros(len(job.y), np.bool_)))
     if link.send == "weights":
-        assert job.make_server is not None
-        server = initial_server(job.make_server, context)
+        make_server = job.servers[0].make
+        assert make_server is not None
+        server = initial_server(make_server, context)
         size = len(pack_weights(server)) + _OTHER_HEADER
     fetcher = SnapshotFetcher(
         link.url, link.token, link.send, identity, arrivals, interval=link.interval, max_bytes=size

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from l2h.classifiers import CallableClassifier, Classifier, ClassifierAnswers, Preprocessing, as_client
 from l2h.columns import EncodedTable, numbers_of
-from l2h.decision import RejectorSpec
+from l2h.decision import SERVER, RejectorSpec
 from l2h.errors import ModelError, SettingsError, UnknownNameError
 from l2h.labels import LabelCodec
 from l2h.models import NAMES, InputScale, Scaled, build_rejector, build_scaled, client_view, client_view_size
@@ -37,6 +37,22 @@ class RejectorSize:
 
 
 @dataclass(frozen=True)
+class ServerJob:
+    """One server of a job: a network or an estimator that is to be trained, or a classifier that is taken as it is."""
+
+    name: str
+    settings: StageSettings
+    make: Callable[[], nn.Module] | None = None  # a fresh network, drawn from torch's generator
+    estimator: Any = None  # a scikit-learn classifier to be trained
+    fixed: Classifier | None = None  # not trained, such as somebody's API
+
+    @property
+    def stage(self) -> str:
+        """The name of its training in progress, history and checkpoints."""
+        return self.name if self.name == SERVER.name else f"server {self.name}"
+
+
+@dataclass(frozen=True)
 class Job:
     """What is to be trained."""
 
@@ -44,16 +60,13 @@ class Job:
     y: npt.NDArray[np.int64]
     client: Classifier  # fixed
     answers: ClassifierAnswers  # the client's to X, computed once
-    make_server: Callable[[], nn.Module] | None  # a fresh one, drawn from torch's generator; None where it is fixed
-    fixed_server: Classifier | None  # the server that is taken as it is, such as somebody's API
-    server_settings: StageSettings
+    servers: tuple[ServerJob, ...]  # in the order of the rejectors' heads
     make_rejector: Callable[[], nn.Module]
     specs: Sequence[RejectorSpec]  # what each rejector of the batch is for
     held_out_rows: npt.NDArray[np.int64] | None = None  # unseen by the client; the server is to see them neither
     table: EncodedTable | None = None  # the inputs with their columns, where they have names
     labels: LabelCodec | None = None  # what the classes are called; None where that is all the same
     size: RejectorSize = RejectorSize()  # of the rejector
-    estimator: Any = None  # a scikit-learn classifier to be trained as the server; None where it is no such
 
     @property
     def inputs(self) -> Array | EncodedTable:
@@ -76,13 +89,14 @@ def view_tensor(answers: ClassifierAnswers, device: torch.device) -> Tensor:
     return client_view(torch.from_numpy(answers.log_probability).to(device), embedding)
 
 
-def stage_settings(job: Job, context: Context) -> tuple[StageSettings, StageSettings]:
-    """Return the settings of the server's and the rejector's stage, with defaults filled in."""
+def stage_settings(job: Job, context: Context, server: ServerJob | None = None) -> tuple[StageSettings, StageSettings]:
+    """Return the settings of a server's stage (the first's where None) and the rejector's, with defaults filled in."""
     settings = context.settings
     if settings.recipe == "paper":
         return settings.server or PAPER_SERVER, settings.rejector or PAPER_REJECTOR
-    usual = SEPARABLE_REJECTOR if job.size.options.get("trunk") == "separable" else DEFAULT_REJECTOR
-    return settings.server or job.server_settings, settings.rejector or usual
+    sized = job.size.budget is not None or job.size.options.get("trunk") == "separable"
+    usual = SEPARABLE_REJECTOR if sized else DEFAULT_REJECTOR
+    return settings.server or (server or job.servers[0]).settings, settings.rejector or usual
 
 
 def take_server(server: Any, train_server: bool | None) -> tuple[Any, Classifier | None]:
@@ -149,10 +163,12 @@ def rejector_builder(
     settings: Settings,
     options: Mapping[str, Any],
     student: bool,
+    heads: int = 2,
 ) -> Callable[[], nn.Module]:
     """Return a function that makes a fresh rejector: the named kind, or a copy of the user's module.
 
     ``X`` sets the scaling; it is None where the scaling is to be loaded. ``student``: an attached rejector gets one.
+    ``heads``: how many numbers it gives, one for the client and one per server.
     """
     # The paper's recipe has no finished server to learn from, so no student either.
     classes = num_classes if student and settings.recipe != "paper" else 0
@@ -160,9 +176,9 @@ def rejector_builder(
 
     def make() -> nn.Module:
         if isinstance(given, nn.Module):
-            return UserRejector(unit_scale(input_shape, input_dtype), copy.deepcopy(given))
+            return UserRejector(unit_scale(input_shape, input_dtype), copy.deepcopy(given), heads)
         size = client_view_size(num_classes, embedding_size)
-        return build_rejector(given, input_shape, size, classes, copy.deepcopy(scale), **options)
+        return build_rejector(given, input_shape, size, classes, copy.deepcopy(scale), heads, **options)
 
     return make
 

@@ -1,6 +1,8 @@
 """From samples and a fixed client to a trained server and rejectors, by our recipe or the paper's; their answers."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.errors import DataError
 from l2h.models.rejectors import AttachedRejector
+from l2h.models.student import student_features
 from l2h.training.alternating import AlternatingStage
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, run_stage, seeded
@@ -25,30 +28,53 @@ CHUNK = 8192  # samples per call, so that a large array need not fit on the devi
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Outcomes on samples that neither the server nor the rejectors were fitted to, for calibration."""
+class StudentAnswers:
+    """What the students of R rejectors answer to n inputs."""
 
-    scores: npt.NDArray[np.floating]  # (R, n, 2), what each rejector says
+    label: npt.NDArray[np.int64]  # (R, n)
+    #: (R, n, 2), from which it follows how likely they are right (:mod:`l2h.models.student`).
+    features: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, scores: Tensor, client_label: npt.NDArray[np.int64]) -> StudentAnswers:
+        """Read the scores (R, n, K) of the students beside the client's labels (n,)."""
+        scores = scores.cpu()
+        return cls(scores.argmax(-1).numpy(), student_features(scores, torch.from_numpy(client_label)).numpy())
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Outcomes on samples that neither the servers nor the rejectors were fitted to, for calibration."""
+
+    scores: npt.NDArray[np.floating]  # (R, n, 1 + S), what each rejector says of the client and of S servers
     client_confidence: npt.NDArray[np.float64]  # (n,)
     client_correct: npt.NDArray[np.bool_]  # bool (n,)
-    server_correct: npt.NDArray[np.bool_]  # bool (n,)
+    server_correct: npt.NDArray[np.bool_]  # bool (n,); of several servers (n, S)
+    student_features: npt.NDArray[np.float32] | None = None  # (R, n, 2), of :class:`StudentAnswers`; None without one
+    student_correct: npt.NDArray[np.bool_] | None = None  # bool (R, n)
+
+    @property
+    def right(self) -> npt.NDArray[np.bool_]:
+        """Who is right, bool (n, 1 + S): the client, then each server."""
+        return np.column_stack([self.client_correct, self.server_correct])
 
 
 @dataclass(frozen=True)
 class Trained:
     """What a recipe gives."""
 
-    server: nn.Module | Classifier | None  # trained; None where it is fixed
+    servers: Sequence[nn.Module | Classifier | None]  # trained; None for one that is fixed
     rejectors: RejectorBatch  # one per spec
     held_out: HeldOut | None  # None where the recipe keeps no samples back
 
 
 def train_paper(job: Job, context: Context) -> Trained:
     """Train by Algorithm 1, or by Algorithm 2 the rejectors whose sync interval is above 1."""
-    if job.make_server is None:
+    make_server = job.servers[0].make
+    if make_server is None:
         raise DataError("recipe 'paper' trains a network as the server: for any other use recipe 'default'")
     device = context.device
-    server = initial_server(job.make_server, context)
+    server = initial_server(make_server, context)
     view = view_tensor(job.answers, device)
     rejectors = make_rejectors(job, context, view)
     x, y, client_correct = (torch.from_numpy(a).to(device) for a in (job.X, job.y, job.answers.label == job.y))
@@ -58,7 +84,7 @@ def train_paper(job: Job, context: Context) -> Trained:
     )
     run_stage(stage, context)
     server.eval()
-    return Trained(server, rejectors, None)
+    return Trained((server,), rejectors, None)
 
 
 def initial_server(make: Callable[[], nn.Module], context: Context) -> nn.Module:
@@ -74,26 +100,31 @@ def train_default(
     soft: bool,
     final: Callable[[Tensor, Tensor], Tensor],
 ) -> Trained:
-    """Train the server to convergence, then the rejectors on samples that it has not seen.
+    """Train the servers to convergence, then the rejectors on samples that they have not seen.
 
-    ``objective`` gives the rejectors' loss, from how often the server is right on the samples they are stopped by. With
-    ``soft`` targets they may also learn from changed copies of what the server was fitted to. ``final`` turns their
-    outputs (R, n, 2) and the client's log-probabilities (n, K) into scores (R, n, 2).
+    ``objective`` gives the rejectors' loss, from how often the best server is right on the samples they are stopped by.
+    With ``soft`` targets they may also learn from changed copies of what the servers were fitted to. ``final`` turns
+    their outputs (R, n, 1 + S) and the client's log-probabilities (n, K) into scores (R, n, 1 + S).
     """
     outcome = train_server(job, context)
     pools = make_pools(job, context, outcome)
-    right = float(pools.stopping.server_correct.double().mean())
+    right = float(pools.stopping.server_correct.double().mean(0).max())
     pool = pools.whole if soft else pools.unseen
     rejectors, _ = fit_rejectors("rejector", job, context, pool, pools.stopping, objective(right))
     answers, stopping = job.answers.at(pools.stopping_rows), pools.stopping
-    scores = rejectors.scores(stopping.x, stopping.view, context)
+    outputs = rejectors.scores(stopping.x, stopping.view, context, student=True).cpu()
+    scores, student = outputs[..., : rejectors.heads], None
+    if rejectors.has_student:
+        student = StudentAnswers.of(outputs[..., rejectors.heads :], answers.label)
     held_out = HeldOut(
-        scores=final(scores.cpu(), torch.from_numpy(answers.log_probability)).numpy(),
+        scores=final(scores, torch.from_numpy(answers.log_probability)).numpy(),
         client_confidence=answers.confidence,
         client_correct=stopping.client_correct.cpu().numpy(),
         server_correct=stopping.server_correct.cpu().numpy(),
+        student_features=None if student is None else student.features,
+        student_correct=None if student is None else student.label == stopping.y.cpu().numpy(),
     )
-    return Trained(outcome.server, rejectors, held_out)
+    return Trained(outcome.servers, rejectors, held_out)
 
 
 def fit_rejectors(
@@ -137,7 +168,7 @@ def rejector_scores(
     *,
     student: bool = False,
 ) -> npt.NDArray[np.float32]:
-    """What each rejector says of each input, (R, n, 2); or what its student says, (R, n, K)."""
+    """What each rejector says of each input, (R, n, 1 + S); with ``student``, its K scores after that."""
     parts = []
     for start in range(0, len(X), CHUNK):
         chunk = slice(start, start + CHUNK)

@@ -27,20 +27,29 @@ log = logging.getLogger("l2h.training")
 
 @dataclass(frozen=True)
 class SamplePool:
-    """Samples a rejector trains on, resident on the device, the two classifiers' outcomes computed once."""
+    """Samples a rejector trains on, resident on the device, the classifiers' outcomes computed once.
+
+    Of one server, ``server_correct`` and ``server_target`` are (n,); of S of them (n, S), in their order.
+    """
 
     x: Tensor  # inputs
     view: Tensor  # the client's view, (n, V)
     y: Tensor  # int (n,), the truth
     client_correct: Tensor  # bool (n,)
-    server_correct: Tensor  # bool (n,)
-    server_probability: Tensor  # float (n, K), the server's softmax, scaled so that it holds on unseen samples
+    server_correct: Tensor  # bool (n,) or (n, S)
+    #: float (n, K), the softmax of the server, or of the most accurate one, scaled so that it holds on unseen samples
+    server_probability: Tensor
     client_target: Tensor  # float (n,), what the priced head of the client is trained towards
-    server_target: Tensor  # what the head of the server is trained towards
+    server_target: Tensor  # float (n,) or (n, S), what the heads of the servers are trained towards
     teacher: Tensor  # float (n, K), the class probabilities a rejector's student is taught
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def right(self) -> Tensor:
+        """Who is right, bool (n, 1 + S): the client, then each server."""
+        return torch.column_stack([self.client_correct, self.server_correct])
 
     def at(self, index: Tensor) -> SamplePool:
         return SamplePool(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
@@ -50,7 +59,7 @@ class SamplePool:
         return SamplePool(*(torch.cat([getattr(p, name) for p in pools]) for name in SamplePool.__dataclass_fields__))
 
 
-#: Scores (R, n, 2) of R rejectors on a pool of n samples, to losses (R, n).
+#: Scores (R, n, heads) of R rejectors on a pool of n samples, to losses (R, n).
 Objective = Callable[[Tensor, SamplePool], Tensor]
 
 
@@ -182,9 +191,10 @@ class RejectorStage(SingleModelStage):
     def _losses(self, pool: SamplePool, train: bool) -> Tensor:
         with self.context.autocast():
             out = self.rejectors(pool.x, pool.view, train=train)
-        losses = self.loss(out[..., :2].float(), pool)
-        if train and out.shape[-1] > 2:
-            losses = losses + weighted_log_loss(out[..., 2:].float(), pool.teacher)
+        heads = self.rejectors.heads
+        losses = self.loss(out[..., :heads].float(), pool)
+        if train and out.shape[-1] > heads:
+            losses = losses + weighted_log_loss(out[..., heads:].float(), pool.teacher)
         return losses
 
     def _held_out_loss(self) -> Tensor | None:

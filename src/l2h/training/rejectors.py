@@ -42,7 +42,7 @@ class RejectorBatch:
         self.common = self._common()
 
     def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
-        """Outputs (R, n, 2), or (R, n, 2 + K) of rejectors with a student."""
+        """Outputs (R, n, heads), or (R, n, heads + K) of rejectors with a student."""
         self.template.train(train)
         if self.size == 1:
             # Without vmap, so that a module of the user's may hold layers that vmap cannot batch.
@@ -86,11 +86,21 @@ class RejectorBatch:
         return out
 
     def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048, *, student: bool = False) -> Tensor:
-        """Scores (R, n, 2) in evaluation mode, without gradients; of the student, (R, n, K)."""
-        part = slice(2, None) if student else slice(2)
+        """Scores (R, n, heads) in evaluation mode, without gradients; with ``student``, its K scores after them."""
+        part = slice(None) if student else slice(self.heads)
         with torch.no_grad(), context.autocast():
             parts = [self(a, b)[..., part].float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
         return torch.cat(parts, dim=1)
+
+    @property
+    def heads(self) -> int:
+        """How many numbers a rejector gives before its student's: 2, or one per answerer that is judged by a head."""
+        return int(getattr(self.template, "heads", 2))
+
+    @property
+    def has_student(self) -> bool:
+        """Whether the rejectors have a student."""
+        return bool(getattr(self.template, "classes", 0))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {**self.params, **self.buffers}

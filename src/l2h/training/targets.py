@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from l2h.classifiers import Classifier
 from l2h.columns import EncodedTable, numbers_of
 from l2h.data import split
+from l2h.decision import SERVER
 from l2h.errors import DataError
 from l2h.remote import RemoteServer
 from l2h.training.augment import augment
 from l2h.training.estimators import fit_estimator
-from l2h.training.job import Array, Job, stage_settings, view_tensor
+from l2h.training.job import Array, Job, ServerJob, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
 from l2h.training.rejector_stage import SamplePool
 from l2h.training.server import log_probabilities, train_classifier
@@ -41,11 +42,12 @@ class Teacher:
 
 @dataclass(frozen=True)
 class ServerOutcome:
-    """What the server stage gives."""
+    """What the server stage gives: S servers, and who speaks of which samples."""
 
-    server: nn.Module | Classifier | None  # trained, a network or an estimator; None where it is fixed
-    teachers: Sequence[Teacher]  # who speaks of which samples
-    fitted: Rows | None  # the samples that the server was fitted to, where no teacher speaks of them
+    servers: Sequence[nn.Module | Classifier | None]  # trained, networks or estimators; None for one that is fixed
+    teachers: Sequence[Sequence[Teacher]]  # for each part of the samples one teacher per server
+    fitted: Rows | None  # the samples that the trained servers were fitted to, where no teacher speaks of them
+    best: int = 0  # number of the server that is most often right on unseen samples: the student is taught by it
 
 
 @dataclass(frozen=True)
@@ -64,24 +66,39 @@ class RejectorPools:
 
 
 def train_server(job: Job, context: Context) -> ServerOutcome:
-    """Train the server, or take the fixed one as it is."""
+    """Train every server of the job that is to be trained, and take the fixed ones as they are.
+
+    The same rows are held out from all of them, so that what is unseen by one is unseen by all.
+    """
+    parts, fitted = _divide(job, context)
+    found: dict[str, tuple[nn.Module | Classifier | None, list[Teacher]]] = {}
+    # A fixed server answers before anything is trained.
+    for server in sorted(job.servers, key=lambda server: server.fixed is None):
+        if server.fixed is not None:
+            found[server.name] = None, _ask_fixed(job, context, server.fixed, parts)
+        else:
+            found[server.name] = _train_server(job, context, server, parts, fitted)
+    models, teachers = zip(*(found[server.name] for server in job.servers), strict=True)
+    right = [
+        sum(int((t.log_probability.argmax(-1).cpu().numpy() == job.y[t.index]).sum()) for t in own) for own in teachers
+    ]
+    return ServerOutcome(models, list(zip(*teachers, strict=True)), fitted, int(np.argmax(right)))
+
+
+def _divide(job: Job, context: Context) -> tuple[list[Rows], Rows | None]:
+    """Return the parts of the samples that teachers speak of, and what trained servers are fitted to beside them.
+
+    The second is None where they are fitted to everything: to all other parts before they speak of one (the folds), or,
+    with ``honest="none"``, to that one part.
+    """
     settings = context.settings
     everything = np.arange(len(job.y))
-    if job.fixed_server is not None:
-        if isinstance(job.fixed_server, RemoteServer):
-            job.fixed_server.progress = context.progress.asked
-        # Once and in the order of the rows, before anything is trained.
-        answers = job.fixed_server.answers(job.inputs, job.num_classes)
-        log_p = torch.from_numpy(answers.log_probability).to(context.device)
-        teacher = make_teacher(job, context, everything, None, log_p, calibrate=answers.has_scores)
-        return ServerOutcome(None, [teacher], None)
     unseen = settings.honest
     if unseen == "auto":
         small = len(job.y) <= CROSSFIT_UP_TO and job.held_out_rows is None
         unseen = "crossfit" if small else "holdout"
-    if unseen == "none":
-        server = _train_model(job, context, "server", everything, None)[0]
-        return ServerOutcome(server, [make_teacher(job, context, everything, server)], None)
+    if unseen == "none" or all(server.fixed is not None for server in job.servers):
+        return [everything], None
     if unseen == "holdout":
         rows = job.held_out_rows
         if rows is None:
@@ -89,34 +106,62 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
         else:
             parts = [np.setdiff1d(everything, rows), np.unique(rows)]
         fit, held_out = _require_samples(parts, job)
-        server = _train_model(job, context, "server", fit, held_out)[0]
-        return ServerOutcome(server, [make_teacher(job, context, held_out, server)], fit)
-    folds = _require_samples(split(job.y, (1 / settings.folds,) * settings.folds, derive(settings.seed, "folds")), job)
+        return [held_out], fit
+    folds = split(job.y, (1 / settings.folds,) * settings.folds, derive(settings.seed, "folds"))
+    return _require_samples(folds, job), None
+
+
+def _ask_fixed(job: Job, context: Context, server: Classifier, parts: list[Rows]) -> list[Teacher]:
+    """Return a teacher per part from a server's answers, which it is asked for once and in the order of the rows."""
+    if isinstance(server, RemoteServer):
+        server.progress = context.progress.asked
+    rows = np.sort(np.concatenate(parts))
+    inputs = job.inputs if len(rows) == len(job.y) else job.inputs[rows]
+    answers = server.answers(inputs, job.num_classes)
+    log_p = torch.from_numpy(answers.log_probability).to(context.device)
+    return [
+        make_teacher(job, context, part, None, log_p[np.searchsorted(rows, part)], calibrate=answers.has_scores)
+        for part in parts
+    ]
+
+
+def _train_server(
+    job: Job, context: Context, server: ServerJob, parts: list[Rows], fitted: Rows | None
+) -> tuple[nn.Module | Classifier, list[Teacher]]:
+    everything = np.arange(len(job.y))
+    if len(parts) == 1:
+        (part,) = parts
+        index, stop_on = (everything, None) if fitted is None else (fitted, part)
+        model = _train_model(job, context, server, server.stage, index, stop_on)[0]
+        return model, [make_teacher(job, context, part, model)]
     teachers, epochs = [], []
-    for k, fold in enumerate(folds):
+    for k, fold in enumerate(parts):
         rest = np.setdiff1d(everything, fold)
-        model, epoch = _train_model(job, context, f"server fold {k + 1}", rest, fold)
+        # No server's name has a comma: its stages cannot have those of another.
+        name = f"{server.stage}{'' if server.name == SERVER.name else ','} fold {k + 1}"
+        model, epoch = _train_model(job, context, server, name, rest, fold)
         teachers.append(make_teacher(job, context, fold, model))
         epochs.append(epoch)
     # On all samples, for as many epochs as the folds needed to be at their best.
-    server = _train_model(job, context, "server", everything, None, max(1, round(float(np.mean(epochs)))))[0]
-    return ServerOutcome(server, teachers, None)
+    last = max(1, round(float(np.mean(epochs))))
+    return _train_model(job, context, server, server.stage, everything, None, last)[0], teachers
 
 
 def make_pools(job: Job, context: Context, outcome: ServerOutcome) -> RejectorPools:
     """Return what client and server make of the samples and of changed copies; DataError where there are too few."""
     settings = context.settings
     unseen, stopping = [], []
-    for k, (teacher, rows, stopping_rows) in enumerate(_shares(job, context, outcome)):
+    best = outcome.best
+    for k, (teachers, rows, stopping_rows) in enumerate(_shares(job, context, outcome)):
         with seeded(context.device, settings.seed, "pool", k):
-            unseen.append(make_pool(job, context, teacher, rows, settings.distill))
-            unseen += _copies(job, context, teacher, rows, settings.copies, settings.distill)
-        stopping.append((make_pool(job, context, teacher, stopping_rows, distill=0.0), stopping_rows))
+            unseen.append(make_pool(job, context, teachers, rows, settings.distill, best))
+            unseen += _copies(job, context, teachers, rows, settings.copies, settings.distill, best)
+        stopping.append((make_pool(job, context, teachers, stopping_rows, 0.0, best), stopping_rows))
     fitted = []
     if outcome.fitted is not None:
         # What the server was fitted to says too much good of it, but changed copies still rank: soft targets only.
         with seeded(context.device, settings.seed, "pool", "fitted"):
-            fitted = _copies(job, context, outcome.teachers[0], outcome.fitted, settings.copies, distill=1.0)
+            fitted = _copies(job, context, outcome.teachers[0], outcome.fitted, settings.copies, 1.0, best)
     pools = RejectorPools(
         SamplePool.join(unseen),
         SamplePool.join(fitted) if fitted else None,
@@ -134,10 +179,10 @@ def make_pools(job: Job, context: Context, outcome: ServerOutcome) -> RejectorPo
 def more_copies(job: Job, context: Context, outcome: ServerOutcome, size: int) -> SamplePool | None:
     """Return ``size`` further changed copies of the unseen samples, or None where nothing can be changed."""
     parts: list[SamplePool] = []
-    for k, (teacher, rows, _) in enumerate(_shares(job, context, outcome)):
+    for k, (teachers, rows, _) in enumerate(_shares(job, context, outcome)):
         count = -(-size // max(1, len(rows) * len(outcome.teachers)))
         with seeded(context.device, context.settings.seed, "pool", "more", k):
-            parts += _copies(job, context, teacher, rows, count, distill=0.0)
+            parts += _copies(job, context, teachers, rows, count, 0.0, outcome.best)
     if not parts or not size:
         return None
     everything = SamplePool.join(parts)
@@ -177,27 +222,36 @@ def fit_temperature(log_probability: Tensor, y: Tensor) -> float:
 
 
 def make_pool(
-    job: Job, context: Context, teacher: Teacher, index: Rows, distill: float, changed: bool = False
+    job: Job,
+    context: Context,
+    teachers: Sequence[Teacher],
+    index: Rows,
+    distill: float,
+    best: int = 0,
+    changed: bool = False,
 ) -> SamplePool:
-    """Return what client and server make of these samples, or of a changed (augmented) copy of each.
+    """Return what client and servers make of these samples, or of a changed (augmented) copy of each.
 
-    ``distill`` is the weight of the teacher's softmax in the heads' targets; the rest is on the outcomes.
+    ``distill`` is the weight of the teachers' softmax in the heads' targets; the rest is on the outcomes. The teacher
+    numbered ``best`` says how likely the client is right, and teaches the student.
     """
     device = context.device
     x = torch.from_numpy(job.X[index]).to(device)
     y = torch.from_numpy(job.y[index]).to(device)
     if changed:
-        assert teacher.model is not None
         x = augment(x, context.settings.augment)
         answers = job.client.answers(x.cpu().numpy(), job.num_classes)
-        server_log_p = _answers(job, context, teacher.model, x.cpu().numpy())
+        models = [teacher.model for teacher in teachers if teacher.model is not None]
+        log_p = [_answers(job, context, model, x.cpu().numpy()) for model in models]
     else:
         answers = job.answers.at(index)
-        place = {int(sample): at for at, sample in enumerate(teacher.index)}
-        server_log_p = teacher.log_probability[[place[int(i)] for i in index]]
+        place = {int(sample): at for at, sample in enumerate(teachers[0].index)}
+        places = [place[int(i)] for i in index]
+        log_p = [teacher.log_probability[places] for teacher in teachers]
     client_label = torch.from_numpy(answers.label).to(device)
-    client_correct, server_correct = client_label == y, server_log_p.argmax(-1) == y
-    server_p = torch.softmax(server_log_p / teacher.temperature, dim=-1)
+    client_correct, server_correct = client_label == y, _by_server([each.argmax(-1) == y for each in log_p])
+    softmax = [torch.softmax(p / teacher.temperature, dim=-1) for p, teacher in zip(log_p, teachers, strict=True)]
+    server_p, server_soft = softmax[best], _by_server([p.amax(-1) for p in softmax])
     client_soft = server_p.gather(1, client_label[:, None])[:, 0]
     blend = context.settings.distill
     return SamplePool(
@@ -208,41 +262,56 @@ def make_pool(
         server_correct=server_correct,
         server_probability=server_p,
         client_target=(1 - distill) * client_correct.float() + distill * client_soft,
-        server_target=(1 - distill) * server_correct.float() + distill * server_p.amax(-1),
+        server_target=(1 - distill) * server_correct.float() + distill * server_soft,
         teacher=(1 - blend) * torch.nn.functional.one_hot(y, job.num_classes) + blend * server_p,
     )
 
 
-def _shares(job: Job, context: Context, outcome: ServerOutcome) -> list[tuple[Teacher, Rows, Rows]]:
-    """Return each teacher with its rows to learn from and to stop on; a row is on the same side for all teachers."""
+def _by_server(values: list[Tensor]) -> Tensor:
+    """Return (n,) of one server, (n, S) of several."""
+    return values[0] if len(values) == 1 else torch.stack(values, dim=-1)
+
+
+def _shares(job: Job, context: Context, outcome: ServerOutcome) -> list[tuple[Sequence[Teacher], Rows, Rows]]:
+    """Return the teachers of each part with its rows to learn from and to stop on; a row's side is always the same."""
     in_training = np.zeros(len(job.y), dtype=bool)
     shares = (1 - STOPPING_SHARE, STOPPING_SHARE)
     in_training[split(job.y, shares, derive(context.settings.seed, "pool"))[0]] = True
-    return [(t, t.index[in_training[t.index]], t.index[~in_training[t.index]]) for t in outcome.teachers]
+    rows = [(teachers, teachers[0].index) for teachers in outcome.teachers]
+    return [(teachers, index[in_training[index]], index[~in_training[index]]) for teachers, index in rows]
 
 
-def _copies(job: Job, context: Context, teacher: Teacher, rows: Rows, count: int, distill: float) -> list[SamplePool]:
-    if context.settings.augment == "none" or teacher.model is None:
+def _copies(
+    job: Job, context: Context, teachers: Sequence[Teacher], rows: Rows, count: int, distill: float, best: int
+) -> list[SamplePool]:
+    """Return changed copies; none where a server cannot answer them."""
+    if context.settings.augment == "none" or any(teacher.model is None for teacher in teachers):
         return []
-    return [make_pool(job, context, teacher, rows, distill, changed=True) for _ in range(count)]
+    return [make_pool(job, context, teachers, rows, distill, best, changed=True) for _ in range(count)]
 
 
 def _train_model(
-    job: Job, context: Context, name: str, index: Rows, held_out: Rows | None, epochs: int | None = None
+    job: Job,
+    context: Context,
+    server: ServerJob,
+    name: str,
+    index: Rows,
+    held_out: Rows | None,
+    epochs: int | None = None,
 ) -> tuple[nn.Module | Classifier, int]:
-    if job.estimator is not None:
+    if server.estimator is not None:
         context.progress.start(name, 1, 1, 0)
         seed = derive(context.settings.seed, name)
-        fitted = fit_estimator(job.estimator, job.inputs[index], job.y[index], seed)
+        fitted = fit_estimator(server.estimator, job.inputs[index], job.y[index], seed)
         context.progress.step()
         context.progress.finish(name)
         return fitted, 1
-    assert job.make_server is not None
-    settings = stage_settings(job, context)[0]
+    assert server.make is not None
+    settings = stage_settings(job, context, server)[0]
     if epochs is not None:
         settings = replace(settings, epochs=epochs, patience=None)
     with seeded(context.device, context.settings.seed, name):
-        model = job.make_server()
+        model = server.make()
     stop_on = None if held_out is None else (job.X[held_out], job.y[held_out])
     return model, train_classifier(name, model, job.X[index], job.y[index], settings, context, stop_on)
 

@@ -174,9 +174,10 @@ class Lab:
             clients = {team: self.client(context, team) for team in teams}
             # A separate rejector sees nothing of its client, so any client's job tells how the nets are made.
             job = self._system(next(iter(clients.values())), "separate", settings, {}).prepare(X, y, specs=specs)
-            assert job.make_server is not None
+            make_server = job.servers[0].make
+            assert make_server is not None
             with seeded(context.device, self.seed, "server"):
-                server = job.make_server().to(context.device)
+                server = make_server().to(context.device)
             view = view_tensor(job.answers, context.device)
             rejectors = make_rejectors(job, context, view)
             correct = {team: clients[team].answers(X, job.num_classes).label == y for team in teams}

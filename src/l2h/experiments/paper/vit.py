@@ -222,7 +222,7 @@ class VitLab:
             shape = self.dataset.input_shape
             job = replace(job, make_rejector=lambda: SeparateRejector(shape, scale=input_scale(job.X, settings)))
             teacher = make_teacher(job, context, self.fit, self.server)
-            pool = make_pool(job, context, teacher, self.fit, distill=0.0)
+            pool = make_pool(job, context, [teacher], self.fit, distill=0.0)
             rejectors = make_rejectors(job, context, pool.view)
             stage = RejectorStage(
                 "rejector",
@@ -242,7 +242,8 @@ class VitLab:
         context = Context(settings, self.device, progress=self.study.progress)
         with repeatable(settings, self.device):
             job = self._job(seed, context, [RejectorSpec()])
-            outcome = ServerOutcome(self.server, [make_teacher(job, context, self.held_out, self.server)], self.fit)
+            teacher = make_teacher(job, context, self.held_out, self.server)
+            outcome = ServerOutcome([self.server], [[teacher]], self.fit)
             bench = Bench(job, context, prices, self._sides[1], self.study.scale.rejector_options, outcome)
             rule = PricedAttached().fit(bench)
 

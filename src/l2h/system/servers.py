@@ -1,0 +1,97 @@
+"""The servers of a system as the user gave them, checked: those to be trained, and those that are taken as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from l2h.bundle.manifest import NAME
+from l2h.classifiers import Classifier
+from l2h.decision import SERVER
+from l2h.errors import SettingsError, about
+from l2h.methods import Learned
+from l2h.training.job import take_server
+
+#: What a server may not be called, since it is the name of something else in answers, limits and reports.
+RESERVED = ("client", "student", "rejector", "system", "all", "local", "remote")
+
+
+@dataclass(frozen=True)
+class GivenServer:
+    """One server: what is trained into it, or the classifier that is taken as it is. One of the two is None."""
+
+    name: str
+    trainable: Any = None
+    fixed: Classifier | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a named one
+
+
+def take_servers(
+    server: Any,
+    servers: Mapping[str, Any] | None,
+    train_server: bool | Mapping[str, bool] | None,
+    options: Mapping[str, Any] | None,
+) -> tuple[GivenServer, ...]:
+    """Return the servers in their order; raise a :class:`SettingsError` for names that cannot be used."""
+    if (server is None) == (servers is None):
+        raise SettingsError(
+            "give one server, server=..., or several by their names, servers={'box': ..., 'cloud': ...}"
+        )
+    if servers is None:
+        return (
+            GivenServer(SERVER.name, *take_server(server, _of_all(train_server, SERVER.name)), dict(options or {})),
+        )
+    if not isinstance(servers, Mapping) or not servers:
+        raise SettingsError(f"servers={servers!r} names no server: give {{'box': ..., 'cloud': ...}}")
+    for name in servers:
+        check_name(name)
+    for what, named in (("server_options", options), ("train_server", train_server)):
+        unknown = [name for name in named if name not in servers] if isinstance(named, Mapping) else []
+        if unknown:
+            raise SettingsError(
+                f"{what} are given for {unknown[0]!r}; the servers are {', '.join(servers)}: say {{'NAME': ...}}"
+            )
+    found = []
+    for name, given in servers.items():
+        with about(f"server {name!r}"):
+            found.append(
+                GivenServer(name, *take_server(given, _of_all(train_server, name)), dict((options or {}).get(name, {})))
+            )
+    return tuple(found)
+
+
+def check_name(name: Any) -> None:
+    """Refuse what no server can be called."""
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED:
+        raise SettingsError(
+            f"a server cannot be called {name!r}: use letters, digits, '.', '_' and '-', and none of "
+            f"{', '.join(RESERVED)}"
+        )
+
+
+def check_method(method: Learned, servers: int, second_opinion: bool, rejector: Any, recipe: str) -> None:
+    """Refuse a method that cannot train for several servers, or that gives no second opinion."""
+    if servers > 1 and not method.several_servers:
+        raise SettingsError(
+            f"method {method.name!r} trains for one server; there are {servers}: loss 'priced' answers for any number"
+        )
+    if second_opinion and not (method.any_price and method.student and recipe != "paper" and rejector == "attached"):
+        raise SettingsError(
+            "second_opinion=True lets the rejector's student answer: it needs an attached rejector that answers for "
+            f"every price, as method 'priced-attached' trains it, not {method.name!r} with rejector "
+            f"{rejector if isinstance(rejector, str) else 'of your own'!r} and recipe {recipe!r}"
+        )
+
+
+def check_student(options: Mapping[str, Any]) -> None:
+    """Refuse a rejector that is too small for a student where the student is to answer."""
+    if options.get("width") == 0:
+        raise SettingsError(
+            "second_opinion=True needs a student, and this budget has room for none: give a larger budget, or a width "
+            "above 0"
+        )
+
+
+def _of_all(train_server: bool | Mapping[str, bool] | None, name: str) -> bool | None:
+    return train_server.get(name) if isinstance(train_server, Mapping) else train_server
