@@ -131,7 +131,7 @@ def test_modules_of_the_user_are_trained_as_copies(rejector: Any, recipe: str) -
     system = make(scores, given_server, given_rejector, **more).fit(X, Y, costs=Costs(c_e=0.1))
     for net, state in zip((given_server, given_rejector), before, strict=True):
         assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
-    assert not torch.equal(system.fitted.server.state_dict()["net.0.weight"], before[0]["0.weight"])
+    assert not torch.equal(system.fitted.servers[0].network.state_dict()["net.0.weight"], before[0]["0.weight"])
     trained = system.fitted.rejectors.module(0).net
     moved = [not torch.equal(before[1][name], tensor) for name, tensor in trained.state_dict().items()]
     assert all(moved)
@@ -149,7 +149,7 @@ def test_a_trained_server_answers_where_it_is_asked() -> None:
     answers = system.predict(X_TEST, Costs(c_e=0))
     remote = answers.source == "remote"
     with torch.no_grad():
-        expected = system.fitted.server(torch.from_numpy(X_TEST)).argmax(1).numpy()
+        expected = system.fitted.servers[0].network(torch.from_numpy(X_TEST)).argmax(1).numpy()
     assert remote.any()
     assert np.array_equal(answers.label[remote], expected[remote])
 
@@ -184,7 +184,7 @@ def test_modules_that_do_not_fit_their_place_are_refused(server: Any, rejector: 
 def test_a_fixed_server_is_asked_once_for_each_training_sample(function: Any) -> None:
     server = Counting(function)
     system = make(scores, server).fit(X, Y)
-    assert system.fitted.server is None
+    assert system.fitted.servers[0].network is None
     assert {row["stage"] for row in system.fitted.history} == {"rejector"}
     assert server.count == len(X)
     asked = np.concatenate(server.asked)
@@ -217,7 +217,7 @@ def test_a_fixed_onnx_or_torch_server_is_not_trained(tmp_path: Path) -> None:
     path = onnx_file(tmp_path)
     for server, given in ((path, {}), (str(path), {}), (net, {"train_server": False})):
         system = make(scores, server, given=given).fit(X, Y)
-        assert system.fitted.server is None
+        assert system.fitted.servers[0].network is None
         assert {row["stage"] for row in system.fitted.history} == {"rejector"}
         assert np.array_equal(system.evaluate(X_TEST, Y_TEST).server_label, expected)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
@@ -443,7 +443,7 @@ def test_a_fixed_server_comes_back_and_stays_fixed(kind: str, tmp_path: Path) ->
     else:
         assert_same_system(system, l2h.load(folder))
     again = l2h.load(folder, server=server)
-    assert again.fitted.server is None
+    assert again.fitted.servers[0].network is None
     assert_same_system(system, again)
 
 

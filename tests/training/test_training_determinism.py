@@ -48,7 +48,7 @@ def fit_images(seed: int) -> HelpSystem:
 
 
 def weights(system: HelpSystem) -> dict[str, torch.Tensor]:
-    server = {f"server/{name}": tensor for name, tensor in system.fitted.server.state_dict().items()}
+    server = {f"server/{name}": tensor for name, tensor in system.fitted.servers[0].network.state_dict().items()}
     return server | {f"rejector/{name}": tensor for name, tensor in system.fitted.rejectors.state_dict().items()}
 
 

@@ -79,7 +79,7 @@ def test_bytes_a_sync_are_those_of_the_bodies_and_little_more(pair: Pair, unbrok
         moved[send] = link(runs.client)["bytes_per_sync"]
         assert size[send] <= moved[send] <= size[send] + HEADS
     assert abs(size["answers"] - math.ceil(training_samples() / 8)) <= 1
-    server = l2h.load(unbroken.client).fitted.server
+    server = l2h.load(unbroken.client).fitted.servers[0].network
     parameters = sum(tensor.numel() * tensor.element_size() for tensor in server.state_dict().values())
     assert parameters < size["weights"] < parameters + 2_000, "safetensors adds a table of names"
     least, most = size["weights"] / (size["answers"] + HEADS), (size["weights"] + HEADS) / size["answers"]
