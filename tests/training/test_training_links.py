@@ -174,7 +174,7 @@ def fitted(**how: Any) -> HelpSystem:
 
 def same(one: HelpSystem, two: HelpSystem) -> bool:
     """Rejectors, bit for bit; the servers must be anyway."""
-    server, again = one.fitted.servers[0].network.state_dict(), two.fitted.server.state_dict()
+    server, again = one.fitted.servers[0].network.state_dict(), two.fitted.servers[0].network.state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in server.items())
     return all(
         torch.equal(t, two.fitted.rejectors.state_dict()[name]) for name, t in one.fitted.rejectors.state_dict().items()
