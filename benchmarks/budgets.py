@@ -141,7 +141,7 @@ def main() -> None:
         writer.writeheader()
         for seed in arguments.seeds:
             values = {"recipe": "default", "seed": seed, "precision": arguments.precision}
-            settings = make_settings(values, arguments.set, "alexnet", separable=True)
+            settings = make_settings(values, arguments.set, "alexnet", sized=True)
             plan = with_augment(Plan(data=arguments.data, settings=settings), dataset, None)
             for row in measure(plan, dataset, arguments):
                 common = {"data": dataset.name, "part": "test" if arguments.test else "validation", "seed": seed}

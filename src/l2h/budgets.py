@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from l2h.errors import SettingsError
 
-#: The budget of a rejector whose size nobody names; None trains the wide LeNet-5 trunk of version 0.1.
-DEFAULT_BUDGET: float | None = None
+#: The budget of a rejector whose size nobody names: as much as the client.
+DEFAULT_BUDGET = 1.0
 _FACTORS = {"k": 1e3, "M": 1e6, "G": 1e9}
 _SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _HIGHEST = 1000.0  # times the client; what is written beyond it was meant as multiply-adds

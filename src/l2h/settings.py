@@ -174,5 +174,5 @@ PAPER_SERVER = StageSettings(
 PAPER_REJECTOR = replace(PAPER_SERVER, lr=1e-4, reduction="sum")
 DEFAULT_REJECTOR = StageSettings(epochs=20, batch=256, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=5)
 #: Of a rejector with a separable trunk, whose batch norm stands and needs higher rates, and whose held-out loss is no
-#: reason to stop before the rate has come down.
+#: reason to stop before the rate has come down; and of a perceptron sized to a budget, which needs them as well.
 SEPARABLE_REJECTOR = replace(DEFAULT_REJECTOR, epochs=40, lr=1e-2, patience=40)

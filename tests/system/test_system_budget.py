@@ -20,8 +20,11 @@ from l2h.bundle import DeviceBundle
 from l2h.classifiers import as_client
 from l2h.errors import ModelError, SettingsError
 from l2h.export.onnx import classifier_to_onnx
-from l2h.models import build_scaled
+from l2h.models import build_scaled, client_view_size, multiply_adds
+from l2h.settings import SEPARABLE_REJECTOR
+from l2h.training import Context
 from l2h.training.counting import classifier_multiply_adds
+from l2h.training.job import stage_settings
 
 SHORT = StageSettings(epochs=2)
 SETTINGS = Settings(server=SHORT, rejector=SHORT, folds=2, copies=1, augment="shift", threads=1)
@@ -109,12 +112,35 @@ def test_a_sized_system_is_saved_and_exported_as_it_is(sized: HelpSystem, tmp_pa
     np.testing.assert_allclose(DeviceBundle(tmp_path / "bundle").judge(DATA.X_test)[1].scores, expected, atol=1e-3)
 
 
+def test_a_rejector_whose_size_nobody_names_may_cost_as_much_as_the_client() -> None:
+    client = build_scaled("lenet5", SHAPE, 10)
+    job = HelpSystem(client, "lenet5").prepare(DATA.X_train, DATA.y_train)
+    assert job.size.budget == {"asked": "1 times the client", "assumed": None, "multiply_adds": 66_600}
+    assert stage_settings(job, Context(Settings(), torch.device("cpu")))[1] == SEPARABLE_REJECTOR
+    view = torch.zeros(1, client_view_size(10, job.embedding_size))
+    count = multiply_adds(job.make_rejector(), torch.zeros(1, *SHAPE), view)
+    assert 0.7 * 66_600 <= count <= 66_600
+    table = HelpSystem(lambda X: X[:, :2], "mlp").prepare(DATA.X_train.reshape(-1, 64) / 16.0, DATA.y_train % 2)
+    assert table.size.budget is not None
+    assert stage_settings(table, Context(Settings(), torch.device("cpu")))[1] == SEPARABLE_REJECTOR
+
+
+def test_the_papers_rejector_and_one_that_is_given_have_no_budget() -> None:
+    client = build_scaled("lenet5", SHAPE, 10)
+    for given in (
+        {"settings": Settings(recipe="paper", loss="shifted")},
+        {"rejector_options": {"width": 1}},
+        {"rejector": nn.Flatten()},
+    ):
+        assert HelpSystem(client, "lenet5", **given).budget is None
+
+
 def test_a_client_that_cannot_be_counted_counts_as_100k_and_the_report_says_so(tmp_path: Path) -> None:
-    out = call("train", *DIGITS, *QUICK[:-2], "--budget", "0.3", "--out", tmp_path / "run")
+    out = call("train", *DIGITS, *QUICK[:-2], "--out", tmp_path / "run")
     assert out.status == 0, out.err
     compute = json.loads((tmp_path / "run" / "metrics.json").read_text())["compute"]
-    assert compute["budget"]["multiply_adds"] == 30_000
-    assert compute["multiply_adds"]["rejector"] <= 30_000
+    assert compute["budget"]["multiply_adds"] == 100_000
+    assert 70_000 <= compute["multiply_adds"]["rejector"] <= 100_000
     assert compute["multiply_adds"]["client"] is None
     assert "a multiple of 100,000" in compute["budget"]["assumed"]
     assert "a multiple of 100,000" in one_line(out.out)

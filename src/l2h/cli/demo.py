@@ -25,11 +25,11 @@ def demo(
     """
     from l2h.cli.bars import training_progress
     from l2h.experiments.evaluating import evaluate_plan
-    from l2h.experiments.plan import digits_plan, load_data, train_run
+    from l2h.experiments.plan import demo_plan, load_data, train_run
     from l2h.experiments.runs import RunTarget
     from l2h.report import write_run_page
 
-    plan = digits_plan(seed, (c_1,), (c_e,))
+    plan = demo_plan(seed, (c_1,), (c_e,))
     _ = plan.specs  # a bad price is refused before anything is trained
     dataset = load_data(plan)
     with training_progress() as progress:

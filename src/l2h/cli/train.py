@@ -74,7 +74,7 @@ class ModelOptions:
         str | None,
         Option(
             help="What the rejector may cost the device: 0.3 (times the client's multiply-adds), 200k (multiply-adds) "
-            "or 50us (time here, one thread)."
+            "or 50us (time here, one thread). (default: 1)"
         ),
     ] = None
     method: Annotated[
@@ -316,7 +316,7 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
         options[f"{who}_preprocessing"] = parse_preprocessing(texts, f"--{who}-")
     size = options["rejector_options"]
     budget = choose_budget(models.budget, models.rejector or "attached", size, training.recipe)
-    separable = training.recipe == "default" and (budget is not None or size.get("trunk") == "separable")
+    sized = training.recipe == "default" and (budget is not None or size.get("trunk") == "separable")
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
     return Plan(
         **vars(models) | vars(api) | {"method_files": tuple(models.method_files or ())},
@@ -326,7 +326,7 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
         client_output=feeds.client_output,
         server_output=feeds.server_output,
         client_accuracy=feeds.client_accuracy,
-        settings=make_settings(values, training.set_ or [], models.server, separable),
+        settings=make_settings(values, training.set_ or [], models.server, sized),
         **options,
     )
 

@@ -18,16 +18,16 @@ from l2h.settings import (
 )
 
 
-def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str, separable: bool = False) -> Settings:
+def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str, sized: bool = False) -> Settings:
     """Return settings for a server: a model's name, or a file.
 
     ``values`` are fields of :class:`l2h.Settings`, ``recipe`` among them; stages that are not given get the defaults of
     the recipe and of the server. ``overrides`` are ``name=value``, for the stages ``server.name`` or ``rejector.name``.
-    A rejector whose trunk is ``separable`` where the inputs are images gets its stage when they are known, unless an
+    A rejector that is ``sized`` to a budget, or whose trunk is separable, gets its stage when it is trained, unless an
     override names one of its fields.
     """
     paper = values["recipe"] == "paper"
-    usual = PAPER_REJECTOR if paper else SEPARABLE_REJECTOR if separable else DEFAULT_REJECTOR
+    usual = PAPER_REJECTOR if paper else SEPARABLE_REJECTOR if sized else DEFAULT_REJECTOR
     stages: dict[str, StageSettings] = {
         "server": values.get("server") or (PAPER_SERVER if paper else recommended(server)),
         "rejector": values.get("rejector") or usual,
@@ -52,7 +52,7 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str,
                 )
             known = ", ".join(StageSettings.__dataclass_fields__)
             raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
-    if separable and not named:
+    if sized and not named:
         del stages["rejector"]
     return Settings.from_dict(plain | {name: vars(stage) for name, stage in stages.items()})
 

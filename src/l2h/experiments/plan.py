@@ -289,8 +289,16 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
     return system
 
 
+def demo_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float, ...] = (0.1,)) -> Plan:
+    """Return the demo's plan: that of the digits, with a rejector of the default budget."""
+    plan = digits_plan(seed, c_1, c_e)
+    return replace(plan, rejector_options={}, settings=replace(plan.settings, rejector=None))
+
+
 def digits_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float, ...] = (0.1,)) -> Plan:
-    """Return the demo's plan: a decision tree of old samples as the client, a small convolutional net as the server."""
+    """Return the plan of comparisons on digits: a decision tree of old samples as the client, a small convolutional
+    net as the server, LeNet-5 as the rejector's trunk.
+    """
     server = StageSettings(epochs=40, batch=64, optimizer="adamw", lr=3e-3, weight_decay=1e-2)
     rejector = StageSettings(epochs=30, batch=128, optimizer="adamw", lr=2e-3, weight_decay=1e-2)
     return Plan(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from l2h.bundle.manifest import NAME
+from l2h.bundle.parts import NAME
 from l2h.classifiers import Classifier
 from l2h.decision import SERVER
 from l2h.errors import SettingsError, about

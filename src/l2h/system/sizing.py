@@ -42,7 +42,7 @@ def choose_budget(
     sized = sorted(set(options) & set(SIZES))
     if given is None:
         named = isinstance(rejector, str) and recipe == "default" and not sized
-        return None if DEFAULT_BUDGET is None or not named else Budget.parse(DEFAULT_BUDGET)
+        return Budget.parse(DEFAULT_BUDGET) if named else None
     if not isinstance(rejector, str):
         raise SettingsError(f"budget={given!r}: a rejector of your own has the size that it has")
     if sized:
