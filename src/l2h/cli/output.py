@@ -45,9 +45,12 @@ def print_evaluations(results: Sequence[Evaluation], as_json: bool) -> None:
 def print_results(results: Sequence[Evaluation]) -> None:
     """Print the contrastive table and the risk table of the first evaluation, and a grid where there are several."""
     from l2h.metrics import Report
-    from l2h.report import compute_table, contrastive_table, risk_table
+    from l2h.report import answerer_table, compute_table, contrastive_table, risk_table
 
     out = make_console()
+    if len(results[0].report.answerers) > 2:
+        out.print(answerer_table(results[0].report))
+        out.print()
     out.print(contrastive_table(results[0].report))
     out.print()
     if results[0].limit is None:

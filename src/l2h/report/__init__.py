@@ -23,10 +23,8 @@ _NAMES = {
         *("plot_contrastive", "plot_frontier", "plot_history", "plot_per_class"),
         *("plot_reliability", "plot_risk", "plot_sync"),
     ),
-    "run.tables": (
-        *("Verdict", "compute_table", "contrastive_table", "headline"),
-        *("risk_table", "spread_table", "verdict"),
-    ),
+    "run.tables": ("answerer_table", "compute_table", "contrastive_table", "risk_table", "spread_table"),
+    "run.verdict": ("Verdict", "headline", "verdict"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _EXTRA = ("PIL", "jinja2", "markupsafe", "matplotlib", "rich")

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import Costs
-from l2h.metrics import Report, evaluate
+from l2h.decision import Answerer, AnyCosts, Judgement
+from l2h.metrics import Answered, Report, evaluate
 
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -122,3 +123,62 @@ def _most(score: npt.NDArray[np.float64], rate: float) -> npt.NDArray[np.bool_]:
     remote = np.zeros(len(score), dtype=bool)
     remote[np.argsort(-score)[: round(rate * len(score))]] = True
     return remote
+
+
+def make_several(
+    n: int = 600, classes: int = 10, *, second_opinion: bool = False, costs: AnyCosts | None = None, seed: int = 0
+) -> Report:
+    """A client, a student, servers ``box`` (small) and ``cloud`` (large), and heads that know how hard a sample is."""
+    rng = np.random.default_rng(seed)
+    costs = costs or {"box": Costs(c_e=0.05), "cloud": Costs(c_e=0.2, c_1=1.25)}
+    y = rng.integers(classes, size=n)
+    easy = rng.normal(0, 1, n)
+    means = {"client": (0.62, 1.3), "student": (0.7, 1.0), "box": (0.76, 0.8), "cloud": (0.9, 0.4)}
+    chance = {name: _around(mean, slope * easy + rng.normal(0, 1, n)) for name, (mean, slope) in means.items()}
+    labels = {name: _answer(rng, y, rng.random(n) < p, classes) for name, p in chance.items()}
+
+    def judged(*names: str) -> Judgement:
+        answerers = tuple(Answerer(name, remote=name in ("box", "cloud")) for name in names)
+        probability = np.stack([chance[name] for name in names], axis=1)
+        return Judgement(probability, probability, answerers)
+
+    def named(judgement: Judgement, remote: npt.NDArray[np.bool_]) -> npt.NDArray[np.str_]:
+        return np.array([one.name for one in judgement.answerers])[judgement.choose(costs, remote)]
+
+    def deciding(*names: str) -> npt.NDArray[np.str_]:
+        judgement = judged(*names)
+        prices = costs if isinstance(costs, Costs) else {name: costs[name] for name in names if name in costs}
+        by = np.array(names)[judgement.choose(prices, judgement.remote(prices))]
+        return np.asarray(by)
+
+    local = ("client", "student") if second_opinion else ("client",)
+    judgement = judged(*local, "box", "cloud")
+    other = {"two_ways": ("client",)} if second_opinion else {"three_ways": ("client", "student")}
+    alternatives = {name: deciding(*which, "box", "cloud") for name, which in other.items()}
+    alternatives |= {name: deciding(*local, name) for name in ("box", "cloud")}
+    none, all_ = np.zeros(n, dtype=bool), np.ones(n, dtype=bool)
+    return evaluate(
+        y=y,
+        client_label=labels["client"],
+        client_confidence=chance["client"],
+        server_probability={name: np.eye(classes)[labels[name]] for name in ("box", "cloud")},
+        student_label=labels["student"],
+        score=judgement.saving(costs),
+        costs=costs,
+        answered=Answered(
+            judgement.answerers,
+            deciding(*local, "box", "cloud"),
+            named(judgement, none),
+            named(judgement, all_),
+            np.where(chance["client"] < 0.5, "box", "client"),
+            alternatives,
+        ),
+        head_probability=judgement.stated,
+        class_names=CIFAR if classes == 10 else tuple(f"class {k}" for k in range(classes)),
+        dataset="made up",
+        seed=seed,
+        compute={
+            "multiply_adds": {"client": 651_720, "rejector": 640_100, "box": 2_100_000, "cloud": None},
+            "budget": None,
+        },
+    )

@@ -1,5 +1,18 @@
 """The colours of every plot: Okabe and Ito's, which the common kinds of colour blindness can tell apart."""
 
+from collections.abc import Iterable
+from itertools import cycle
+
+from l2h.decision import Answerer
+
 CLIENT, SERVER, SYSTEM = "#0072B2", "#D55E00", "#009E73"
+#: The student, and servers after the first.
+STUDENT, SERVERS = "#56B4E9", ("#E69F00", "#CC79A7", "#8C510A", "#F0E442")
 CONFIDENCE, LABEL_FREE = "#CC79A7", "#56B4E9"
 INK, MUTED, FAINT = "#222222", "#767676", "#C9C9C9"
+
+
+def answerer_colours(answerers: Iterable[Answerer]) -> dict[str, str]:
+    """Return the colour of every answerer by its name."""
+    servers, local = cycle((SERVER, *SERVERS)), {"client": CLIENT, "student": STUDENT}
+    return {one.name: next(servers) if one.remote else local[one.name] for one in answerers}

@@ -1,4 +1,4 @@
-"""Images kept and sent, with the answers of client and server."""
+"""Images kept and sent, with what everybody answers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from l2h.errors import DataError
 from l2h.metrics import Report
-from l2h.report.common.colours import CLIENT, INK, MUTED, SERVER
+from l2h.report.common.colours import INK, MUTED, answerer_colours
 from l2h.report.common.figure import canvas, plain
 from l2h.report.common.text import percent
 from l2h.report.run.tables import KEPT, SENT
@@ -19,18 +19,19 @@ Images = npt.NDArray[np.uint8]
 _COLUMNS = 5  # images in a row
 # Inches: an image with its three lines, the line above each side, and the edge around it all.
 _CELL = (1.5, 2.0)
+_LINE = 0.16  # of one more answerer
 _HEAD = 0.55
 _EDGE = 0.14
 
 
 @dataclass(frozen=True)
 class Sample:
-    """An image, uint8 (H, W, 3), with the names of its class and of both answers."""
+    """An image, uint8 (H, W, 3), with the name of its class and of the class that each answerer says, by its name."""
 
     image: Images
     truth: str
-    client: str
-    server: str
+    answers: dict[str, str]
+    by: str  # the one whose answer is taken
 
 
 def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, seed: int = 0) -> Figure | None:
@@ -42,7 +43,9 @@ def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, s
     if images is None:
         return None
     sides = choose(report, images, per_side=per_side, seed=seed)
-    heights = [_HEAD + _CELL[1] * -(-len(samples) // _COLUMNS) for samples in sides.values()]
+    looks = answerer_colours(report.answerers)
+    cell = _CELL[1] + _LINE * (len(looks) - 2)
+    heights = [_HEAD + cell * -(-len(samples) // _COLUMNS) for samples in sides.values()]
     figure = canvas(2 * _EDGE + _CELL[0] * _COLUMNS, sum(heights) + _EDGE)
     shares = {KEPT: 1 - report.reject_rate, SENT: report.reject_rate}
     top = sum(heights) + _EDGE
@@ -53,7 +56,7 @@ def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, s
         figure.text(*place, head, va="top", fontsize=11.5, fontweight="bold", color=INK)
         for k, sample in enumerate(samples):
             row, column = divmod(k, _COLUMNS)
-            _show(figure, _EDGE + _CELL[0] * column, top - _HEAD - _CELL[1] * row, sample)
+            _show(figure, _EDGE + _CELL[0] * column, top - _HEAD - cell * row, sample, looks)
         top -= height
     return figure
 
@@ -79,12 +82,12 @@ def _sample(report: Report, image: Images, i: int) -> Sample:
     return Sample(
         image=np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0)),
         truth=name(report.y[i].item()),
-        client=name(report.client_label[i].item()),
-        server=name(report.server_label[i].item()),
+        answers={one.name: name(report.given[one.name][i].item()) for one in report.answerers},
+        by=report.answerers[report.choice.chosen[i]].name,
     )
 
 
-def _show(figure: Figure, left: float, top: float, sample: Sample) -> None:
+def _show(figure: Figure, left: float, top: float, sample: Sample, looks: dict[str, str]) -> None:
     width, height = figure.get_size_inches()
     side = _CELL[0] - 0.14
     ax = figure.add_axes((left / width, (top - side) / height, side / width, side / height))
@@ -92,9 +95,9 @@ def _show(figure: Figure, left: float, top: float, sample: Sample) -> None:
     ax.set_anchor("SW")
     ax.imshow(sample.image, interpolation="nearest")
     lines = [(f"truth: {plain(sample.truth, 13)}", INK)]
-    for who, answer, colour in (("client", sample.client, CLIENT), ("server", sample.server, SERVER)):
+    for who, answer in sample.answers.items():
         right = answer == sample.truth
-        lines.append((f"{'✓' if right else '✗'} {who}: {plain(answer, 12)}", colour if right else MUTED))
+        lines.append((f"{'✓' if right else '✗'} {plain(who, 12)}: {plain(answer, 12)}", looks[who] if right else MUTED))
     for k, (text, colour) in enumerate(lines):
         place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
         ax.annotate(text, (0, 0), (0, -4 - 11 * k), fontsize=8, color=colour, **place)

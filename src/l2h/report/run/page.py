@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from l2h.costs import Costs
+from l2h.decision import STUDENT, AnyCosts
 from l2h.experiments.runs import PLOTS
 from l2h.files import write_atomically
 from l2h.metrics import OutcomeReport, Report
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
+from l2h.report.common.text import percent
 from l2h.report.run.gallery import Images, Sample, choose
 from l2h.report.run.plots import Rows, draw, plot_sync
-from l2h.report.run.tables import class_table, compute_table, contrastive_table, headline, risk_table, verdict
+from l2h.report.run.tables import (
+    answerer_table,
+    class_table,
+    compute_table,
+    contrastive_table,
+    risk_table,
+)
+from l2h.report.run.verdict import headline, verdict
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluations
@@ -61,8 +71,14 @@ def write_page(
         report=report,
         headline=headline(report),
         verdict=verdict(report),
+        prices=_prices(report.costs),
+        sent=_sent(report),
+        student_beside=isinstance(report, Report)
+        and report.student_risk is not None
+        and STUDENT not in report.answerers,
         risks=risk_table(report),
         contrastive=contrastive_table(report),
+        answerers=answerer_table(report) if len(report.answerers) > 2 else None,
         compute=compute_table(report) if isinstance(report, Report) and report.compute is not None else None,
         classes=class_table(report) if isinstance(report, Report) else None,
         plots={name: data_uri(content) for name, content in pictures.items()},
@@ -108,6 +124,19 @@ def write_router_page(report: OutcomeReport, folder: Path, training: Mapping[str
         ],
         plots=PLOTS,
     )
+
+
+def _prices(costs: AnyCosts) -> str:
+    if isinstance(costs, Costs):
+        return ", ".join(f"{name} = {value:g}" for name, value in costs.as_dict().items())
+    return "; ".join(f"{name} {_prices(one)}" for name, one in costs.items())
+
+
+def _sent(report: OutcomeReport) -> str:
+    """Return who answers, in short."""
+    if len(report.answerers) == 2:
+        return "the rest is answered on the device"
+    return ", ".join(f"{name} {percent(figures.share)}" for name, figures in report.choice.figures().items())
 
 
 def _card(sample: Sample) -> dict[str, Any]:

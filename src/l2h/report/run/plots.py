@@ -9,13 +9,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from l2h.metrics import OutcomeReport, Report
+from l2h.costs import Costs
+from l2h.metrics import OutcomeReport, Report, reject_rate_per_class
 from l2h.report.common.axes import Floats, floats, grid_lines, percent_axis, remark, titled, value_at_right
-from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
+from l2h.report.common.colours import (
+    CLIENT,
+    CONFIDENCE,
+    FAINT,
+    INK,
+    LABEL_FREE,
+    MUTED,
+    SERVER,
+    SYSTEM,
+    answerer_colours,
+)
 from l2h.report.common.figure import blank, legend_below, plain
-from l2h.report.common.text import number, percent
+from l2h.report.common.text import MISSING, number, percent
 from l2h.report.run.gallery import Images, plot_samples
-from l2h.report.run.tables import RULES, sides
+from l2h.report.run.tables import answered_groups, risk_rows, sides
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -26,8 +37,9 @@ _CURVES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("random", "random", {"color": MUTED, "linewidth": 1.0}),
     ("system", "this system", {"color": SYSTEM, "linewidth": 2.4}),
 )
-# This system first, where the eye looks first.
-_LEGEND = ("system", "point", "client", "server", "confidence", "random", "label_free", "oracle")
+_RIVALS = ("confidence", "random", "label_free", "oracle")
+#: Where an answerer stands in the frontier; every server but by its colour alike.
+_MARKERS = {"client": ("o", 0.0), "student": ("^", 0.0)}
 _FEW = 20  # a bin of fewer samples says little
 _COLUMN = 34  # classes in one column of the plot per class
 _MANY = 4 * _COLUMN  # of more classes only the first and the last column are shown
@@ -48,10 +60,13 @@ def plot_frontier(report: OutcomeReport) -> Figure:
         curve = report.frontiers[key]
         (line,) = ax.plot(curve.rate, curve.accuracy, **look)
         entries[key] = line, f"{name}, gain {number(report.gains[key], '.3f')}"
-    for who, x, marker, colour in (("client", 0.0, "o", CLIENT), ("server", 1.0, "s", SERVER)):
-        height = report.accuracy[who]
+    for (who, colour), figures in zip(
+        answerer_colours(report.answerers).items(), report.choice.figures().values(), strict=True
+    ):
+        marker, x = _MARKERS.get(who, ("s", 1.0))
+        height = figures.accuracy
         (line,) = ax.plot([x], [height], marker, color=colour, markersize=7, clip_on=False, zorder=4)
-        entries[who] = line, f"{who} alone, {percent(height)} right"
+        entries[who] = line, f"{plain(who)} alone, {percent(height)} right"
     rate, accuracy = report.reject_rate, report.accuracy["system"]
     look = {"color": SYSTEM, "markersize": 9, "markeredgecolor": INK, "linestyle": "none"}
     (line,) = ax.plot([rate], [accuracy], "D", **look, clip_on=False, zorder=5)
@@ -60,52 +75,64 @@ def plot_frontier(report: OutcomeReport) -> Figure:
     grid_lines(ax)
     percent_axis(ax.xaxis, ax.yaxis)
     titled(ax, "Accuracy gained by asking", "reject rate (share of inputs sent)", "joint accuracy")
-    handles, labels = zip(*(entries[key] for key in _LEGEND if key in entries), strict=True)
+    # This system first, where the eye looks first.
+    order = ("system", "point", *answerer_colours(report.answerers), *_RIVALS)
+    handles, labels = zip(*(entries[key] for key in order if key in entries), strict=True)
     legend_below(figure, handles, labels)
     return figure
 
 
 def plot_contrastive(report: OutcomeReport) -> Figure:
-    """Draw the accuracies of client and server on the inputs kept, on those sent, and on all."""
-    figure, (ax,) = blank(6.6, 4.2)
-    shown = sides(report)
-    places = np.arange(len(shown))
-    for offset, who, colour in ((-0.2, "client", CLIENT), (0.2, "server", SERVER)):
-        values: list[float | None] = [getattr(side, who) for side in shown.values()]
-        ax.bar(places + offset, [v or 0.0 for v in values], width=0.38, color=colour, label=who)
-        for x, value in zip(places + offset, values, strict=True):
+    """Draw every answerer's accuracy on the inputs that each of them answers, and on all."""
+    if len(report.answerers) > 2:
+        groups = answered_groups(report)
+        what = "Accuracy on the inputs that each answers"
+    else:
+        groups = {name: (side.ratio, [side.client, side.server]) for name, side in sides(report).items()}
+        what = "Accuracy on the inputs kept and sent"
+    count, places = len(report.answerers), np.arange(len(groups))
+    width = 0.8 / count
+    figure, (ax,) = blank(6.6 if count == 2 else 2.0 + 0.42 * count * len(groups), 4.2)
+    for j, (who, colour) in enumerate(answerer_colours(report.answerers).items()):
+        values = [right[j] for _, right in groups.values()]
+        x = places + width * (j - (count - 1) / 2)
+        ax.bar(x, [v or 0.0 for v in values], width=width * 0.95, color=colour, label=plain(who))
+        for place, value in zip(x, values, strict=True):
             look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": MUTED if value is None else INK}
-            place = (float(x), value or 0.0)
-            ax.annotate(percent(value), place, (0, 3), textcoords="offset points", fontsize=10, **look)
-    ax.set_xticks(places, [f"{name}\n{percent(side.ratio)} of the inputs" for name, side in shown.items()])
+            text = percent(value) if count == 2 else MISSING if value is None else f"{100 * value:.0f}"
+            ax.annotate(text, (float(place), value or 0.0), (0, 3), textcoords="offset points", fontsize=10, **look)
+    of = " of the inputs" if count == 2 else ""
+    ax.set_xticks(places, [f"{plain(name)}\n{percent(share)}{of}" for name, (share, _) in groups.items()])
     ax.tick_params(axis="x", length=0)
     ax.set_ylim(0, 1.08)
     ax.set_yticks(np.linspace(0, 1, 6))
     percent_axis(ax.yaxis)
-    titled(ax, f"Accuracy on the inputs kept and sent (joint: {percent(report.contrastive.joint)})", "", "accuracy")
-    legend_below(figure, *ax.get_legend_handles_labels())
+    titled(ax, f"{what} (joint: {percent(report.contrastive.joint)})", "", "accuracy")
+    legend_below(figure, *ax.get_legend_handles_labels(), columns=max(2, min(count, 4)))
     return figure
 
 
 def plot_risk(report: OutcomeReport) -> Figure:
-    """Draw the risk of the system and of every rule that it must beat; lower is better."""
-    risks = {key: risk for key, risk in report.risk.as_dict().items() if risk is not None}
-    figure, (ax,) = blank(6.6, 0.44 * len(risks) + 1.2)
-    colours = [{"system": SYSTEM, "oracle": FAINT}.get(key, "#9A9A9A") for key in risks]
-    top = max(risks.values()) or 1.0
-    ax.barh(range(len(risks)), list(risks.values()), height=0.68, color=colours)
+    """Draw the risk of the system, of every rule that it must beat, and of the system changed; lower is better."""
+    rows = [(row, row.risk) for row in risk_rows(report) if row.risk is not None]
+    figure, (ax,) = blank(6.6, 0.44 * len(rows) + 1.2)
+    look = {"system": SYSTEM, "oracle": FAINT, "beside": LABEL_FREE}
+    top = max(risk for _, risk in rows) or 1.0
+    fill = [look.get(row.kind, "#9A9A9A") for row, _ in rows]
+    ax.barh(range(len(rows)), [risk for _, risk in rows], height=0.68, color=fill)
     ax.axvline(report.risk.system, color=SYSTEM, linewidth=1, linestyle=(0, (4, 3)))
-    for i, (key, risk) in enumerate(risks.items()):
+    for i, (row, risk) in enumerate(rows):
         # The white box keeps the line of the system's risk from crossing the value.
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-        look: dict[str, Any] = {"fontsize": 10, "color": INK, "fontweight": "bold" if key == "system" else "normal"}
-        ax.text(risk + 0.012 * top, i, number(risk), va="center", bbox=box, **look)
-    ax.set_yticks(range(len(risks)), [RULES[key] for key in risks])
+        weight = "bold" if row.kind == "system" else "normal"
+        ax.text(risk + 0.012 * top, i, number(risk), va="center", bbox=box, fontsize=10, color=INK, fontweight=weight)
+    ax.set_yticks(range(len(rows)), [plain(row.name, 48) for row, _ in rows])
     ax.get_yticklabels()[0].set_fontweight("bold")
     ax.invert_yaxis()
     ax.tick_params(axis="y", length=0)
     ax.set_xlim(0, 1.14 * top)
-    titled(ax, f"Risk at {report.costs}: lower is better", "generalized 0-1 risk (mean cost per input)")
+    prices = f" at {report.costs}" if isinstance(report.costs, Costs) else ""
+    titled(ax, f"Risk{prices}: lower is better", "generalized 0-1 risk (mean cost per input)")
     return figure
 
 
@@ -130,7 +157,12 @@ def plot_per_class(report: Report) -> Figure:
         _class_bars(ax, report, block, longest, size)
         remark(ax, note, loc="left", fontsize=9.5, pad=None)
     figure.suptitle("Reject rate per class", x=0.01, ha="left", fontsize=11.5, fontweight="bold", color=INK)
-    legend_below(figure, [axes[0].lines[0]], [f"overall, {percent(report.reject_rate)}"])
+    handles: list[Any] = [axes[0].lines[0]]
+    names = [f"overall, {percent(report.reject_rate)}"]
+    if len(report.answerers) > 2:
+        handles += axes[0].containers
+        names += [f"by {plain(name)}" for name in _class_shares(report)]
+    legend_below(figure, handles, names, columns=min(len(handles), 4))
     return figure
 
 
@@ -140,14 +172,16 @@ def plot_reliability(report: OutcomeReport) -> Figure | None:
         return None
     figure, (ax, counts) = blank(6.6, 6.0, 2, 1, sharex=True, height_ratios=(3.2, 1))
     ax.plot([0, 1], [0, 1], color=MUTED, linewidth=1, label="perfectly calibrated")
-    looks = {"client": (CLIENT, "o", -0.009, "q_m"), "server": (SERVER, "s", 0.009, "q_e")}
-    for name, curve in report.heads.items():
-        colour, marker, shift, symbol = looks[name]
-        label = f"{name} ({symbol}), ECE {report.ece[name]:.3f}"
+    symbols, width = {"client": "q_m", "server": "q_e"}, 0.036 / len(report.heads)
+    for j, (name, curve) in enumerate(report.heads.items()):
+        colour, marker = answerer_colours(report.answerers)[name], _MARKERS.get(name, ("s", 1.0))[0]
+        shift = width * (j - (len(report.heads) - 1) / 2)
+        symbol = f" ({symbols[name]})" if name in symbols and len(report.heads) == 2 else ""
+        label = f"{plain(name)}{symbol}, ECE {report.ece[name]:.3f}"
         ax.plot(curve.stated, curve.observed, color=colour, linewidth=1.8, marker=marker, label=label)
         few = curve.count < _FEW
         ax.plot(curve.stated[few], curve.observed[few], marker, color=colour, markerfacecolor="white")
-        counts.bar(curve.stated + shift, curve.count, width=0.018, color=colour)
+        counts.bar(curve.stated + shift, curve.count, width=width, color=colour)
     percent_axis(ax.xaxis, ax.yaxis)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.04))
     grid_lines(ax)
@@ -220,9 +254,28 @@ def draw(report: OutcomeReport, history: Rows = (), images: Images | None = None
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
+def _class_shares(report: Report) -> dict[str, tuple[Floats, str]]:
+    """Return the shares (K,) of the classes that each answerer answers, with its colour; the client has the rest.
+
+    The servers come first, so that their bars together end at the reject rate. A single one has the system's colour.
+    """
+    if len(report.answerers) == 2:
+        return {"server": (report.per_class, SYSTEM)}
+    order = sorted(enumerate(report.answerers[1:], start=1), key=lambda pair: not pair[1].remote)
+    numbers, looks = report.labels.encode(report.y), answerer_colours(report.answerers)
+    return {
+        one.name: (reject_rate_per_class(report.choice.chosen == j, numbers, len(report.labels)), looks[one.name])
+        for j, one in order
+    }
+
+
 def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: float) -> None:
     rates = [float(report.per_class[k]) for k in block]
-    ax.barh(np.arange(len(block)), np.nan_to_num(rates), height=0.72, color=SYSTEM)
+    left = np.zeros(len(block))
+    for shares, colour in _class_shares(report).values():
+        width = np.nan_to_num(shares[block])
+        ax.barh(np.arange(len(block)), width, left=left, height=0.72, color=colour)
+        left += width
     ax.axvline(report.reject_rate, color=INK, linewidth=1.1, linestyle=(0, (4, 2.5)), clip_on=False)
     for i, rate in enumerate(rates):
         text, colour = ("n/a", MUTED) if np.isnan(rate) else (f"{100 * rate:.0f}%", INK)
@@ -233,7 +286,8 @@ def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: flo
     ax.set(xlim=(0, 1), ylim=(rows - 0.4, -0.6))
     ax.set_xticks(np.linspace(0, 1, 5) if rows <= 12 else [0, 0.5, 1])
     percent_axis(ax.xaxis)
-    ax.set_xlabel("share of the class sent", fontsize=size, color=INK)
+    what = "share of the class sent" if len(report.answerers) == 2 else "share of the class, by who answers"
+    ax.set_xlabel(what, fontsize=size, color=INK)
 
 
 def _group_stages(stages: Sequence[str]) -> dict[str, list[str]]:

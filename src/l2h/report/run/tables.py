@@ -1,4 +1,4 @@
-"""What a report says in words and in tables: whether asking the server pays, by how much, and for whom."""
+"""The tables of a report: risk beside its baselines, who answers what, the work of an input, and every class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from l2h.costs import BoolArray
-from l2h.decision import CLIENT, Answerer
-from l2h.metrics import AnswererChoice, OutcomeReport, Report, Side
+from l2h.costs import Costs, prices_text
+from l2h.decision import STUDENT
+from l2h.metrics import OutcomeReport, Report, Side
 from l2h.report.common.table import Column, TextTable, headings, texts
-from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, relation, signed
+from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, signed
+from l2h.report.run.verdict import trivial_name, verdict
 
 KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
 #: The rules that risk is compared over, by their names in ``metrics.json``.
@@ -22,101 +23,90 @@ RULES = {
     "confidence": "confidence threshold",
     "oracle": "oracle",
 }
+#: Changes to the system, by their names in ``metrics.json``.
+WAYS = {"three_ways": "with its student as a second opinion", "two_ways": "without the second opinion"}
+STUDENT_ALONE = "its student in the client's place"
 _GAINS = {"gain": "this system", "confidence_gain": "confidence", "label_free_gain": "label-free bound"}
-_WHO = [Column("client", kind="client"), Column("server", kind="server")]
-_Z95 = 1.959963984540054
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether the system is worth having at these prices."""
+class RiskRow:
+    """A rule, what it costs and how often it asks; None where that was not measured."""
 
-    pays: bool  # its risk is below that of the best trivial rule
-    clear: bool  # the difference is larger than the noise of the test set
-    text: str  # one line that says so
-    rule: str  # the best trivial rule, "never ask" or "always ask"
-    difference: float  # the system's risk minus that rule's
-    interval: float | None  # half the 95% interval of the difference, from the paired losses; None for one sample
-
-    @property
-    def standing(self) -> str:
-        """``good`` if it clearly pays, ``unsure`` if it may pay, else ``bad``."""
-        return "bad" if not self.pays else "good" if self.clear else "unsure"
-
-    def __str__(self) -> str:
-        return self.text
+    name: str
+    risk: float | None
+    rate: float | None
+    kind: str = ""  # "system"; "oracle", which no device can follow; "beside" for another system than this one
 
 
-def verdict(report: OutcomeReport) -> Verdict:
-    """Compare the system with the better of never and always asking, and with a confidence threshold.
-
-    The noise is that of the test set alone: the standard error of the paired difference of the losses, in the
-    normal approximation. It says nothing about the spread over trainings, which needs several seeds.
-    """
-    risk, best = report.risk, report.risk.best_trivial
-    never = risk.all_local <= risk.all_remote
-    rule = "never ask" if never else "always ask"
-    difference = risk.system - best
-    interval = _interval(report, report.choice.always(CLIENT if never else _best_server(report)))
-    pays = difference < -SAME
-    clear = interval is not None and abs(difference) > max(interval, SAME)
-    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
-    against = f"the risk is {relation(risk.system, best)} the best trivial rule ({rule}{noise})"
-    text = _gain(against, clear, report) if pays else _loss(against, never, report)
-    student = report.student_risk if isinstance(report, Report) else None
-    if student is not None and student < risk.system - SAME:
-        text += f"; but the rejector's student in the client's place would cost less ({number(student)})"
-    return Verdict(pays=pays, clear=clear, text=text, rule=rule, difference=difference, interval=interval)
-
-
-def headline(report: OutcomeReport) -> str:
-    """Return the result in three sentences: risk against its baselines, share sent, and the accuracies."""
-    risk, accuracy = report.risk, report.accuracy
-    rule, best = verdict(report).rule, risk.best_trivial
-    against = f"{relation(risk.system, best)} the best trivial rule ({rule}, {number(best)})"
-    if risk.confidence is not None:
-        against += f" and {relation(risk.system, risk.confidence)} a confidence threshold ({number(risk.confidence)})"
-    return (
-        f"At {report.costs} the risk of the system is {number(risk.system)}, {against}. It asks the server for "
-        f"{percent(report.reject_rate)} of the inputs. Its accuracy is {percent(accuracy['system'])}; the client "
-        f"alone has {percent(accuracy['client'])}, the server alone {percent(accuracy['server'])}."
-    )
+def risk_rows(report: OutcomeReport) -> list[RiskRow]:
+    """Return this system, the rules that it must beat, the oracle, and what the system would be if it were changed."""
+    costs, risk, choice = report.costs, report.risk, report.choice
+    several, confidence = len(choice.servers) > 1, report.confidence_choice
+    asked = "" if confidence is None or not several else f", asking {_asked(report)}"
+    rows = [
+        RiskRow(RULES["system"], risk.system, report.reject_rate, "system"),
+        RiskRow(RULES["all_local"], risk.all_local, 0.0),
+        *(RiskRow(trivial_name(one, several=several), choice.always(one).risk(costs), 1.0) for one in choice.servers),
+        RiskRow(RULES["random"] + "s" * several, risk.random, report.reject_rate),
+        RiskRow(RULES["confidence"] + asked, risk.confidence, None if confidence is None else confidence.reject_rate),
+        RiskRow(RULES["oracle"], risk.oracle, choice.cheapest(costs).reject_rate, "oracle"),
+    ]
+    if isinstance(report, Report) and report.student_risk is not None:
+        rows.append(RiskRow(STUDENT_ALONE, report.student_risk, 0.0, "" if STUDENT in choice.answerers else "beside"))
+    names = WAYS | {one.name: f"asking {one.name} alone" for one in choice.servers}
+    for key, changed in report.alternatives.items():
+        rows.append(RiskRow(names[key], changed.risk(costs), changed.reject_rate, "beside"))
+    return rows
 
 
 def risk_table(report: OutcomeReport) -> TextTable:
     """Return the risk of the system and its baselines, the best one marked (the oracle excluded), and the verdict."""
-    risks, asked, system = report.risk.as_dict(), report.confidence_remote, report.risk.system
-    rates = {
-        "system": report.reject_rate,
-        "all_local": 0.0,
-        "all_remote": 1.0,
-        "random": report.reject_rate,
-        "confidence": None if asked is None else float(asked.mean()),
-        "oracle": report.choice.cheapest(report.costs).reject_rate,
-    }
-    lowest = min(risk for key, risk in risks.items() if risk is not None and key != "oracle")
+    shown = risk_rows(report)
+    lowest = min(row.risk for row in shown if row.risk is not None and row.kind in ("system", ""))
     rows = []
-    for key, name in RULES.items():
-        risk = risks[key]
-        best = risk is not None and key != "oracle" and risk <= lowest + SAME
-        versus = "" if key == "system" else signed(None if risk is None else risk - system)
-        kind = "best" if best else "beyond" if key == "oracle" else ""
-        rows.append(texts(name + " (best)" * best, number(risk), versus, percent(rates[key]), kind=kind))
-    if isinstance(report, Report) and report.student_risk is not None:
-        risk = report.student_risk
-        rows.append(texts("its student in the client's place", number(risk), signed(risk - system), percent(0.0)))
+    for row in shown:
+        best = row.risk is not None and row.kind in ("system", "") and row.risk <= lowest + SAME
+        versus = "" if row.kind == "system" else signed(None if row.risk is None else row.risk - report.risk.system)
+        kind = "best" if best else "beyond" if row.kind == "oracle" else ""
+        rows.append(texts(row.name + " (best)" * best, number(row.risk), versus, percent(row.rate), kind=kind))
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
-    title, columns = f"{report.dataset}: risk at {report.costs}", headings("rule", "risk", "vs system", "reject rate")
-    return TextTable(title, columns, rows, result.text, style=f"bold {colour}")
+    title = f"{report.dataset}: risk at {prices_text(report.costs)}"
+    return TextTable(
+        title, headings("rule", "risk", "vs system", "reject rate"), rows, result.text, style=f"bold {colour}"
+    )
+
+
+def answerer_table(report: OutcomeReport) -> TextTable:
+    """Return what each answerer does: its share, its accuracies, its prices, its work, and what it costs alone."""
+    counts = ((report.compute or {}) if isinstance(report, Report) else {}).get("multiply_adds", {})
+    rows = []
+    for one, figures in zip(report.answerers, report.choice.figures().values(), strict=True):
+        price = report.costs if isinstance(report.costs, Costs) else report.costs.get(one.name)
+        work = counts.get("rejector" if one == STUDENT else one.name)
+        rows.append(
+            texts(
+                one.name,
+                percent(figures.share),
+                percent(figures.accuracy_on_answered),
+                percent(figures.accuracy),
+                *((f"{price.c_e:g}", f"{price.c_1:g}") if one.remote and price is not None else ("0", "1")),
+                MISSING if work is None else f"{work:,}",
+                number(report.choice.always(one).risk(report.costs)),
+            )
+        )
+    names = ("answerer", "answers", "right on these", "right on all", "c_e", "c_1", "multiply-adds", "risk alone")
+    note = "the student is a part of the rejector, which runs for every input" if STUDENT in report.answerers else ""
+    return TextTable(f"{report.dataset}: who answers", headings(*names), rows, note)
 
 
 def compute_table(report: Report) -> TextTable:
-    """Return the multiply-adds of an input through client, rejector and server, also in units of the client's."""
+    """Return the multiply-adds of an input through client, rejector and servers, also in units of the client's."""
     counts = (report.compute or {}).get("multiply_adds", {})
     client = counts.get("client")
     rows = []
-    for name in ("client", "rejector", "server"):
+    for name in ("client", "rejector", *(server.name for server in report.choice.servers)):
         count = counts.get(name)
         times = f"{count / client:.2f}" if count is not None and client else MISSING
         rows.append(texts(name, MISSING if count is None else f"{count:,}", times))
@@ -134,24 +124,46 @@ def sides(report: OutcomeReport) -> dict[str, Side]:
 
 
 def contrastive_table(report: OutcomeReport) -> TextTable:
-    """Return both accuracies on the inputs kept, on those sent, and on all; ``n/a`` for an empty side."""
+    """Return the accuracy of every answerer on the inputs that each of them answers; ``n/a`` where these are none.
+
+    With a client and a server these are the inputs kept and sent, and their difference is shown too.
+    """
+    note = f"joint accuracy {percent(report.contrastive.joint)}"
+    if len(report.answerers) > 2:
+        groups = answered_groups(report)
+        rows = [texts(name, *map(percent, (share, *right))) for name, (share, right) in groups.items()]
+        columns = [*headings("inputs", "share"), *_who(report)]
+        return TextTable(f"{report.dataset}: accuracy on the inputs that each answers", columns, rows, note)
     rows = []
     for name, side in sides(report).items():
         shares = (percent(share) for share in (side.ratio, side.client, side.server))
         rows.append(texts(name, *shares, signed(side.difference, points=True)))
-    columns = [*headings("inputs", "share"), *_WHO, Column("difference")]
-    note = f"joint accuracy {percent(report.contrastive.joint)}"
+    columns = [*headings("inputs", "share"), *_who(report), Column("difference")]
     return TextTable(f"{report.dataset}: accuracy on the inputs kept and sent", columns, rows, note)
 
 
+def answered_groups(report: OutcomeReport) -> dict[str, tuple[float, list[float | None]]]:
+    """Return the share of the inputs that each answerer answers, and how often each answerer is right on these."""
+    choice = report.choice
+    groups = {f"answered by {one.name}": choice.chosen == k for k, one in enumerate(choice.answerers)}
+    groups[ALL] = np.ones(len(choice), dtype=bool)
+    return {
+        name: (float(here.mean()), [float(right.mean()) if len(right) else None for right in choice.correct[here].T])
+        for name, here in groups.items()
+    }
+
+
 def class_table(report: Report) -> TextTable:
-    """Return the reject rate and the accuracies of each class; ``n/a`` for a class that does not occur."""
-    rows = []
+    """Return who answers each class and how often each is right on it; ``n/a`` for a class that does not occur."""
+    choice, numbers, rows = report.choice, report.labels.encode(report.y), []
+    more = choice.answerers if len(choice.answerers) > 2 else ()
     for k, (name, rate) in enumerate(zip(report.class_names, report.per_class, strict=True)):
-        here = report.y == k
-        right = [float(of[here].mean()) if here.any() else None for of in _outcomes(report)]
-        rows.append(texts(name, str(here.sum()), percent(rate), *map(percent, right)))
-    return TextTable("", [*headings("class", "samples", "reject rate"), *_WHO], rows)
+        here = numbers == k
+        shares = [float((choice.chosen[here] == j).mean()) if here.any() else None for j in range(len(more))]
+        right = [float(right.mean()) if len(right) else None for right in choice.correct[here].T]
+        rows.append(texts(name, str(here.sum()), percent(rate), *map(percent, shares), *map(percent, right)))
+    by = [f"by {one.name}" for one in more]
+    return TextTable("", [*headings("class", "samples", "reject rate", *by), *_who(report)], rows)
 
 
 def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
@@ -159,8 +171,16 @@ def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
     accuracy, risk, frontier = (merged.get(key) or {} for key in ("accuracy", "risk", "frontier"))
     shares = {f"{who} accuracy": accuracy.get(who) for who in ("client", "server", "system")}
     shares["reject rate"] = merged.get("reject_rate")
+    answerers = merged.get("answerers") or {}
+    if len(answerers) > 2:
+        shares |= {f"answered by {name}": figures["share"] for name, figures in answerers.items()}
     rows = [texts(f"{name}, %", plus_minus(value, ".2f", factor=100)) for name, value in shares.items()]
-    rows += [texts(f"risk: {name}", plus_minus(risk.get(key))) for key, name in RULES.items()]
+    risks = {name: risk.get(key) for key, name in RULES.items()}
+    risks |= {f"always ask {name}": value for name, value in (risk.get("by_server") or {}).items()}
+    beside = {STUDENT_ALONE: merged.get("student")} | {name: merged.get(key) for key, name in WAYS.items()}
+    beside |= {f"asking {name} alone": figures for name, figures in (merged.get("single_server") or {}).items()}
+    risks |= {name: figures["risk"] for name, figures in beside.items() if figures}
+    rows += [texts(f"risk: {name}", plus_minus(value)) for name, value in risks.items()]
     rows += [texts(f"frontier gain: {name}", plus_minus(frontier.get(key))) for key, name in _GAINS.items()]
     note = f"mean ± standard error over {n} seeds" if n > 1 else "one seed: no spread"
     columns = headings("figure", "mean ± s.e." if n > 1 else "value")
@@ -168,46 +188,25 @@ def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
 
 
 def _prices(merged: Mapping[str, Any]) -> str:
-    costs = merged.get("costs") or {}
-    if not all(costs.get(name) for name in ("c_1", "c_e")):
+    by_server = {f"{name} ": costs for name, costs in (merged.get("prices") or {}).items()}
+    if merged.get("costs"):
+        by_server = {"": merged["costs"]}
+    pairs = [(name, costs.get("c_1"), costs.get("c_e")) for name, costs in by_server.items()]
+    if not pairs or not all(c_1 and c_e for _, c_1, c_e in pairs):
         return ""
-    if any((costs[name]["std"] or 0.0) > 1e-9 for name in ("c_1", "c_e")):
+    if any((value["std"] or 0.0) > 1e-9 for _, *values in pairs for value in values):
         return " at different prices"
-    return f" at c_1={costs['c_1']['mean']:g}, c_e={costs['c_e']['mean']:g}"
+    return " at " + "; ".join(f"{name}c_1={c_1['mean']:g}, c_e={c_e['mean']:g}" for name, c_1, c_e in pairs)
 
 
-def _outcomes(report: OutcomeReport) -> tuple[BoolArray, BoolArray]:
-    """Where the client and where the server is right, each bool (n,)."""
-    return report.client_correct, report.server_correct
+def _who(report: OutcomeReport) -> list[Column]:
+    kinds = {"client": "client", "student": ""}
+    return [Column(one.name, kind=kinds.get(one.name, "server")) for one in report.answerers]
 
 
-def _gain(against: str, clear: bool, report: OutcomeReport) -> str:
-    opening = "asking pays" if clear else "asking may pay"
-    confidence = report.risk.confidence
-    if confidence is None:
-        return f"{opening}: {against}"
-    if confidence < report.risk.system - SAME:
-        opening += ", but a plain confidence threshold does better"
-    return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
-
-
-def _loss(against: str, never: bool, report: OutcomeReport) -> str:
-    confidence, best = report.risk.confidence, report.risk.best_trivial
-    closing = "does not pay at these prices"
-    if confidence is not None and confidence < best - SAME:
-        other = f"while a confidence threshold is {relation(confidence, best)} that rule"
-        return f"this system {closing}: {against}, {other}"
-    # Where always asking is the best trivial rule, it is answering locally that does not pay.
-    return f"{'asking' if never else 'answering locally'} {closing}: {against}"
-
-
-def _best_server(report: OutcomeReport) -> Answerer:
-    """Return the server that costs least where it is always asked."""
-    return min(report.choice.servers, key=lambda server: report.choice.always(server).risk(report.costs))
-
-
-def _interval(report: OutcomeReport, rule: AnswererChoice) -> float | None:
-    if len(report) < 2:
-        return None
-    paired = report.choice.losses(report.costs) - rule.losses(report.costs)
-    return _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
+def _asked(report: OutcomeReport) -> str:
+    """Return the server that the confidence rule asks."""
+    choice = report.confidence_choice
+    assert choice is not None
+    asked = choice.chosen[choice.remote]
+    return choice.answerers[asked[0]].name if len(asked) else "nobody"

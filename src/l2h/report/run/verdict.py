@@ -1,0 +1,133 @@
+"""What a report says in words: whether asking pays, by how much, and who answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from l2h.costs import prices_text
+from l2h.decision import CLIENT, STUDENT, Answerer
+from l2h.metrics import OutcomeReport, Report
+from l2h.report.common.text import SAME, number, percent, relation
+
+_Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the system is worth having at these prices."""
+
+    pays: bool  # its risk is below that of the best trivial rule
+    clear: bool  # the difference is larger than the noise of the test set
+    text: str  # one line that says so
+    rule: str  # the best trivial rule, such as "never ask" or "always ask"
+    rule_risk: float  # what that costs
+    difference: float  # the system's risk minus that rule's
+    interval: float | None  # half the 95% interval of the difference, from the paired losses; None for one sample
+
+    @property
+    def standing(self) -> str:
+        """``good`` if it clearly pays, ``unsure`` if it may pay, else ``bad``."""
+        return "bad" if not self.pays else "good" if self.clear else "unsure"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def verdict(report: OutcomeReport) -> Verdict:
+    """Compare the system with the best of never and always asking, and with a confidence threshold.
+
+    Always asking is meant of each server; where the student may answer, it alone is a trivial rule too. The noise is
+    that of the test set alone: the standard error of the paired difference of the losses, in the normal approximation.
+    It says nothing about the spread over trainings, which needs several seeds.
+    """
+    always = {one: report.choice.always(one) for one in report.answerers}
+    best = min(always, key=lambda one: always[one].risk(report.costs))
+    lowest, rule = always[best].risk(report.costs), trivial_name(best, several=len(report.choice.servers) > 1)
+    paired = report.choice.losses(report.costs) - always[best].losses(report.costs)
+    interval = None if len(paired) < 2 else _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
+    difference = report.risk.system - lowest
+    pays = difference < -SAME
+    clear = interval is not None and abs(difference) > max(interval, SAME)
+    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
+    against = f"the risk is {relation(report.risk.system, lowest)} the best trivial rule ({rule}{noise})"
+    text = _gain(against, clear, report) if pays else _loss(against, not best.remote, lowest, report)
+    text += _fewer_servers(report) + _student(report)
+    return Verdict(pays, clear, text, rule, lowest, difference, interval)
+
+
+def headline(report: OutcomeReport) -> str:
+    """Return the result in three sentences: risk against its baselines, who answers, and the accuracies."""
+    risk, result = report.risk, verdict(report)
+    against = f"{relation(risk.system, result.rule_risk)} the best trivial rule ({result.rule}, "
+    against += f"{number(result.rule_risk)})"
+    if risk.confidence is not None:
+        against += f" and {relation(risk.system, risk.confidence)} a confidence threshold ({number(risk.confidence)})"
+    figures, several = report.choice.figures(), len(report.choice.servers) > 1
+    called = {one: one.name if several and one.remote else f"the {one.name}" for one in report.answerers}
+    asks = joined([f"{called[one]} for {percent(figures[one.name].share)}" for one in report.choice.servers])
+    student = f", and its student answers {percent(figures['student'].share)}" if STUDENT in report.answerers else ""
+    alone = [f"{called[one]} alone {percent(figures[one.name].accuracy)}" for one in report.answerers[1:]]
+    return (
+        f"At {prices_text(report.costs)} the risk of the system is {number(risk.system)}, {against}. It asks {asks} of "
+        f"the inputs{student}. Its accuracy is {percent(report.accuracy['system'])}; the client alone has "
+        f"{percent(report.accuracy['client'])}, {', '.join(alone)}."
+    )
+
+
+def trivial_name(answerer: Answerer, *, several: bool = False) -> str:
+    """Return the rule by which one answerer answers everything, as people call it."""
+    if answerer == CLIENT:
+        return "never ask"
+    if answerer == STUDENT:
+        return "the student alone"
+    return f"always ask {answerer.name}" if several else "always ask"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Return ``"a"``, ``"a and b"`` or ``"a, b and c"``."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _gain(against: str, clear: bool, report: OutcomeReport) -> str:
+    opening = "asking pays" if clear else "asking may pay"
+    confidence = report.risk.confidence
+    if confidence is None:
+        return f"{opening}: {against}"
+    if confidence < report.risk.system - SAME:
+        opening += ", but a plain confidence threshold does better"
+    return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
+
+
+def _loss(against: str, local: bool, lowest: float, report: OutcomeReport) -> str:
+    confidence = report.risk.confidence
+    closing = "does not pay at these prices"
+    if confidence is not None and confidence < lowest - SAME:
+        other = f"while a confidence threshold is {relation(confidence, lowest)} that rule"
+        return f"this system {closing}: {against}, {other}"
+    # Where always asking is the best trivial rule, it is answering locally that does not pay.
+    return f"{'asking' if local else 'answering locally'} {closing}: {against}"
+
+
+def _fewer_servers(report: OutcomeReport) -> str:
+    """Say so where one server of several would do better alone."""
+    alone = {
+        one.name: report.alternatives[one.name].risk(report.costs)
+        for one in report.choice.servers
+        if one.name in report.alternatives
+    }
+    best = min(alone, key=alone.__getitem__, default="")
+    if not best or alone[best] >= report.risk.system - SAME:
+        return ""
+    return f"; but asking {best} alone would cost less: {number(alone[best])} against {number(report.risk.system)}"
+
+
+def _student(report: OutcomeReport) -> str:
+    """Say so where the student alone would do better, and what it would do as a second opinion."""
+    student, system = report.student_risk if isinstance(report, Report) else None, report.risk.system
+    if student is None or student >= system - SAME or STUDENT in report.answerers:
+        return ""
+    text = "; but the rejector's student alone, in the client's place and asking nobody, would cost less: "
+    text += f"{number(student)} against {number(system)}"
+    three = report.alternatives.get("three_ways")
+    return text if three is None else f"{text}; as a second opinion beside both, {number(three.risk(report.costs))}"
