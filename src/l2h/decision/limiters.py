@@ -151,6 +151,8 @@ def limits_by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, Rate
         value = one if isinstance(one, Limiter) else limits.as_limit(one)
         if value is None:
             raise LimitError(f"limit of {name} is None: leave it out, or give one")
+        if isinstance(value, Limiter) and value in read.values():
+            raise LimitError(f"the limiter of {name} limits another name too: make one for each")
         read[name] = value
     return {ALL: read[servers[0]]} if set(read) == set(servers) and len(servers) == 1 else read
 
