@@ -112,6 +112,8 @@ def test_a_device_and_its_server_answer_with_the_labels(
             "scores"
         ]
     with l2h.EdgeClient(bundle) as edge:
+        assert edge.class_names == system.class_names == tuple(str(value) for value in sorted(KINDS[kind]))
+        assert [edge.bundle.labels.name(value) for value in sorted(KINDS[kind])] == list(edge.class_names)
         local = edge.predict(X_TEST, costs=Costs(c_e=5.0))
         np.testing.assert_array_equal(local.label, system.predict(X_TEST, Costs(c_e=5.0)).label)
 

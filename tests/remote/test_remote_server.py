@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.message import Message
@@ -28,7 +29,7 @@ from rough_server import RoughServer
 from scripts import python
 from serving_maker import linear, write_bundle
 from serving_process import Server, make_key
-from waiting import free_port
+from waiting import free_port, until
 
 import l2h
 from l2h import RemoteServer
@@ -36,7 +37,9 @@ from l2h.columns import encode_inputs
 from l2h.errors import L2HWarning, SettingsError
 from l2h.labels import LabelCodec
 from l2h.remote import RemoteError
+from l2h.serving.errors import ServingError
 from l2h.serving.model.function import FunctionModel, ModelSource, copy_function
+from l2h.serving.model.model import load_model
 
 ADAPTER = """
 import sys
@@ -302,7 +305,7 @@ def test_a_saved_system_needs_the_network_only_for_inputs_that_are_new(tmp_path:
     again = l2h.load(folder, client=scores)
     assert again.evaluate(X_TEST, Y_TEST).as_dict() == before
     new = samples(7, 50)
-    with pytest.raises(RemoteError, match=r"never asked about these inputs.*l2h\.load\(folder, server="):
+    with pytest.raises(RemoteError, match=r"never asked about these inputs.*l2h\.load\(folder, server=...\)$"):
         again.evaluate(*new)
     l2h.load(folder, client=scores, server=ask).evaluate(*new)
     assert calls == [7]
@@ -349,6 +352,20 @@ def test_a_call_of_an_address_takes_no_longer_than_its_timeout(mode: str) -> Non
         assert time.monotonic() - begun < 2.0
         server.mode = "answer"
         remote.answers(X, 3)
+
+
+def test_the_timeout_of_one_thread_does_not_cut_the_call_of_another() -> None:
+    names = {"name": "clouds", "shape": (4,), "datatype": "FP32", "classes": 3}
+    with RoughServer(scores, **names) as server, ThreadPoolExecutor(1) as thread:
+        remote = RemoteServer(f"{server.url}/v2/models/clouds", retries=0, timeout=0.6, batch=40)
+        remote.answers(X[:1], 3)
+        server.mode = "drip_body"
+        late = thread.submit(remote.answers, X[1:100], 3)
+        until(lambda: len(server.asked) == 2)
+        server.mode = "slow:0.2"
+        np.testing.assert_array_equal(remote.answers(X_TEST, 3).label, scores(X_TEST).argmax(axis=1))
+        with pytest.raises(RemoteError, match=r"no whole answer within 0\.6 s"):
+            late.result()
 
 
 def test_an_address_may_answer_with_a_column_of_names() -> None:
@@ -481,6 +498,20 @@ def test_a_function_gets_a_table_by_its_names_and_each_row_once(tmp_path: Path) 
         answers = edge.predict(fresh, costs=l2h.Costs(c_e=0.0, c_1=0.0))
     assert set(answers.reason) == {"worth_asking"}
     np.testing.assert_array_equal(answers.label, ask(fresh))
+    # Behind a server it gets the columns that can be found in what is sent.
+    adapter = tmp_path / "adapter.py"
+    adapter.write_text("def ask(rows):\n    return [int(region == 'south') for region in rows['region']]\n")
+    with Server(tmp_path / "bundle", tmp_path / "server", function=f"{adapter}:ask") as server:
+        with l2h.EdgeClient(tmp_path / "bundle", server.url, deadline=20.0) as edge:
+            edge.check()
+            answers = edge.predict(fresh, costs=l2h.Costs(c_e=0.0, c_1=0.0))
+        assert set(answers.reason) == {"worth_asking"}
+        np.testing.assert_array_equal(answers.label, ask(fresh))
+        assert '"columns_left_out"' in server.log.read_text()
+    adapter.write_text("def ask(rows):\n    return [0 for note in rows['note']]\n")
+    copy_function(ModelSource(str(tmp_path / "bundle"), f"{adapter}:ask"), tmp_path / "copy")
+    with pytest.raises(ServingError, match="it does not get column 'note', whose texts do not go over the wire"):
+        load_model(tmp_path / "copy", None, 1, 8)
 
 
 def test_an_address_at_which_nobody_answers_is_told_at_once() -> None:

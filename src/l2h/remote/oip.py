@@ -73,6 +73,7 @@ class OipCaller:
         )
         self._timeout = timeout
         self._socket: Any = None  # of the newest connection, which the next request goes over
+        self._one_at_a_time = threading.Lock()  # so that no thread's time-out cuts the call of another
         self._http = httpx.Client(headers=headers, timeout=timeout, follow_redirects=False)
         self._names: tuple[str, str | None] | None = None
         self._binary = True
@@ -138,6 +139,10 @@ class OipCaller:
             raise RemoteError(f"{unless} (no JSON: {error})") from error
 
     def _request(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
+        with self._one_at_a_time:
+            return self._request_alone(method, url, body, headers)
+
+    def _request_alone(self, method: str, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any, bytes]:
         text, late = bytearray(), threading.Event()
 
         def cut() -> None:  # the time-out of httpx is that of one read: a byte now and then would pass it for ever

@@ -212,6 +212,8 @@ class RemoteServer(Classifier):
                 outputs = self._call(X[part], part)
                 self._check([*outputs, *islice(known.values(), 1)])
             except RemoteError as error:
+                if isinstance(self._ask, _NotGiven):
+                    raise RemoteError(f"{self.target}: {error}") from error
                 kept = f"{start} of {len(wanted)} inputs are answered and kept in {self.cache.place}"
                 raise RemoteError(f"{self.target}: {error}. {kept}; the same again asks for the rest") from error
             new = {keys[row]: output for row, output in zip(part, outputs, strict=True)}

@@ -35,6 +35,7 @@ class FunctionManifest:
     source: str | None  # the file of its module; None where it is no Python source
     labels: tuple[str | int | bool, ...] | None = None  # those of the bundle
     gives: str | None = None  # what one number per input of two classes is, by the bundle
+    columns: Columns | None = None  # of the bundle's table, which the function gets
 
     @property
     def codec(self) -> LabelCodec:
@@ -47,8 +48,14 @@ class FunctionManifest:
         values = read_json(folder / DESCRIPTION)
         part = InputPart(tuple(values["input"]["shape"]), values["input"]["dtype"])
         labels = values.get("labels")
-        given = {"input": part, "classes": tuple(values["classes"])}
+        columns = None if "columns" not in values else Columns.from_list(values["columns"])
+        given = {"input": part, "classes": tuple(values["classes"]), "columns": columns}
         return cls(**values | given | {"labels": None if labels is None else tuple(labels)})
+
+    @property
+    def texts(self) -> list[str]:
+        """The names of columns that the function does not get: their texts are hashed before they are sent."""
+        return [column.name for column in self.columns or () if column.kind == "text"]
 
 
 @dataclass(frozen=True)
@@ -95,12 +102,12 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
     path = source_of(source.function)
     code = b"" if path is None else path.read_bytes()
     name, part, classes, labels = source.name, InputPart(source.shape, source.dtype), source.classes, None
-    gives = None
+    gives = columns = None
     if source.bundle:
         bundle = Manifest.read(source.bundle)
         server = bundle.which_server(source.server)
         name, part, classes, labels = name or bundle.model_of(server), bundle.input, bundle.classes, bundle.labels
-        gives = bundle.servers[server].gives
+        gives, columns = bundle.servers[server].gives, bundle.columns
     values = {
         "name": name or source.function.rpartition(":")[2].replace(".", "-"),
         "input": asdict(part),
@@ -109,6 +116,7 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
         "source": None if path is None else str(path),
         **({} if labels is None else {"labels": list(labels)}),
         **({} if gives is None else {"gives": gives}),
+        **({} if columns is None else {"columns": columns.as_list()}),
     }
     version = sha256(json.dumps(values, sort_keys=True).encode() + b"\0" + code).hexdigest()[:12]
     target.mkdir()
@@ -118,11 +126,10 @@ def copy_function(source: ModelSource, target: Path) -> FunctionManifest:
 
 
 class FunctionModel:
-    """A function of a batch that returns scores (n, K), or labels (n,) as numbers or as names of classes."""
+    """A function of a batch that returns scores (n, K), or labels (n,) as numbers or as names of classes.
 
-    #: It gets what goes over the wire, by whatever columns that was made.
-    columns: Columns | None = None
-    decoded: Columns | None = None
+    Of a table it gets a pandas DataFrame, as in training, but without its columns of texts.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.manifest = manifest = FunctionManifest.read(folder)
@@ -133,12 +140,12 @@ class FunctionModel:
         else:
             function = load_function(manifest.function, Path(manifest.source), (folder / SOURCE).read_bytes())
         self._function = CallableClassifier(function)
-        self.labels = manifest.codec
+        self.labels, self.columns, self.decoded = manifest.codec, manifest.columns, manifest.columns
         self._numbers = {label: k for k, label in enumerate(self.classes)}
 
     def run(self, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Return scores (n, K), the largest of which is the answer; a ServingError where the function gives none."""
-        output = self._function.raw(X)[0]
+        output = self._function.raw(X if self.decoded is None else self.decoded.decode(X).to_frame())[0]
         n, classes, gives = len(X), len(self.classes), self.manifest.gives
         if output.shape == (n, 1):
             output = output[:, 0]

@@ -56,8 +56,10 @@ class ServedModel:
         names = json.dumps({"model_name": self.name, "model_version": self.version})[:-1].replace("%", "%%").encode()
         self._head = names + b'%b, "outputs": [{"name": "scores", "shape": [%d, %d], "datatype": "FP32", '
         self._decoded = bundle.decoded
-        example = np.zeros((1, *self.shape), self.dtype) if self._decoded is None else self._made_row(self._decoded)
         # A function may ask somebody who is paid: it is tried with one input.
+        example = np.zeros((1, *self.shape), self.dtype)
+        if self._decoded is not None:
+            example = self._decoded.made_rows(1).x if python else self._made_row(self._decoded)
         self.timing = measure_timing(lambda n: self.run(example.repeat(n, axis=0)), most, once=python)
 
     def _made_row(self, columns: Columns) -> npt.NDArray[np.float32]:
@@ -214,8 +216,11 @@ def load_model(folder: Path, server: str | None, threads: int, most: int) -> Ser
     except L2HError:
         raise
     except Exception as error:  # what onnxruntime and functions raise has no common class
-        what = bundle.manifest.function if isinstance(bundle, FunctionModel) else f"the model of {folder}"
-        raise ServingError(f"{what} cannot be run: {type(error).__name__}: {error}") from error
+        what, hint = f"the model of {folder}", ""
+        if isinstance(bundle, FunctionModel):
+            what, texts = bundle.manifest.function, bundle.manifest.texts
+            hint = f"; it does not get column {texts[0]!r}, whose texts do not go over the wire" if texts else ""
+        raise ServingError(f"{what} cannot be run: {type(error).__name__}: {error}{hint}") from error
 
 
 class CurrentModel:

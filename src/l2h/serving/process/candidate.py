@@ -17,6 +17,7 @@ from l2h.serving.errors import ServingError
 from l2h.serving.model.function import FunctionManifest, ModelSource, copy_function
 from l2h.serving.model.model import load_model
 from l2h.serving.process.config import ServingConfig
+from l2h.serving.process.logs import log_event
 
 #: Bytes that are kept of what the process says: a model can put much into a message.
 _MESSAGE = 4096
@@ -26,7 +27,11 @@ def copy_model(source: ModelSource, target: Path) -> Manifest | FunctionManifest
     """Copy a function, or the server's half of a bundle as far as its hashes are right, into a new folder."""
     try:
         if source.function is not None:
-            return copy_function(source, target)
+            copied = copy_function(source, target)
+            if copied.texts:
+                why = "texts do not go over the wire; l2h.EdgeClient(bundle, server=function) gives the function all"
+                log_event("warning", "columns_left_out", function=copied.function, columns=copied.texts, why=why)
+            return copied
         manifest = Manifest.read(source.bundle)
         server = manifest.which_server(source.server)
         files = read_files(source.bundle, manifest, "server", server)
