@@ -18,6 +18,7 @@ from l2h.cli.compare import compare
 from l2h.cli.demo import demo
 from l2h.cli.evaluate import evaluate
 from l2h.cli.export import export
+from l2h.cli.frontier import frontier
 from l2h.cli.keys import COMMANDS as KEYS
 from l2h.cli.output import console, log, log_to_stderr
 from l2h.cli.paper import paper
@@ -64,7 +65,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate, runs, compare, paper, export, serve, ask):
+for _command in (demo, train, calibrate, evaluate, runs, compare, frontier, paper, export, serve, ask):
     app.command()(_guarded(_command))
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),

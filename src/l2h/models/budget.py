@@ -17,7 +17,7 @@ HEAD_SHARE = 0.15  # of the budget that the head takes at most, where a smaller 
 #: Channels of the stem: from 16 on multiples of 8, which onnxruntime runs faster than more channels that are none.
 STEMS = (4, 8, 12, *range(16, 1025, 8))
 #: Blocks at the sizes between stem and lowest, blocks at the lowest, and the fewest channels of the stem with which so
-#: many blocks are worth more than a wider trunk. Chosen on validation samples of CIFAR-10 (benchmarks/budgets.py).
+#: many blocks are worth more than a wider trunk. Chosen on validation samples of CIFAR-10 (l2h frontier).
 LEVELS = ((2, 2, 32), (1, 1, 24), (0, 1, 12))
 MORE_DEPTH = 2  # blocks that may be added at the lowest size with what is left
 

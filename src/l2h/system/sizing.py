@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from l2h.budgets import DEFAULT_BUDGET, Budget
 from l2h.bundle.sessions import make_session
-from l2h.classifiers import Classifier
-from l2h.errors import ModelError, SettingsError
+from l2h.classifiers import Classifier, OnnxClassifier, TorchClassifier
+from l2h.errors import L2HError, ModelError, SettingsError
+from l2h.export.classifiers import CLIENT
 from l2h.export.models import rejector_to_onnx
+from l2h.export.onnx import classifier_to_onnx
 from l2h.methods import Learned
 from l2h.models import build_rejector, client_view_size, within_budget
 from l2h.training.counting import classifier_multiply_adds
@@ -79,7 +82,7 @@ def size_rejector(
 
     note: dict[str, Any] = {"asked": str(budget), "assumed": None}
     if budget.unit == "seconds":
-        timer = _Timer(rejector, method, input_shape, input_dtype, num_classes, embedding_size, classes)
+        timer = RejectorTimer(rejector, method, input_shape, input_dtype, num_classes, embedding_size, classes)
         chosen, seconds = _within_time(budget, fit, timer)
         return RejectorSize(chosen, note | {"seconds": seconds})
     allowed = budget.value
@@ -96,7 +99,7 @@ def size_rejector(
     return RejectorSize(chosen, note | {"multiply_adds": round(allowed)})
 
 
-class _Timer:
+class RejectorTimer:
     """Times untrained rejectors for one input, with onnxruntime on one thread: their time is a matter of their size."""
 
     def __init__(
@@ -122,19 +125,41 @@ class _Timer:
         net = build_rejector(self.kind, self.shape, self.view, self.taught, **options)
         model = rejector_to_onnx([net], self.method, self.feeds)
         session = make_session(model.SerializeToString(), "rejector.onnx", 1)
-        one = {entry.name: self.feeds[entry.name][:1] for entry in session.get_inputs()}
-
-        def run(times: int) -> float:
-            begun = time.perf_counter()
-            for _ in range(times):
-                session.run(None, one)
-            return (time.perf_counter() - begun) / times
-
-        times = max(3, int(_SECONDS / max(run(10), 1e-7)))
-        return min(run(times) for _ in range(_REPEATS))  # others that run here only add to it
+        return _seconds(session, {entry.name: self.feeds[entry.name][:1] for entry in session.get_inputs()})
 
 
-def _within_time(budget: Budget, fit: Callable[[float], dict[str, Any]], timer: _Timer) -> tuple[dict[str, Any], float]:
+def classifier_seconds(classifier: Classifier, X: npt.NDArray[Any], num_classes: int) -> float | None:
+    """Return the time of one input through a torch or ONNX model, with onnxruntime on one thread; None for others."""
+    if not isinstance(classifier, OnnxClassifier | TorchClassifier):
+        return None
+    try:
+        data = classifier_to_onnx(classifier, X[:2], CLIENT, num_classes=num_classes).data
+    except L2HError as error:
+        log.info("the client cannot be timed: %s", error)
+        return None
+    session = make_session(data or b"", CLIENT, 1)
+    entry, *others = session.get_inputs()
+    fed = classifier.feed(X.shape[1:]).apply(X[:1])
+    kind = np.float32 if entry.type == "tensor(float)" else fed.dtype
+    return None if others else _seconds(session, {entry.name: fed.astype(kind)})
+
+
+def _seconds(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> float:
+    """Return the time of one run of a session."""
+
+    def run(times: int) -> float:
+        begun = time.perf_counter()
+        for _ in range(times):
+            session.run(None, feeds)
+        return (time.perf_counter() - begun) / times
+
+    times = max(3, int(_SECONDS / max(run(10), 1e-7)))
+    return min(run(times) for _ in range(_REPEATS))  # others that run here only add to it
+
+
+def _within_time(
+    budget: Budget, fit: Callable[[float], dict[str, Any]], timer: RejectorTimer
+) -> tuple[dict[str, Any], float]:
     """Return the largest rejector that takes no longer than the budget here, and its time in seconds."""
     low, high = _LEAST, max(2 * _LEAST, _FASTEST * budget.value)
     options: dict[str, Any] | None = None

@@ -124,12 +124,18 @@ def compare_methods(
 
 
 def comparison_plan(
-    data: str, given: dict[str, Any], settings: dict[str, Any], overrides: Sequence[str], options: Sequence[str]
+    data: str,
+    given: dict[str, Any],
+    settings: dict[str, Any],
+    overrides: Sequence[str],
+    options: Sequence[str],
+    separable: bool = False,
 ) -> Plan:
     """Return the plan of a comparison: that of the demo for ``digits``, else that of ``l2h train``.
 
     ``given`` are fields of the plan that replace its own where they are not None, ``settings`` those of its settings.
-    ``overrides`` are further settings, as ``name=value``; ``options`` the models' own, as ``server.width=2``.
+    ``overrides`` are further settings, as ``name=value``; ``options`` the models' own, as ``server.width=2``. Rejectors
+    whose trunk is ``separable`` get their stage when the inputs are known.
     """
     base = digits_plan() if data == "digits" else Plan(data=data)
     named = {name: value for name, value in given.items() if value is not None}
@@ -139,7 +145,7 @@ def comparison_plan(
         values["server"] = None  # what suits the other server
         base = replace(base, server_options={})
     merged = {name: getattr(base, name) | more for name, more in parse_options(options).items()}
-    return replace(base, **named, **merged, settings=make_settings(values, overrides, server))
+    return replace(base, **named, **merged, settings=make_settings(values, overrides, server, separable))
 
 
 def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:

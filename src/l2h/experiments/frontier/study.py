@@ -1,0 +1,143 @@
+"""A study of budgets into a folder, from a plan to ``frontier.csv`` and ``frontier.json``.
+
+Every row is written as soon as it is measured, and rows that are there are not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from l2h.budgets import Budget
+from l2h.data import Dataset, split
+from l2h.errors import RunError, SettingsError
+from l2h.experiments import runs
+from l2h.experiments.frontier.rows import (
+    CONFIDENCE,
+    REPLACED,
+    RIVALS,
+    STUDENT,
+    THREE_WAYS,
+    TWO_WAYS,
+    Row,
+    append_row,
+    read_rows,
+    summarise,
+)
+from l2h.experiments.frontier.seed import SeedFrontier, Way
+from l2h.experiments.plan import Plan, load_data, with_augment
+from l2h.training import Context, Progress, pick_device
+from l2h.training.loop import derive, repeatable
+
+log = logging.getLogger("l2h")
+CSV, JSON, PICTURE = "frontier.csv", "frontier.json", "frontier.png"
+BUDGETS = ("0", "0.1", "0.3", "1", "3", "10")
+PARTS = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class FrontierStudy:
+    """What is measured, on what, how often."""
+
+    plan: Plan  # data, client, server and settings; its seed, prices and rejector are of no account
+    seeds: tuple[int, ...]
+    budgets: tuple[str, ...] = BUDGETS  # as :class:`l2h.budgets.Budget` reads them
+    rivals: tuple[str, ...] = ()  # budgets at which the rivals are trained too
+    part: str = "validation"  # what is measured on: a tenth of the training samples, or the test set
+
+    def __post_init__(self) -> None:
+        for text in (*self.budgets, *self.rivals):
+            Budget.parse(text)
+        for name, values in (("seed", self.seeds), ("budget", self.budgets)):
+            if not values or len(set(values)) != len(values):
+                raise SettingsError(f"{name}s {', '.join(map(str, values)) or 'none'}: give one or more, each once")
+        if self.part not in PARTS:
+            raise SettingsError(f"--test-part {self.part!r} is unknown; known: {', '.join(PARTS)}")
+        if self.plan.settings.recipe != "default":
+            raise SettingsError("recipe 'paper' has no finished server to measure budgets with: use l2h paper")
+
+    @property
+    def ways(self) -> list[Way]:
+        """Return budget and method of every row of a seed."""
+        ours = [(budget, way) for budget in self.budgets for way in (TWO_WAYS, THREE_WAYS, STUDENT, REPLACED)]
+        return [("0", CONFIDENCE), *ours, *((budget, rival) for budget in self.rivals for rival in RIVALS)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a row depends on, but for its seed and budget, as JSON has it."""
+        plan = replace(self.plan, settings=self.plan.settings.with_seed(0))
+        plain: dict[str, Any] = json.loads(json.dumps({"training": plan.as_dict(), "part": self.part}))
+        del plain["training"]["settings"]["threads"]
+        return plain
+
+
+def measure_frontier(
+    study: FrontierStudy,
+    folder: Path,
+    progress: Progress,
+    tell: Callable[[Row], None],
+    *,
+    augment: str | None,
+    command: str,
+    force: bool,
+) -> dict[str, Any]:
+    """Measure what of a study is not in the folder yet, and return the content of ``frontier.json``.
+
+    ``tell`` is called with every row that is measured.
+    """
+    dataset = load_data(study.plan)
+    study = replace(study, plan=with_augment(study.plan, dataset, augment))
+    path = _prepare(folder, study, force=force)
+    timings: dict[Any, float | None] = {}
+    for seed in study.seeds:
+        there = {(row["budget"], row["method"]) for row in _rows(path) if int(row["seed"]) == seed}
+        left = [way for way in study.ways if way not in there]
+        if not left:
+            log.info("%s holds seed %d already: not measured again", folder, seed)
+            continue
+        plan = replace(study.plan, settings=study.plan.settings.with_seed(seed))
+        data = load_data(plan).numbered()
+        data = data if study.part == "test" else held_back(data)
+        device = pick_device(plan.settings.device)
+        with repeatable(plan.settings, device):
+            context = Context(plan.settings, device, progress=progress)
+            for row in SeedFrontier(plan, data, context, timings).rows(left):
+                known = {"data": dataset.name, "part": study.part, "samples": len(data.y_test), "seed": seed} | row
+                append_row(path, known)
+                tell(known)
+    wanted = [row for row in _rows(path) if int(row["seed"]) in study.seeds]
+    return summarise([row for row in wanted if (row["budget"], row["method"]) in study.ways], command)
+
+
+def held_back(dataset: Dataset) -> Dataset:
+    """Return the data set with a tenth of the training samples in place of the test set."""
+    train, validation = split(dataset.y_train, (0.9, 0.1), derive("validation"))
+    X, y = dataset.X_train, dataset.y_train
+    return replace(dataset, X_train=X[train], y_train=y[train], X_test=X[validation], y_test=y[validation])
+
+
+def _rows(path: Path) -> list[Row]:
+    return read_rows([path]) if path.exists() else []
+
+
+def _prepare(folder: Path, study: FrontierStudy, *, force: bool) -> Path:
+    """Make the folder ready, and return where its rows are."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose a folder with --out")
+    if (folder / runs.CONFIG).exists():
+        config = runs.read_config(folder)
+        if "frontier" not in config:
+            raise RunError(f"{folder} holds something else than a frontier: choose another folder with --out")
+        differing = runs.differences(config["frontier"], study.as_dict())
+        if force:
+            for name in (CSV, JSON, PICTURE):
+                (folder / name).unlink(missing_ok=True)
+        elif differing:
+            raise RunError(f"{folder} holds another frontier ({'; '.join(differing)}): --force replaces it")
+    elif folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder} is not empty and holds no frontier: choose another folder with --out")
+    runs.write_json(folder / runs.CONFIG, {"schema": runs.SCHEMA, "frontier": study.as_dict()})
+    return folder / CSV
