@@ -345,9 +345,10 @@ def test_the_gradients_of_the_functions_are_those_of_finite_differences() -> Non
     assert check(lambda r: exponential_loss(r, right, torch.tensor([[0.2], [0.7]]).double()), (free,))
     assert check(lambda r: exponential_loss(r, right, remote), (free,))
     assert check(lambda g, h: softmax_deferral_loss(g, h, y, remote), (free, classes))
-    assert check(lambda g, h: one_vs_all_loss(g, h, y, server), (free, classes))
-    assert check(lambda g, h: two_stage_score_loss(g, h, right, remote, highest), (free, classes[:, 0].detach()))
-    assert check(lambda g, h: two_stage_score_loss(g, h, right, remote, highest), (free.detach(), margin))
+    one, cost = free[..., None], remote[..., None]  # of one server
+    assert check(lambda g, h: one_vs_all_loss(g, h, y, server[:, None]), (one, classes))
+    assert check(lambda g, h: two_stage_score_loss(g, h, right, cost, highest), (one, classes[:, 0].detach()))
+    assert check(lambda g, h: two_stage_score_loss(g, h, right, cost, highest), (one.detach(), margin))
     assert check(lambda r, e, b: binary_loss(r, e, right, prices, beta=b), (free, margin, beta))
     assert check(one_vs_all_logits, (torch.log(posterior).detach().requires_grad_(),))
     assert check(calibrating_beta, (posterior,))
@@ -409,7 +410,7 @@ def test_two_stage_scores_are_the_shifted_loss_with_the_best_class_in_the_place_
     best = torch.tensor([math.log(max(s.client)) for s in THREE], dtype=torch.float64)
     tensors = prices.tensors()
     remote = tensors.remote(pool.server_correct)
-    found = two_stage_score_loss(scores, best, pool.client_correct, remote, tensors.highest)
+    found = two_stage_score_loss(scores[..., None], best, pool.client_correct, remote[..., None], tensors.highest)
     pairs = torch.stack([best.expand_as(scores), scores], dim=-1)
     # Values of the order of 10.
     torch.testing.assert_close(found, loss_of(learned("shifted-separate"), pairs, pool, prices), rtol=1e-12, atol=1e-12)

@@ -32,26 +32,30 @@ def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote
 
 
 def one_vs_all_loss(defer: Tensor, class_scores: Tensor, y: Tensor, server_correct: Tensor) -> Tensor:
-    """Return ``psi(g_y) + sum_{i != y} psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d))``, psi logistic.
+    """Return ``psi(g_y) + sum_{i != y} psi(-g_i) + sum_j psi(-g_j) + sum_j 1[e_j = y] (psi(g_j) - psi(-g_j))``.
 
-    ``defer`` (R, n) holds g_d, ``class_scores`` (n, K) one logit per class.
+    psi is logistic, i runs over the classes and j over the servers. ``defer`` (R, n, S) holds g_j, ``class_scores``
+    (n, K) one logit per class; ``server_correct`` is (n, S).
     """
     truth = F.one_hot(y, class_scores.shape[-1]).to(class_scores.dtype)
     classes = F.binary_cross_entropy_with_logits(class_scores, truth, reduction="none").sum(-1)
     target = server_correct.to(defer.dtype).expand(defer.shape)
-    return classes + F.binary_cross_entropy_with_logits(defer, target, reduction="none")
+    return classes + F.binary_cross_entropy_with_logits(defer, target, reduction="none").sum(-1)
 
 
 def two_stage_score_loss(
     defer: Tensor, best_class: Tensor, client_correct: Tensor, remote_cost: Tensor, highest: Tensor
 ) -> Tensor:
-    """Return ``(C - 1[m != y]) l(h, 0) + (C - c) l(h, 1)``, l the log-loss over ``(max_i h_i, h_defer)``.
+    """Return ``(C - 1[m != y]) l(h, 0) + sum_j (C - c_j) l(h, j)``, l the log-loss over ``(max_i h_i, h_1, ..., h_S)``.
 
-    ``best_class`` (n,) holds the largest score of the first stage's classifier. C, the highest cost (R, 1), keeps every
-    weight from being negative where c exceeds 1.
+    ``best_class`` (n,) holds the largest score of the first stage's classifier, ``defer`` (R, n, S) the scores of the
+    servers and ``remote_cost`` (R, n, S) their costs. C, the highest cost (R, 1), keeps every weight from being
+    negative where a cost exceeds 1.
     """
-    log_p = F.log_softmax(torch.stack([best_class.expand_as(defer), defer], dim=-1), dim=-1)
-    return -((highest - (~client_correct).float()) * log_p[..., 0] + (highest - remote_cost) * log_p[..., 1])
+    best = best_class.expand(defer.shape[:-1]).unsqueeze(-1)
+    log_p = F.log_softmax(torch.cat([best, defer], dim=-1), dim=-1)
+    servers = ((highest.unsqueeze(-1) - remote_cost) * log_p[..., 1:]).sum(-1)
+    return -((highest - (~client_correct).float()) * log_p[..., 0] + servers)
 
 
 def exponential_loss(r: Tensor, client_correct: Tensor, remote_cost: Tensor) -> Tensor:
@@ -92,13 +96,23 @@ class SeparateLWA(Learned):
         return exponential_loss(local_score(scores), pool.client_correct, prices.remote_right - prices.local_right)
 
 
+def deferral_scores(scores: Tensor) -> Tensor:
+    """Return (..., S) from the outputs (..., 1 + S) of a rejector: what it says for each server over the client."""
+    return scores[..., 1:] - scores[..., :1]
+
+
+def by_server(values: Tensor) -> Tensor:
+    """Return (n, S) of what a pool holds as (n,) for one server."""
+    return values if values.ndim == 2 else values.unsqueeze(-1)
+
+
 class _BesideBestClass(Learned):
     net = "attached"
 
     def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
-        """Return the client's best log-probability and the deferral score, (..., n, 2), to be compared."""
-        best = log_probability.amax(-1).double().expand(scores.shape[:-1])
-        return torch.stack([best, -local_score(scores).double()], dim=-1)
+        """Return the client's best log-probability and the deferral scores, (..., n, 1 + S), to be compared."""
+        best = log_probability.amax(-1).double().expand(scores.shape[:-1]).unsqueeze(-1)
+        return torch.cat([best, deferral_scores(scores).double()], dim=-1)
 
 
 class SoftmaxL2D(_BesideBestClass):
@@ -124,7 +138,7 @@ class OvAL2D(Learned):
     """Deferring as a binary classifier of its own, which states how likely the server is right."""
 
     name, title = "ova-l2d", "OvA-L2D"
-    reference = "Verma and Nalisnick 2022"
+    reference = "Verma and Nalisnick 2022; with several servers Verma, Barrejon and Nalisnick 2023"
     equation = "psi(g_y) + sum psi(-g_i) + psi(-g_d) + 1[e = y] (psi(g_d) - psi(-g_d)), REMOTE iff g_d >= max_i g_i"
     change = (
         "g_1..g_K are the logits of the client's probabilities and stay fixed. Only g_d is trained. The paper has no "
@@ -137,13 +151,13 @@ class OvAL2D(Learned):
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         classes = one_vs_all_logits(client_scores(pool))
-        return one_vs_all_loss(-local_score(scores), classes, pool.y, pool.server_correct)
+        return one_vs_all_loss(deferral_scores(scores), classes, pool.y, by_server(pool.server_correct))
 
     def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
-        """Return logits of the client's largest probability, and of the stated one of the server."""
+        """Return logits of the client's largest probability, and of the stated one of each server."""
         best = log_probability.amax(-1).double().exp().clamp(max=1 - 1e-12)
-        client = (torch.log(best) - torch.log1p(-best)).expand(scores.shape[:-1])
-        return torch.stack([client, -local_score(scores).double()], dim=-1)
+        client = (torch.log(best) - torch.log1p(-best)).expand(scores.shape[:-1]).unsqueeze(-1)
+        return torch.cat([client, deferral_scores(scores).double()], dim=-1)
 
 
 class TwoStageConfidence(_BesideBestClass):
@@ -159,11 +173,12 @@ class TwoStageConfidence(_BesideBestClass):
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
+        cost = prices.remote(pool.server_correct)
         return two_stage_score_loss(
-            -local_score(scores),
+            deferral_scores(scores),
             client_scores(pool).amax(-1),
             pool.client_correct,
-            prices.remote(pool.server_correct),
+            cost if pool.server_correct.ndim == 2 else cost.unsqueeze(-1),
             prices.highest,
         )
 

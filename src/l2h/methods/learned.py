@@ -33,7 +33,7 @@ WIDTH = 4.0
 
 @dataclass(frozen=True)
 class Prices:
-    """The costs of R rejectors, each (R, 1), to be broadcast against samples.
+    """The costs of R rejectors, each (R, 1), to be broadcast against samples; of S servers the remote ones (R, 1, S).
 
     In units in which a right local answer costs 0 and a wrong one 1, which changes no decision and is how the published
     losses are written.
@@ -52,14 +52,23 @@ class Prices:
         tensor = torch.tensor(four, dtype=torch.float32, device=device)
         return cls(*(tensor[:, k : k + 1] for k in range(4)))
 
+    @classmethod
+    def of_several(cls, costs: Sequence[Sequence[Costs]], device: torch.device) -> Prices:
+        """Return the prices of R rejectors, of S servers each, on a device."""
+        each = [cls.of(own, device) for own in zip(*costs, strict=True)]
+        right, wrong = (
+            torch.stack([getattr(one, f"remote_{end}") for one in each], dim=-1) for end in ("right", "wrong")
+        )
+        return cls(each[0].local_right, each[0].local_wrong, right, wrong)
+
     def remote(self, correct: Tensor) -> Tensor:
-        """Return (R, n), what a remote answer costs."""
+        """Return what a remote answer costs: (R, n) from (n,), of S servers (R, n, S) from (n, S)."""
         return torch.where(correct, self.remote_right, self.remote_wrong)
 
     @property
     def highest(self) -> Tensor:
-        """Return (R, 1), the highest of the four."""
-        return torch.maximum(self.local_wrong, self.remote_wrong)
+        """Return (R, 1), the highest of all."""
+        return torch.maximum(self.local_wrong, self.remote_wrong.flatten(1).amax(1, keepdim=True))
 
 
 class LearnedRule(ThresholdRule):
