@@ -33,7 +33,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(images: Path, out: Path, *more: object, seeds: int = 2) -> list[object]:
     quick = ("--set", "server.epochs=4", "--set", "rejector.epochs=2", "--set", "folds=2", "--server", "lenet5")
-    some = ("--budget", "0", "--budget", "40k", "--rivals", "40k", "--client", "lenet5")
+    some = ("--budget", "0", "--budget", "40k", "--rivals", "40k", "--client", "tree")
     return ["frontier", "--data", images, *quick, *some, "--seeds", seeds, "--out", out, *more]
 
 
@@ -69,20 +69,18 @@ def test_there_is_a_row_for_every_seed_budget_and_way(measured: tuple[Path, Resu
 def test_the_figures_of_a_row_follow_from_each_other(measured: tuple[Path, Result]) -> None:
     folder, _ = measured
     for row in rows_of(folder):
-        if row["budget"] == "0" and row["method"] in ("three-ways", "student"):
-            assert row["risk_mean"] == ""  # no student without a trunk
+        if row["budget"] == "0" and row["method"] in ("three-ways", "student", "replaced"):
+            assert row["risk_mean"] == ""  # no student without a trunk, and a tree has no multiply-adds
             continue
         risk, accuracy, sent = (float(row[name]) for name in ("risk_1_0.1", "accuracy", "remote_1_0.1"))
         # At c_1 = 1 a wrong answer costs 1, whoever gives it, and a request 0.1.
         assert risk == pytest.approx(1 - accuracy + 0.1 * sent, abs=1e-4)
-        assert float(row["oracle_1_0.1"]) <= risk + 1e-6
+        if row["method"] in ("confidence", "two-ways", *RIVALS):
+            assert float(row["oracle_1_0.1"]) <= risk + 1e-6  # of client and server
         if row["method"] in ("student", "replaced"):
             assert (sent, row["gain"]) == (0.0, "")
-        if row["budget"] == "40k" and row["method"] != "replaced":
+        if row["budget"] == "40k":
             assert 0 < float(row["multiply_adds"]) <= 40_000
-        if row["method"] == "replaced":
-            rejector = 40_000 if row["budget"] == "40k" else 400
-            assert float(row["multiply_adds"]) <= float(row["client_multiply_adds"]) + rejector
         assert float(row["microseconds"]) > 0 or row["method"] == "confidence"
 
 

@@ -6,9 +6,12 @@ else, so it cannot look at what a device does not know; a *reference* (the oracl
 outcomes as well.
 """
 
+from __future__ import annotations
+
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -19,6 +22,7 @@ from l2h import decision
 from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.columns import numbers_of
 from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
+from l2h.decision import Answerer
 from l2h.errors import SettingsError
 from l2h.training import Context, Job, SamplePool
 from l2h.training.recipes import server_log_probabilities
@@ -40,12 +44,12 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What client and server answer to n samples, and the truth."""
+    """What client and server answer to n samples, and the truth; S servers have an axis of their own, the second."""
 
     X: npt.NDArray[Any]  # the samples
     y: npt.NDArray[np.int64]  # int (n,)
     client: ClassifierAnswers  # the client's answers
-    server_log_probability: npt.NDArray[np.float32]  # float32 (n, K)
+    server_log_probability: npt.NDArray[np.float32]  # float32 (n, K) or (n, S, K)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -61,11 +65,12 @@ class Outcomes:
 
     @cached_property
     def server_correct(self) -> BoolArray:
-        return np.asarray(self.server_log_probability.argmax(axis=1) == self.y)
+        label = self.server_log_probability.argmax(axis=-1)
+        return np.asarray(label == (self.y if label.ndim == 1 else self.y[:, None]))
 
     @cached_property
     def server_probability(self) -> FloatArray:
-        """(n, K), rows sum to 1."""
+        """(n, K) or (n, S, K), rows sum to 1."""
         return np.asarray(np.exp(self.server_log_probability.astype(np.float64)))
 
 
@@ -105,6 +110,11 @@ class Bench:
         return self.job.num_classes
 
     @property
+    def answerers(self) -> tuple[Answerer, ...]:
+        """The client and the servers, in the order of a rejector's heads."""
+        return (decision.CLIENT, *(Answerer(server.name, remote=True) for server in self.job.servers))
+
+    @property
     def seed(self) -> int:
         return self.context.settings.seed
 
@@ -123,14 +133,28 @@ class Bench:
     def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:
         """Return what client and server answer to samples."""
         answers = self.job.client.answers(X, self.num_classes)
-        (server,) = self.outcome.servers
-        server = self.job.servers[0].fixed if server is None else server
+        log_p = [self._server_answers(k, X) for k in range(len(self.job.servers))]
+        return Outcomes(numbers_of(X), y, answers, log_p[0] if len(log_p) == 1 else np.stack(log_p, axis=1))
+
+    def _server_answers(self, number: int, X: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        trained = self.outcome.servers[number]
+        server = self.job.servers[number].fixed if trained is None else trained
         assert server is not None
         if isinstance(server, Classifier):
-            log_p = server.answers(X, self.num_classes).log_probability
-        else:
-            log_p = server_log_probabilities(server, X, self.context)
-        return Outcomes(numbers_of(X), y, answers, log_p)
+            return server.answers(X, self.num_classes).log_probability
+        return server_log_probabilities(server, X, self.context)
+
+    def only(self, number: int) -> Bench:
+        """Return the bench of several servers as that of one of them: same samples, same teacher of students."""
+        one = copy.copy(self)
+        one.job = replace(self.job, servers=(self.job.servers[number],))
+        one.outcome = replace(self.outcome, servers=[self.outcome.servers[number]])
+        stopping = self.pools.stopping.only(number)
+        one.pools = replace(self.pools, unseen=self.pools.unseen.only(number), fitted=None, stopping=stopping)
+        one.soft, one.unseen = self.soft.only(number), self.unseen.only(number)
+        held = self.calibration
+        one.calibration = replace(held, server_log_probability=held.server_log_probability[:, number])
+        return one
 
 
 @dataclass(frozen=True)

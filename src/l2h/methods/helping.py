@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from l2h.costs import Costs
-from l2h.decision import Judgement, RejectorSpec
+from l2h import metrics
+from l2h.costs import Costs, FloatArray
+from l2h.decision import STUDENT, Judgement, RejectorSpec
 from l2h.methods.base import Bench, Choice, Inputs, Traits
 from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, local_score
-from l2h.training import BatchLoss, Context, Job, Objective, RejectorStage, SamplePool, Trained
-from l2h.training.recipes import train_paper
+from l2h.models.student import FEATURES, student_logit
+from l2h.training import BatchLoss, Context, Job, Objective, RejectorStage, SamplePool, StudentAnswers, Trained
+from l2h.training.recipes import rejector_scores, train_paper
 
 SEPARATE = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=True)
 ATTACHED = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=True)
@@ -164,7 +167,29 @@ class PricedRule(LearnedRule):
 
     def judgement(self, inputs: Inputs, costs: Costs) -> Judgement:
         scores = self.scores(inputs, self.which(costs))
-        return self.method.judgement(self.specs[0], scores, inputs.client.log_probability, self.platt)
+        return self.method.judgement(
+            self.specs[0], scores, inputs.client.log_probability, self.platt, self.bench.answerers
+        )
+
+    def second_opinion(self, inputs: Inputs) -> tuple[Judgement, npt.NDArray[np.int64]]:
+        """Return the judgement where the student may answer too, and what it answers; there must be a student."""
+        held = self.bench.calibration
+        label, known = self._student(held.inputs)
+        weights = metrics.fit_logistic(known, label == held.y)
+        label, known = self._student(inputs)
+        logits = known[:, FEATURES:]
+        student = student_logit(known[:, :FEATURES], logits, weights)
+        client, *servers = self.bench.answerers
+        return Judgement.from_heads(np.insert(logits, 1, student, axis=1), None, (client, STUDENT, *servers)), label
+
+    def _student(self, inputs: Inputs) -> tuple[npt.NDArray[np.int64], FloatArray]:
+        """Return what the student answers, and what tells how likely it is right: its features, calibrated logits."""
+        outputs = rejector_scores(self.rejectors, inputs.X, inputs.client, self.bench.context, student=True)
+        heads = self.rejectors.heads
+        student = StudentAnswers.of(torch.from_numpy(outputs[..., heads:]), inputs.client.label)
+        pairs = np.asarray(self.platt)
+        logits = outputs[0, :, :heads].astype(np.float64) * pairs[:, 0] + pairs[:, 1]
+        return student.label[0], np.concatenate([student.features[0], logits], axis=1)
 
     def decide(self, inputs: Inputs, costs: Costs) -> Choice:
         judgement = self.judgement(inputs, costs)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from l2h import metrics
 from l2h.costs import BoolArray, Costs, FloatArray
-from l2h.decision import FREE, Judgement, RejectorSpec
+from l2h.decision import FREE, TWO, Answerer, Judgement, RejectorSpec
 from l2h.errors import SettingsError
 from l2h.methods.base import Bench, Inputs, Method, ThresholdRule
 from l2h.models import client_view_size, multiply_adds
@@ -108,7 +108,8 @@ class LearnedRule(ThresholdRule):
     def judgement(self, inputs: Inputs, costs: Costs) -> Judgement:
         """Return what the rejector for these prices makes of the inputs."""
         which = self.which(costs)
-        return self.method.judgement(self.specs[which], self.scores(inputs, which), inputs.client.log_probability)
+        scores, log_p = self.scores(inputs, which), inputs.client.log_probability
+        return self.method.judgement(self.specs[which], scores, log_p, answerers=self.bench.answerers)
 
     def score(self, inputs: Inputs, costs: Costs) -> FloatArray:
         return self.judgement(inputs, costs).saving(costs)
@@ -214,13 +215,16 @@ class Learned(Method):
         scores: npt.NDArray[np.floating],
         log_probability: npt.NDArray[np.float32],
         platt: npt.ArrayLike | None = None,
+        answerers: tuple[Answerer, ...] = TWO,
     ) -> Judgement:
         """Return what a rejector makes of inputs, from its scores (n, 2) and the client's log-probabilities (n, K).
 
         ``platt`` (2, 2) holds scale and shift of each logit.
         """
         decided = self.final(torch.from_numpy(scores), torch.from_numpy(log_probability)).numpy()
-        return Judgement.from_heads(decided, platt) if spec.costs is None else Judgement(decided)
+        if spec.costs is None:
+            return Judgement.from_heads(decided, platt, answerers)
+        return Judgement(decided, None, answerers)
 
     def fit_platt(
         self, spec: RejectorSpec, scores: npt.NDArray[np.floating], right: BoolArray
@@ -249,6 +253,7 @@ class Learned(Method):
             settings=context.settings,
             options={"width": options["width"]} if self.net == "separate" else options,
             student=self.student,
+            heads=len(bench.answerers),
         )
         right = float(bench.calibration.server_correct.mean())
         return make_rejector_stage(

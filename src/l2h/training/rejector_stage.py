@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,11 @@ class SamplePool:
 
     def at(self, index: Tensor) -> SamplePool:
         return SamplePool(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def only(self, number: int) -> SamplePool:
+        """Return the pool of several servers as that of one of them."""
+        correct, target = self.server_correct[:, number], self.server_target[:, number]
+        return replace(self, server_correct=correct, server_target=target)
 
     @staticmethod
     def join(pools: Sequence[SamplePool]) -> SamplePool:

@@ -9,14 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from l2h import decision, methods, metrics
 from l2h.budgets import Budget
 from l2h.classifiers import Classifier, as_client
-from l2h.costs import BoolArray, FloatArray, generalized_loss
+from l2h.costs import BoolArray, FloatArray
 from l2h.data import Dataset
+from l2h.decision import CLIENT, Judgement
 from l2h.errors import ModelError
 from l2h.experiments.compare.seed import make_bench
 from l2h.experiments.frontier.rows import (
@@ -34,6 +36,7 @@ from l2h.experiments.frontier.rows import (
 from l2h.experiments.plan import Plan
 from l2h.methods import Learned, fit_together
 from l2h.methods.helping import PricedRule
+from l2h.metrics import AnswererChoice
 from l2h.models import build_rejector, client_view_size, multiply_adds, within_budget
 from l2h.settings import DEFAULT_REJECTOR, SEPARABLE_REJECTOR
 from l2h.system.sizing import RejectorTimer, classifier_seconds, size_rejector
@@ -97,7 +100,8 @@ class SeedFrontier:
             choices = [rule.decide(self.test.inputs, costs) for costs in PRICES]
             found = {way: self._two_ways([choice.remote for choice in choices], choices[0].score)}
             if isinstance(rule, PricedRule) and "student" in facts:
-                found[STUDENT] = self._alone(facts["student"])
+                judgement, label = rule.second_opinion(self.test.inputs)
+                found |= {STUDENT: _alone(label == self.test.y), THREE_WAYS: self._three_ways(judgement, label)}
             for name in OURS if way == TWO_WAYS else (way,):
                 if (budget, name) in ways:
                     yield self._row((budget, name), known | found[name] if name in found else {})
@@ -116,7 +120,7 @@ class SeedFrontier:
             right = log_probabilities(net, x, self.context).argmax(-1).cpu().numpy() == self.test.y
             work = multiply_adds(net.cpu(), torch.from_numpy(job.X[:1]))
             known = {"multiply_adds": work, "microseconds": self._classifier_time((REPLACED, work), as_client(net))}
-            yield self._row((budget, REPLACED), known | self._alone(float(right.mean())))
+            yield self._row((budget, REPLACED), known | _alone(right))
 
     def _replacement(self, allowed: int) -> ServerStage | None:
         """Return the training of the largest net of so many multiply-adds; None where there is none so small."""
@@ -188,27 +192,14 @@ class SeedFrontier:
     def _two_ways(self, remotes: Sequence[BoolArray], score: FloatArray) -> Row:
         """Return the figures of decisions at every price, with the ranking behind them."""
         outcomes = (self.test.client_correct, self.test.server_correct)
-        losses = [generalized_loss(*outcomes, remote, c) for remote, c in zip(remotes, PRICES, strict=True)]
-        right = np.where(remotes[0], outcomes[1], outcomes[0]).astype(float)
-        return self._figures(losses, remotes, right) | {"gain": self._gain(score)}
+        return _figures([AnswererChoice.of_two(*outcomes, remote) for remote in remotes]) | {"gain": self._gain(score)}
 
-    def _alone(self, accuracy: float) -> Row:
-        """Return the figures of a net that answers everything and asks nobody."""
-        wrong = (np.arange(len(self.test)) >= round(accuracy * len(self.test))).astype(float)
-        nobody = [np.zeros(len(self.test), dtype=bool)] * len(PRICES)
-        return self._figures([wrong] * len(PRICES), nobody, 1 - wrong)
-
-    def _figures(
-        self, losses: Sequence[FloatArray], remotes: Sequence[BoolArray], right: FloatArray | BoolArray
-    ) -> Row:
-        mean = np.mean(losses[len(SHOWN) :], axis=0)
-        return {
-            **{f"risk_{name}": round(float(loss.mean()), 6) for name, loss in zip(SHOWN, losses, strict=False)},
-            "risk_mean": round(float(mean.mean()), 6),
-            "risk_error": round(float(mean.std() / len(mean) ** 0.5), 6),
-            **{f"remote_{name}": round(float(sent.mean()), 5) for name, sent in zip(SHOWN, remotes, strict=False)},
-            "accuracy": round(float(right.mean()), 5),
-        }
+    def _three_ways(self, judgement: Judgement, student: npt.NDArray[np.int64]) -> Row:
+        """Return the figures where the student may answer as well."""
+        test = self.test
+        right = np.stack([test.client_correct, student == test.y, test.server_correct], axis=1)
+        chosen = [judgement.choose(costs, judgement.remote(costs)) for costs in PRICES]
+        return _figures([AnswererChoice(judgement.answerers, right, who) for who in chosen])
 
     def _gain(self, score: FloatArray) -> float | None:
         outcomes = (self.test.client_correct, self.test.server_correct)
@@ -218,10 +209,10 @@ class SeedFrontier:
     def _common(self) -> Row:
         """Return what all rows of the seed share."""
         job, test = self.bench.job, self.test
-        outcomes = (test.client_correct, test.server_correct)
         shape, dtype = self.shapes["input_shape"], self.shapes["input_dtype"]
-        best = [generalized_loss(*outcomes, decision.oracle(*outcomes, costs), costs).mean() for costs in PRICES]
-        server = self.bench.outcome.server
+        either = AnswererChoice.of_two(test.client_correct, test.server_correct, np.zeros(len(test), dtype=bool))
+        best = [either.cheapest(costs).risk(costs) for costs in PRICES]
+        (server,) = self.bench.outcome.servers
         return {
             "client_multiply_adds": classifier_multiply_adds(job.client, shape, dtype),
             "client_microseconds": self._classifier_time("client", job.client),
@@ -240,3 +231,21 @@ class SeedFrontier:
         now = time.monotonic()
         seconds, self._begun = now - self._begun, now
         return self.common | figures | {"budget": way[0], "method": way[1], "seconds": round(seconds, 2)}
+
+
+def _alone(right: BoolArray) -> Row:
+    """Return the figures of a net that answers everything and asks nobody."""
+    return _figures([AnswererChoice((CLIENT,), right[:, None], np.zeros(len(right), dtype=np.intp))] * len(PRICES))
+
+
+def _figures(choices: Sequence[AnswererChoice]) -> Row:
+    """Return the figures of who answers at every price."""
+    losses = [choice.losses(costs) for choice, costs in zip(choices, PRICES, strict=True)]
+    mean = np.mean(losses[len(SHOWN) :], axis=0)
+    return {
+        **{f"risk_{name}": round(float(loss.mean()), 6) for name, loss in zip(SHOWN, losses, strict=False)},
+        "risk_mean": round(float(mean.mean()), 6),
+        "risk_error": round(float(mean.std() / len(mean) ** 0.5), 6),
+        **{f"remote_{name}": round(choice.reject_rate, 5) for name, choice in zip(SHOWN, choices, strict=False)},
+        "accuracy": round(choices[0].accuracy, 5),
+    }
