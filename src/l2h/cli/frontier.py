@@ -108,7 +108,7 @@ def _measure(options: FrontierOptions, command: str) -> dict[str, object]:
     given = {name: getattr(options, name) for name in ("client", "server", "test", "target", "limit", "size")}
     settings = {"device": options.device, "precision": options.precision}
     study = FrontierStudy(
-        comparison_plan(options.data, given, settings, options.set_ or [], options.option or [], separable=True),
+        comparison_plan(options.data, given, settings, options.set_ or [], options.option or [], sized=True),
         tuple(range(options.first_seed, options.first_seed + options.seeds)),
         tuple(options.budgets or BUDGETS),
         tuple(options.rivals or ()),

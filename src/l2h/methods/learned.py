@@ -147,6 +147,7 @@ class Learned(Method):
     #: Its loss trains a head per server, whatever their number: scores (R, n, 1 + S), and (n, S) for (n,) in the pool.
     several_servers: ClassVar[bool] = False
     options: Mapping[str, Any] = {}  # of its net, over those of a comparison
+    budget: Mapping[str, Any] | None = None  # what its net was sized to (:class:`l2h.training.job.RejectorSize`)
     rule: ClassVar[type[LearnedRule]] = LearnedRule  # how it decides in a comparison
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
@@ -258,7 +259,7 @@ class Learned(Method):
         right = float(bench.calibration.server_correct.mean())
         return make_rejector_stage(
             self.name,
-            replace(job, specs=specs, make_rejector=make, size=RejectorSize(options)),
+            replace(job, specs=specs, make_rejector=make, size=RejectorSize(options, self.budget)),
             context,
             bench.soft if self.learns_softly(specs) else bench.unseen,
             bench.pools.stopping,

@@ -129,13 +129,13 @@ def comparison_plan(
     settings: dict[str, Any],
     overrides: Sequence[str],
     options: Sequence[str],
-    separable: bool = False,
+    sized: bool = False,
 ) -> Plan:
     """Return the plan of a comparison: that of the demo for ``digits``, else that of ``l2h train``.
 
     ``given`` are fields of the plan that replace its own where they are not None, ``settings`` those of its settings.
     ``overrides`` are further settings, as ``name=value``; ``options`` the models' own, as ``server.width=2``. Rejectors
-    whose trunk is ``separable`` get their stage when the inputs are known.
+    that are ``sized`` to a budget have a stage of their own.
     """
     base = digits_plan() if data == "digits" else Plan(data=data)
     named = {name: value for name, value in given.items() if value is not None}
@@ -145,7 +145,7 @@ def comparison_plan(
         values["server"] = None  # what suits the other server
         base = replace(base, server_options={})
     merged = {name: getattr(base, name) | more for name, more in parse_options(options).items()}
-    return replace(base, **named, **merged, settings=make_settings(values, overrides, server, separable))
+    return replace(base, **named, **merged, settings=make_settings(values, overrides, server, sized))
 
 
 def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:

@@ -38,7 +38,7 @@ from l2h.methods import Learned, fit_together
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice
 from l2h.models import build_rejector, client_view_size, multiply_adds, within_budget
-from l2h.settings import DEFAULT_REJECTOR, SEPARABLE_REJECTOR
+from l2h.settings import SEPARABLE_REJECTOR
 from l2h.system.sizing import RejectorTimer, classifier_seconds, size_rejector
 from l2h.training import Context
 from l2h.training.counting import classifier_multiply_adds
@@ -126,24 +126,23 @@ class SeedFrontier:
         """Return the training of the largest net of so many multiply-adds; None where there is none so small."""
         job, shape = self.bench.job, self.shapes["input_shape"]
 
-        def build(budget: float) -> tuple[nn.Module, dict[str, Any]]:
+        def build(budget: float) -> nn.Module:
             options = within_budget(budget, "separate", shape, 0, 0)
             scale = input_scale(job.inputs, self.settings)
             net = build_rejector("separate", shape, 0, scale=scale, **options)
             net.head = nn.Linear(net.get_parameter("head.weight").shape[1], job.num_classes)
-            return net, options
+            return net
 
         budget = float(allowed)
         try:
             with seeded(self.context.device, self.settings.seed, REPLACED):
-                net, options = build(budget)
+                net = build(budget)
                 while (work := multiply_adds(net, torch.from_numpy(job.X[:1]))) > allowed:
                     budget -= work - allowed  # its head has a row per class, not two
-                    net, options = build(budget)
+                    net = build(budget)
         except ModelError:
             return None
-        usual = SEPARABLE_REJECTOR if options.get("trunk") == "separable" else DEFAULT_REJECTOR
-        stage = replace(self.settings.rejector or usual, patience=None)
+        stage = replace(self.settings.rejector or SEPARABLE_REJECTOR, patience=None)
         x, y = (torch.from_numpy(array).to(self.context.device) for array in (job.X, job.y))
         return ServerStage(REPLACED, net.to(self.context.device), x, y, stage, self.context)
 
@@ -154,7 +153,7 @@ class SeedFrontier:
             assert isinstance(method, Learned)
             allowed, client = Budget.parse(budget), self.bench.job.client
             size = size_rejector(allowed, "attached", {}, method, client, **self.shapes, student=method.student)
-            method.options = size.options
+            method.options, method.budget = size.options, size.budget
             self._nets[budget, way] = method
         return self._nets[budget, way]
 
