@@ -7,8 +7,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from l2h.answers import Answerer
 from l2h.costs import Costs
-from l2h.decision import Judgement, bayes
+from l2h.decision import CLIENT, Judgement, bayes
 from l2h.losses import KINDS, priced_loss, rejector_loss, weight_table
 
 Array = npt.NDArray[np.float64]
@@ -186,6 +187,48 @@ def test_the_priced_loss_is_least_at_the_two_probabilities(problems: Problems) -
     for size in (0.01, 1.0, 10.0):
         # The clip of q moves the loss by about 1e-12 * 28 where a posterior is 0 or 1.
         assert (at_best <= expected(best + rng.normal(0, size, best.shape)) + 1e-10).all()
+
+
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_the_least_priced_loss_of_several_servers_decides_as_the_bayes_rule_at_every_price(servers: int) -> None:
+    rng = np.random.default_rng(servers)
+    n, classes = 200, 5
+    eta = rng.dirichlet(np.ones(classes), size=n).clip(1e-3)
+    eta /= eta.sum(axis=1, keepdims=True)
+    label = rng.integers(classes, size=(n, 1 + servers))  # of the client and of each server, at n points
+    logits = torch.zeros(n, 1 + servers, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([logits], max_iter=500, tolerance_grad=1e-12, tolerance_change=0, history_size=20)
+
+    def expected() -> torch.Tensor:
+        optimiser.zero_grad()
+        loss = torch.zeros((), dtype=torch.float64)
+        for y in range(classes):  # one class makes all answerers right or wrong together
+            bits = torch.as_tensor(label == y)
+            each = priced_loss(logits, bits[:, 0], bits[:, 1:], reduction="none")
+            loss = loss + (torch.as_tensor(eta[:, y]) * each).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(expected)
+    right = np.take_along_axis(eta, label, axis=1)
+    found = torch.sigmoid(logits.detach()).numpy()
+    # A gradient of 1e-9 moves q by as much.
+    np.testing.assert_allclose(found, right, atol=1e-7)
+    answerers = (CLIENT, *(Answerer(f"server-{k}", remote=True) for k in range(servers)))
+    judgement = Judgement(found, found, answerers)
+    chosen = set()
+    for _ in range(50):
+        costs = {a.name: Costs(rng.uniform(0, 0.4), rng.uniform(0, 2)) for a in answerers[1:]}
+        paid = [1 - right[:, 0]] + [
+            costs[a.name].c_e + costs[a.name].c_1 * (1 - right[:, k]) for k, a in enumerate(answerers) if k
+        ]
+        order = np.sort(np.column_stack(paid), axis=1)
+        clear = order[:, 1] - order[:, 0] > NEAR_TIE
+        best = np.column_stack(paid).argmin(axis=1)
+        choice = judgement.choose(costs, judgement.remote(costs))
+        assert (choice == best)[clear].all()
+        chosen |= set(choice.tolist())
+    assert len(chosen) == 1 + servers
 
 
 @pytest.mark.parametrize("kind", KINDS)
