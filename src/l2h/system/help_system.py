@@ -29,6 +29,7 @@ from l2h.remote import RemoteServer
 from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
+from l2h.system.measuring import Question, measure
 from l2h.system.servers import GivenServer, check_method, take_servers
 from l2h.system.sizing import choose_budget
 from l2h.training import Context, Job, Progress, Trained, pick_device
@@ -314,12 +315,11 @@ class HelpSystem:
         (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
         """
         fitted = self.require_fitted()
-        # A limiter of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
-        policy = steps.make_policy(fitted, limit, rule, {})
         if fitted.calibration is None:
             text = "no held-out samples: call calibrate(X, y) to compare with the confidence baseline"
             warn(text)
-        return steps.measure(fitted, *fitted.check(X, y), policy, policy.terms(costs, which), seed)
+        # Limiters of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
+        return measure(fitted, *fitted.check(X, y), Question(costs, limit, rule, which, seed))
 
     def judge(self, X: Any, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking anyone."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from l2h import decision, methods, metrics
+from l2h import decision, methods
 from l2h.answers import Answers
 from l2h.bundle import BundleError
 from l2h.classifiers import (
@@ -25,10 +25,10 @@ from l2h.classifiers import (
     settle_scale,
 )
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
-from l2h.costs import Costs, FloatArray, generalized_loss
+from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays
 from l2h.data.objects import take_samples
-from l2h.decision import AnyCosts, AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
+from l2h.decision import AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
 from l2h.errors import ConversionError, ExportError, L2HError, SettingsError, UnknownNameError, about, shown, warn
 from l2h.export.classifiers import SERVER, columns_needed, largest_difference
 from l2h.export.onnx import ExportedClassifier, classifier_to_onnx
@@ -334,60 +334,3 @@ def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: i
         if asked.any():
             label[asked] = fitted.server_log_probability(X[asked], number).argmax(axis=1)
     return Answers.chosen(fitted.labels.decode(label), column, fitted.answerers, terms.paid, proposal.wanted)
-
-
-def measure(fitted: FittedSystem, X: Array, y: Labels, policy: Policy, terms: Terms, seed: int) -> metrics.Report:
-    """Measure the system's decisions on a test set, beside every trivial baseline."""
-    answers = fitted.client.answers(X, fitted.num_classes)
-    scores, said = fitted.opinions(X, answers)
-    judgement = fitted.judgement(scores[terms.which], terms.which, None if said is None else said.features[terms.which])
-    proposal = policy.propose(judgement, terms, seed)
-    choice, _ = policy.permit(proposal, [len(X)] * len(fitted.servers))
-    names = np.array([answerer.name for answerer in fitted.answerers])
-    servers = np.array([server.name for server in fitted.servers])
-    answered = metrics.Answered(
-        answerers=fitted.answerers,
-        by=names[terms.column(proposal, choice)],
-        local=names[proposal.local],
-        remote=servers[proposal.gain.argmax(axis=1)],
-        confidence=_answered_by_confidence(fitted, answers.confidence, terms.costs),
-    )
-    return metrics.evaluate(
-        y=y,
-        client_label=answers.label,
-        client_confidence=answers.confidence,
-        server_probability={
-            server.name: np.exp(fitted.server_log_probability(X, number))
-            for number, server in enumerate(fitted.servers)
-        },
-        score=judgement.gain,
-        head_probability=judgement.stated,
-        costs=terms.costs,
-        answered=answered,
-        class_names=fitted.labels,
-        dataset=fitted.dataset,
-        seed=fitted.settings.seed,
-        student_label=None if said is None else said.label[terms.which],
-        compute=fitted.compute,
-    )
-
-
-def _answered_by_confidence(
-    fitted: FittedSystem, confidence: FloatArray, costs: AnyCosts
-) -> npt.NDArray[np.str_] | None:
-    """Return who answers by a threshold on the client's confidence: the client, or the server with which it is best."""
-    if fitted.calibration is None:
-        return None
-    held = fitted.calibration.held_out
-    best = None
-    for number, server in enumerate(fitted.servers):
-        prices = costs if isinstance(costs, Costs) else costs[server.name]
-        outcomes = held.client_correct, held.right[:, 1 + number]
-        threshold = decision.confidence_threshold(held.client_confidence, *outcomes, prices)
-        asked = decision.confidence(held.client_confidence, threshold)
-        risk = float(generalized_loss(*outcomes, asked, prices).mean())
-        if best is None or risk < best[0]:
-            best = risk, threshold, server.name
-    assert best is not None
-    _, threshold, name = best
-    return np.where(decision.confidence(confidence, threshold), name, decision.CLIENT.name)
