@@ -30,12 +30,10 @@ class Terms:
     q1: float | None = None  # the share that the rejector sends of the calibration samples, for the stochastic rule
     #: What an answer of each answerer costs, where it is right.
     paid: tuple[float, ...] = field(init=False, repr=False)
-    local_count: int = field(
-        init=False, repr=False
-    )  # how many answerers are on the device; the servers' columns follow
-    plain: bool = field(
-        init=False, repr=False
-    )  # whether it is the paper's case: the client and one server, not left out
+    #: How many answerers are on the device; the servers' columns follow.
+    local_count: int = field(init=False, repr=False)
+    #: Whether it is the paper's case: the client and one server, which is not left out.
+    plain: bool = field(init=False, repr=False)
     _outcomes: tuple[tuple[float, float], ...] = field(init=False, repr=False)
     _two: tuple[float, float, float, float] | None = field(init=False, repr=False)
 
@@ -52,22 +50,15 @@ class Terms:
         object.__setattr__(self, "_outcomes", each)
         object.__setattr__(self, "_two", each[0] + each[1] if self.plain else None)
 
-    def keeps(self, judgement: Judgement) -> bool:
-        """Return whether one input stays local, as :meth:`Judgement.remote` decides but without work on arrays."""
-        if self._two is None:
-            return not self.answerers[self.choose(judgement)].remote
-        if judgement.probability is None:
-            local, remote = judgement.scores[0].tolist()
-            return not local <= remote
-        wrong, gained, helped_wrong, helped = self._two
-        client, server = judgement.probability[0].tolist()
-        saving = (wrong - gained * client) - (helped_wrong - helped * server)
-        return not saving >= 0
-
     def choose(self, judgement: Judgement) -> int:
         """Return the column of the cheapest answerer of one input, without limits and without work on arrays."""
         if self._two is not None:
-            return 0 if self.keeps(judgement) else 1
+            if judgement.probability is None:
+                client, server = judgement.scores[0].tolist()
+                return int(client <= server)
+            wrong, gained, helped_wrong, helped = self._two
+            client, server = judgement.probability[0].tolist()
+            return int((wrong - gained * client) - (helped_wrong - helped * server) >= 0)
         if judgement.probability is None:
             out = [outcome[0] == math.inf for outcome in self._outcomes]
             expected = [math.inf if o else -s for s, o in zip(judgement.scores[0].tolist(), out, strict=True)]

@@ -16,13 +16,12 @@ from l2h.bundle import Manifest
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
 from l2h.data.outcomes import check_outcomes, read_outcomes
-from l2h.decision import Judgement, KeptLimiters, RejectorSpec
+from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptLimiters, RejectorSpec
 from l2h.errors import ClientError, NotFittedError, warn
 from l2h.export import export_system
 from l2h.files import note_training
 from l2h.fitted import EXAMPLES, FittedSystem
 from l2h.labels import ClassNames, LabelCodec
-from l2h.limits import RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
 from l2h.remote import RemoteServer
@@ -273,9 +272,9 @@ class HelpSystem:
     def predict(
         self,
         X: Any,
-        costs: Costs | None = None,
+        costs: AnyCosts | None = None,
         *,
-        limit: RateLimit | str | None = None,
+        limit: AnyLimit | None = None,
         rule: str | None = None,
         seed: int = 0,
         which: int | None = None,
@@ -284,10 +283,11 @@ class HelpSystem:
 
         Args:
             X: as in :meth:`fit`.
-            costs: the prices; those of the training, or c_e = 0.1 and c_1 = 1, where None. Under a limit and without
-                prices asking is free, and the limit is used up.
-            limit: a bound on asking, as an object or as text (``"20%"``). A share is met by a calibrated rule; a share
-                of a window, or a number in a time, by a :class:`l2h.Limiter` that the system keeps from call to call.
+            costs: the prices, or those of each server by its name; those of the training, or c_e = 0.1 and c_1 = 1,
+                where None. Under a limit and without prices asking is free, and a limit over all is used up.
+            limit: a bound on asking, as an object or as text (``"20%"``), or by the name of each server that has one,
+                with ``all`` for all together. A share is met by a calibrated rule; a share of a window, or a number in
+                a time, by a :class:`l2h.Limiter` that the system keeps from call to call.
             rule: for a share: ``threshold`` (the default: what gains most), ``guaranteed`` (the default of a limit with
                 a confidence), or ``stochastic`` (the paper's).
             seed: of what a rule draws.
@@ -302,9 +302,9 @@ class HelpSystem:
         self,
         X: Any,
         y: npt.ArrayLike | None = None,
-        costs: Costs | None = None,
+        costs: AnyCosts | None = None,
         *,
-        limit: RateLimit | str | None = None,
+        limit: AnyLimit | None = None,
         rule: str | None = None,
         seed: int = 0,
         which: int | None = None,
@@ -321,14 +321,14 @@ class HelpSystem:
         # Limiters of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
         return measure(fitted, *fitted.check(X, y), Question(costs, limit, rule, which, seed))
 
-    def judge(self, X: Any, costs: Costs | None = None, *, which: int | None = None) -> Judgement:
+    def judge(self, X: Any, costs: AnyCosts | None = None, *, which: int | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking anyone."""
         fitted = self.require_fitted()
         X = fitted.check_inputs(X)
         which, _ = fitted.select(costs, which)
         return fitted.judge(X, fitted.client.answers(X, fitted.num_classes), which)
 
-    def calibrated_rate(self, costs: Costs | None = None, *, which: int | None = None) -> float:
+    def calibrated_rate(self, costs: AnyCosts | None = None, *, which: int | None = None) -> float:
         """Return the reject rate ``q1`` at these prices on the samples of the last calibration (Algorithm 3)."""
         fitted = self.require_fitted()
         which, costs = fitted.select(costs, which)
