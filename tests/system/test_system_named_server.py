@@ -120,9 +120,11 @@ def test_what_cannot_be_exported_is_told_before_the_training() -> None:
         l2h.HelpSystem(rule, ordinal, settings=QUICK).prepare(frame, left)
 
 
-def test_trees_that_split_at_scaled_values_of_the_data_are_exported_though_files_round() -> None:
+@pytest.mark.parametrize("digits", [0, 2])
+def test_trees_that_split_at_scaled_values_of_the_data_are_exported_though_files_round(digits: int) -> None:
     rng = np.random.default_rng(0)
-    frame = pandas.DataFrame({"income": rng.lognormal(10, 0.5, 1200).round(2), "plan": rng.choice(["a", "b"], 1200)})
+    income = rng.lognormal(10, 0.5, 1200).round(digits)
+    frame = pandas.DataFrame({"income": income, "plan": rng.choice(["a", "b"], 1200)})
     left = ((frame["income"] > 22_000) ^ (frame["plan"] == "a") ^ (rng.random(1200) < 0.2)).to_numpy().astype(int)
     columns = make_column_transformer((StandardScaler(), ["income"]), (OneHotEncoder(), ["plan"]))
     model = make_pipeline(columns, HistGradientBoostingClassifier(max_iter=20)).fit(frame[:600], left[:600])

@@ -225,16 +225,20 @@ def _is_rounding(classifier: Classifier, X: EncodedTable, p: Array, file: Array)
     if not odd.any() or (file.argmax(axis=1) != p.argmax(axis=1)).sum() > max(1, _OTHER_LABELS * len(X)):
         return False
     rows, rng = X[odd], np.random.default_rng(0)
-    broken = [  # whole numbers may be names of something
-        name for name, values in X.table.columns.items() if values.dtype.kind == "f" and (values % 1 > 0).any()
-    ]
+    amounts = [name for name, values in X.table.columns.items() if values.dtype.kind in "iuf" and _is_amount(values)]
     answers = [p[odd]]
     for _ in range(_DRAWS):
         moved = {
-            name: rows.table.columns[name] * (1 + _MOVED * rng.choice([-1, 1], len(rows.table))) for name in broken
+            name: rows.table.columns[name] * (1 + _MOVED * rng.choice([-1, 1], len(rows.table))) for name in amounts
         }
         table = Table({**rows.table.columns, **moved}, rows.table.declared)
         answers.append(np.exp(classifier.answers(replace(rows, table=table), p.shape[1]).log_probability))
     low, high = np.min(answers, axis=0), np.max(answers, axis=0)
     margin = high - low + _ROUNDING  # all that many columns together do is not drawn
     return bool(((low - margin <= file[odd]) & (file[odd] <= high + margin)).all())
+
+
+def _is_amount(values: Array) -> bool:
+    """Return whether numbers are amounts: few whole numbers that come again may be names of something."""
+    there = values[np.isfinite(values)]
+    return bool((there % 1 > 0).any()) or 2 * len(np.unique(there)) > len(there)
