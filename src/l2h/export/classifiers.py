@@ -11,7 +11,7 @@ import numpy as np
 
 from l2h.bundle import BundleError, ClientPart
 from l2h.bundle.sessions import exported_client, file_run, make_session
-from l2h.classifiers import Classifier, Preprocessing, SklearnClassifier, TorchClassifier, as_client
+from l2h.classifiers import LITERT, Classifier, Preprocessing, SklearnClassifier, TorchClassifier, as_client
 from l2h.classifiers.base import Array, Inputs
 from l2h.classifiers.tabular import column_name, model_feeds
 from l2h.columns import EncodedTable
@@ -47,14 +47,14 @@ def export_client(client: Classifier, num_classes: int, features: bool, probes: 
 
 
 def export_fixed_server(
-    server: Classifier, num_classes: int, probes: Sequence[Inputs]
+    server: Classifier, num_classes: int, probes: Sequence[Inputs], file: str = SERVER
 ) -> tuple[ExportedClassifier | None, str]:
     """Return a server that was taken as it is, where it can be a file that gives scores; else None and the reason."""
     if not isinstance(server, ConvertibleClassifier):
         return None, f"a {server.kind} is no file"
     sent = [_as_sent(x) if isinstance(x, EncodedTable) else x for x in probes]
     try:
-        exported = _export(server, num_classes, False, probes, SERVER, sent)
+        exported = _export(server, num_classes, False, probes, file, sent)
     except ConversionError as error:
         return None, str(error)
     x = sent[1]
@@ -84,9 +84,10 @@ def columns_needed(exported: ExportedClassifier, x: EncodedTable) -> tuple[bool,
     A column of texts cannot be found from the numbers that go over the wire.
     """
     assert exported.data is not None
-    if exported.part.file != SERVER:
+    assert exported.part.file is not None
+    if exported.part.file.endswith(LITERT):
         return False, ""
-    feeds = model_feeds(x, make_session(exported.data, SERVER, 1).get_inputs())
+    feeds = model_feeds(x, make_session(exported.data, exported.part.file, 1).get_inputs())
     texts = [column.name for column in x.columns if column.kind == "text"]
     needed = [name for name in texts if column_name(name) in feeds or name in feeds]
     if needed:
@@ -161,7 +162,7 @@ def _export(
         reference,
         probes[1][:2],
         file,
-        output="scores" if file == SERVER else "log_probability",
+        output="log_probability" if file == CLIENT else "scores",
         features="embedding" if features else None,
         gives=gives,
         num_classes=num_classes,

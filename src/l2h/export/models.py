@@ -7,35 +7,49 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from l2h.bundle import ServerPart
+from l2h.bundle.manifest import SERVER_NAME
 from l2h.bundle.sessions import make_session
 from l2h.classifiers.base import Array
 from l2h.columns import numbers_of
-from l2h.errors import warn
+from l2h.errors import NotFittedError, warn
 from l2h.export.classifiers import CLIENT, SERVER, compare, export_client, export_fixed_server
 from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
 from l2h.fitted import FittedSystem
 from l2h.methods import Learned
 from l2h.models import AttachedRejector, InputScale, SeparateRejector, client_view, fold_batch_norm
+from l2h.models.student import student_features, student_logit
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 REJECTOR = "rejector.onnx"
+#: What a rejector's file gives: the scores of the answerers, and the labels of the student where it may answer.
+SCORES, STUDENT = "scores", "student"
 _BATCHES = (1, 3, 17)
 #: Prefix of the rejector's names in a fused model.
 _PREFIX = "rejector/"
 #: What the rounding of a fused client can come to: a rejector may scale the client's answers up a thousandfold.
 _ROUNDING = 1e-3
 log = logging.getLogger("l2h")
+
+
+@dataclass(frozen=True)
+class ExportedServer:
+    """A server's file."""
+
+    data: bytes | None  # None where there is none
+    part: ServerPart  # the names of its input and output
+    agreement: float | None  # its largest difference from the original
 
 
 @dataclass(frozen=True)
@@ -46,8 +60,7 @@ class BundleModels:
     rejector: ModelProto  # the rejectors' model by itself
     uses_client: bool  # whether the rejectors read the client's answers
     fused: bool  # whether the device runs the client and the rejectors as one model
-    server: bytes | None  # the server's file; None where there is none
-    server_part: ServerPart  # the names of its input and output
+    servers: Mapping[str, ExportedServer]  # by name
     agreement: dict[str, float]  # the largest difference of each file from its original
 
     def on_device(self, rejector: ModelProto) -> ModelProto:
@@ -66,15 +79,18 @@ def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
     client = export_client(fitted.client, fitted.num_classes, fitted.embedding_size > 0, batches)
     log.info("exporting the rejector")
     rejector, uses_client, agreed = _export_rejector(fitted, chosen, arrays)
-    log.info("exporting the server")
-    server, server_part, server_agreed = _export_server(fitted, batches)
-    agreements = {REJECTOR: agreed, client.part.file or CLIENT: client.agreement, server_part.file: server_agreed}
+    servers = {}
+    for number, server in enumerate(fitted.servers):
+        log.info("exporting the server" if len(fitted.servers) == 1 else f"exporting the server {server.name}")
+        servers[server.name] = _export_server(fitted, number, batches)
+    agreements = {REJECTOR: agreed, client.part.file or CLIENT: client.agreement}
+    agreements |= {each.part.file: each.agreement for each in servers.values()}
     agreement = {file: value for file, value in agreements.items() if file is not None and value is not None}
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
     if fused:
         assert client.graph is not None
         _check_fused(client.graph, rejector, REJECTOR, arrays)
-    return BundleModels(client, rejector, uses_client, fused, server, server_part, agreement)
+    return BundleModels(client, rejector, uses_client, fused, servers, agreement)
 
 
 def can_fuse(client: ModelProto, rejector: ModelProto) -> bool:
@@ -84,7 +100,7 @@ def can_fuse(client: ModelProto, rejector: ModelProto) -> bool:
 
 
 def fuse(client: ModelProto, rejector: ModelProto) -> ModelProto:
-    """Return one model of ``x`` that runs the client once: its ``log_probability``, and the rejector's ``scores``."""
+    """Return one model of ``x`` that runs the client once: its ``log_probability``, and the rejector's outputs."""
     from onnx import ModelProto, checker, compose
 
     joined = ModelProto()
@@ -109,6 +125,14 @@ def fuse(client: ModelProto, rejector: ModelProto) -> ModelProto:
     return joined
 
 
+def bundle_platt(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float64]:
+    """Return (R, J, 2), scale and shift of the scores that the rejectors' file gives, one per answerer."""
+    heads = np.tile([1.0, 0.0], (len(chosen), 1 + len(fitted.servers), 1))
+    if fitted.calibration is not None:
+        heads = fitted.calibration.platt[chosen]
+    return np.insert(heads, 1, (1.0, 0.0), axis=1) if fitted.second_opinion else heads
+
+
 def _probes(fitted: FittedSystem) -> list[Any]:
     """Return batches of samples of several sizes: rows of the training table, or random ones spread as its samples."""
     if fitted.columns is not None:
@@ -130,12 +154,19 @@ def _probes(fitted: FittedSystem) -> list[Any]:
 
 
 def _check_module(module: nn.Module, model: ModelProto, name: str, batches: Sequence[dict[str, Array]]) -> float:
-    """Return the largest difference of an ONNX model's ``scores`` from those of the torch module it was made of."""
+    """Return the largest difference of an ONNX model's ``scores`` from those of the torch module it was made of.
+
+    Labels of a student, should it give them, must be the same.
+    """
     worst = 0.0
     for feeds in batches:
         with torch.no_grad():
-            expected = module(*(torch.from_numpy(values) for values in feeds.values())).float().numpy()
-        worst = max(worst, compare(name, run_model(model, name, ["scores"], feeds)[0], expected))
+            given = module(*(torch.from_numpy(values) for values in feeds.values()))
+        scores, *labels = given if isinstance(given, tuple) else (given,)
+        found = run_model(model, name, [SCORES, STUDENT][: 1 + len(labels)], feeds)
+        worst = max(worst, compare(name, found[0], scores.float().numpy()))
+        for ours, theirs in zip(found[1:], labels, strict=True):
+            compare(f"{name} ({STUDENT})", ours, theirs.numpy(), 0.0)
     return worst
 
 
@@ -153,52 +184,95 @@ def _check_fused(client: ModelProto, rejector: ModelProto, file: str, probes: Se
     outputs = [entry.name for entry in client.graph.output]
     for X in probes:
         answers = dict(zip(outputs, run_model(client, "client", outputs, {"x": X}), strict=True))
-        (apart,) = run_model(rejector, file, ["scores"], {"x": X, **answers})
-        log_p, scores = run_model(fused, file, ["log_probability", "scores"], {"x": X})
+        own = [entry.name for entry in rejector.graph.output]
+        apart = run_model(rejector, file, own, {"x": X, **answers})
+        log_p, *joined = run_model(fused, file, ["log_probability", *own], {"x": X})
         compare(file, log_p, answers["log_probability"])
         p = np.sort(np.exp(log_p), axis=1)
         clear = p[:, -1] - p[:, -2] > _ROUNDING  # in a tie the client may name another class, which the rejector sees
-        compare(file, scores[clear], apart[clear], _ROUNDING)
+        for ours, theirs in zip(joined, apart, strict=True):
+            compare(file, ours[clear], theirs[clear], _ROUNDING)
+
+
+@dataclass(frozen=True)
+class StudentColumn:
+    """What makes the column of the student, where it may answer, of R rejectors."""
+
+    platt: npt.NDArray[np.float64]  # (R, 1 + S, 2), of the heads
+    weights: npt.NDArray[np.float64]  # (R, 4 + S), of :func:`l2h.models.student.student_logit`
 
 
 class _RejectorGraph(nn.Module):
-    """R rejectors on the CPU as one graph: their final scores (n, R, 2), without students' scores."""
+    """R rejectors on the CPU as one graph: their final scores (n, R, 1 + S), without students' scores.
 
-    def __init__(self, rejectors: Sequence[nn.Module], method: Learned) -> None:
+    Where the student may answer, its column comes second, and its labels (n, R) are another output.
+    """
+
+    platt: Tensor
+    weights: Tensor
+
+    def __init__(self, rejectors: Sequence[nn.Module], method: Learned, student: StudentColumn | None = None) -> None:
         super().__init__()
         self.rejectors = nn.ModuleList(rejectors)
         self.method = method
         self.reads_client = bool(getattr(rejectors[0], "uses_client", False))
         self.has_final = type(method).final is not Learned.final
-        self.uses_client = self.reads_client or self.has_final
+        self.answers = student is not None
+        self.uses_client = self.reads_client or self.has_final or self.answers
+        self.heads = int(getattr(rejectors[0], "heads", 2))
+        self.outputs = [SCORES, STUDENT] if self.answers else [SCORES]
+        if student is not None:
+            self.register_buffer("platt", torch.from_numpy(student.platt).float())
+            self.register_buffer("weights", torch.from_numpy(student.weights).float())
 
-    def forward(self, x: Tensor, log_probability: Tensor | None = None, embedding: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, log_probability: Tensor | None = None, embedding: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         inputs: tuple[Tensor, ...] = (x,)
         if self.reads_client:
             assert log_probability is not None
             inputs = (x, client_view(log_probability, embedding))
-        scores = [rejector(*inputs)[:, :2] for rejector in self.rejectors]
+        outputs = [rejector(*inputs) for rejector in self.rejectors]
+        scores = [each[:, : self.heads] for each in outputs]
         if self.has_final:
             assert log_probability is not None
             scores = [self.method.final(each, log_probability).float() for each in scores]
-        return torch.stack(scores, dim=1)
+        if not self.answers:
+            return torch.stack(scores, dim=1)
+        assert log_probability is not None
+        taught, label = [each[:, self.heads :] for each in outputs], log_probability.argmax(dim=1)
+        columns = [self._with_student(r, scores[r], taught[r], label) for r in range(len(scores))]
+        return torch.stack(columns, dim=1), torch.stack([each.argmax(dim=1) for each in taught], dim=1)
+
+    def _with_student(self, r: int, scores: Tensor, taught: Tensor, client_label: Tensor) -> Tensor:
+        logits = scores * self.platt[r, :, 0] + self.platt[r, :, 1]
+        own = student_logit(student_features(taught, client_label), logits, self.weights[r])
+        return torch.cat([scores[:, :1], own[:, None], scores[:, 1:]], dim=1)
 
 
-def rejector_to_onnx(rejectors: Sequence[nn.Module], method: Learned, example: dict[str, Array]) -> ModelProto:
+def rejector_to_onnx(
+    rejectors: Sequence[nn.Module], method: Learned, example: dict[str, Array], student: StudentColumn | None = None
+) -> ModelProto:
     """Convert rejectors on the CPU into one model, the batch norm of L2H's own folded into their convolutions.
 
     ``example`` has two samples by the name of each input: ``x``, and where the rejectors read the client's answers
-    ``log_probability`` and, where it exposes features, ``embedding``.
+    ``log_probability`` and, where it exposes features, ``embedding``. ``student`` is given where it may answer.
     """
     own = (AttachedRejector, SeparateRejector)
     folded = [fold_batch_norm(rejector) if isinstance(rejector, own) else rejector for rejector in rejectors]
-    return to_onnx(_RejectorGraph(folded, method), example, ["scores"], "the rejector")
+    graph = _RejectorGraph(folded, method, student)
+    return to_onnx(graph, example, graph.outputs, "the rejector")
 
 
 def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Array]) -> tuple[ModelProto, bool, float]:
     """Return the rejectors' model, whether it reads the client, and its largest difference from the originals."""
+    student = None
+    if fitted.second_opinion:
+        if fitted.calibration is None or fitted.calibration.student is None:
+            raise NotFittedError("a second opinion needs calibrate(X_cal, y_cal): the student is not calibrated")
+        student = StudentColumn(fitted.calibration.platt[chosen], fitted.calibration.student[chosen])
     with quiet():
-        original = _RejectorGraph([fitted.rejectors.module(r).cpu() for r in chosen], fitted.method)
+        original = _RejectorGraph([fitted.rejectors.module(r).cpu() for r in chosen], fitted.method, student)
     rng = np.random.default_rng(1)
     names = ["x"]
     if original.uses_client:
@@ -211,39 +285,39 @@ def _export_rejector(fitted: FittedSystem, chosen: list[int], batches: list[Arra
         return {name: known[name] for name in names}
 
     example = {name: values[:2] for name, values in feeds(batches[1]).items()}
-    model = rejector_to_onnx(list(original.rejectors), fitted.method, example)
+    model = rejector_to_onnx(list(original.rejectors), fitted.method, example, student)
     return model, original.uses_client, _check_module(original, model, REJECTOR, [feeds(X) for X in batches])
 
 
-def _export_server(fitted: FittedSystem, batches: list[Any]) -> tuple[bytes | None, ServerPart, float | None]:
-    """Return the server's file, the names of its input and output, and its largest difference from the original."""
+def _export_server(fitted: FittedSystem, number: int, batches: list[Any]) -> ExportedServer:
+    """Return the file of the server with this number, where there is one."""
+    server, named = fitted.servers[number], [each.name for each in fitted.servers] != [SERVER_NAME]
+    file = f"server-{server.name}.onnx" if named else SERVER
     reason = ""
     arrays = [numbers_of(X) for X in batches]
-    (server,) = fitted.servers
     if server.classifier is not None:
-        exported, reason = export_fixed_server(server.classifier, fitted.num_classes, batches)
+        exported, reason = export_fixed_server(server.classifier, fitted.num_classes, batches, file)
         if exported is not None:
             part = exported.part
             assert part.input is not None
             assert part.output is not None
-            if part.feed == "columns":
-                by_name = ServerPart(part.file, part.input, part.output, feed="columns")
-                return exported.data, by_name, exported.agreement or 0.0
+            by_columns = part.feed == "columns"
             # Samples that come out as they went in need nothing done to them.
-            raw = all(
+            raw = by_columns or all(
                 batch.dtype == (x := part.inputs.apply(batch)).dtype and np.array_equal(batch, x) for batch in arrays
             )
-            inputs = None if raw else part.inputs
-            return exported.data, ServerPart(part.file, part.input, part.output, inputs), exported.agreement or 0.0
+            inputs, feed = None if raw else part.inputs, "columns" if by_columns else None
+            served = ServerPart(part.file, part.input, part.output, inputs, feed=feed)
+            return ExportedServer(exported.data, served, exported.agreement or 0.0)
     elif server.network is None:
         reason = "it was trained elsewhere: server_run= of l2h.load, or --server-run, adds it"
     if reason:
-        warn(f"the server is not in the bundle: {reason}")
+        warn(f"the server {server.name + ' ' if named else ''}is not in the bundle: {reason}")
         known = None if server.classifier is None else server.classifier.known_output
         gives = known if fitted.num_classes == 2 and known != "label" else None
-        return None, ServerPart(None, "x", "scores", gives=gives), None
+        return ExportedServer(None, ServerPart(None, "x", SCORES, gives=gives), None)
     assert server.network is not None
     original = copy.deepcopy(server.network).cpu()
-    model = to_onnx(original, {"x": arrays[1][:2]}, ["scores"], "the server")
-    difference = _check_module(original, model, SERVER, [{"x": X} for X in arrays])
-    return model.SerializeToString(), ServerPart(SERVER, "x", "scores"), difference
+    model = to_onnx(original, {"x": arrays[1][:2]}, [SCORES], "the server")
+    difference = _check_module(original, model, file, [{"x": X} for X in arrays])
+    return ExportedServer(model.SerializeToString(), ServerPart(file, "x", SCORES), difference)

@@ -22,9 +22,11 @@ from l2h.bundle.sessions import CHUNK, exported_client, file_run, make_session, 
 from l2h.classifiers import ClassifierAnswers
 from l2h.classifiers.base import Array, Labels
 from l2h.columns import numbers_of
-from l2h.costs import Costs, FloatArray, generalized_loss
+from l2h.costs import FloatArray
+from l2h.decision import AnyCosts, Judgement
+from l2h.decision.judgement import outcome_costs
 from l2h.errors import ConversionError
-from l2h.export.models import BundleModels
+from l2h.export.models import SCORES, STUDENT, BundleModels, bundle_platt
 from l2h.fitted import FittedSystem
 
 if TYPE_CHECKING:
@@ -53,17 +55,25 @@ class Int8Measurement:
 
 
 def int8_rejector(
-    fitted: FittedSystem, models: BundleModels, chosen: list[int], costs: Costs, X: Array, y: Labels
+    fitted: FittedSystem, models: BundleModels, chosen: list[int], costs: AnyCosts, X: Array, y: Labels
 ) -> tuple[ModelProto, Int8Measurement]:
     """Return the rejector that the device runs, quantised where that was measured to be worth it."""
     answers = _client_answers(fitted, models, X)
-    client_correct = answers.label == y
-    server_correct = _server_labels(fitted, models, X) == y
+    servers = [_server_labels(fitted, models, X, number) == y for number in range(len(fitted.servers))]
     at = next(i for i, r in enumerate(chosen) if fitted.specs[r].costs in (None, costs))
+    platt = bundle_platt(fitted, chosen)[at]
+    lowest, highest = outcome_costs(fitted.answerers, costs).T
 
-    def loss(scores: Array) -> FloatArray:
-        remote = fitted.judgement(scores[:, at], chosen[at]).remote(costs)
-        return generalized_loss(client_correct, server_correct, remote, costs)
+    def loss(outputs: Mapping[str, Array]) -> FloatArray:
+        scores = outputs[SCORES][:, at]
+        if fitted.specs[chosen[at]].costs is None:
+            judgement = Judgement.from_heads(scores, platt, fitted.answerers)
+        else:
+            judgement = Judgement(scores, answerers=fitted.answerers)
+        column = judgement.choose(costs, judgement.remote(costs))
+        students = [outputs[STUDENT][:, at] == y] if STUDENT in outputs else []
+        right = np.column_stack([answers.label == y, *students, *servers])[np.arange(len(y)), column]
+        return np.where(right, lowest[column], highest[column])
 
     known = {"x": numbers_of(X), "log_probability": answers.log_probability, "embedding": answers.embedding}
     names = {entry.name for entry in models.rejector.graph.input} | {"x"}
@@ -76,15 +86,15 @@ def quantise(
     rejector: ModelProto,
     on_device: Callable[[ModelProto], ModelProto],
     feeds: Mapping[str, Array],
-    loss: Callable[[Array], FloatArray],
+    loss: Callable[[Mapping[str, Array]], FloatArray],
 ) -> tuple[ModelProto | None, Int8Measurement]:
     """Quantise a rejector in two ways; return the better one as the device runs it, if worth having, and its figures.
 
     ``rejector`` is the float model, not fused; ``on_device`` turns it into what the device runs; ``feeds`` are its
-    inputs on the samples to measure on, and ``loss`` gives the system's loss on each of them from scores (n, R, 2).
+    inputs on the samples to measure on, and ``loss`` gives the system's loss on each of them from its outputs by name.
     """
     original = _TimedModel(on_device(rejector), feeds)
-    before = loss(original.outputs["scores"])
+    before = loss(original.outputs)
     measured: list[tuple[Int8Measurement, ModelProto]] = []
     failed = ""
     for method in ("static", "dynamic"):
@@ -97,7 +107,7 @@ def quantise(
         if not original.same_client(candidate):
             failed = "the client's answers would change"
             continue
-        ratio, difference = _time_ratio(original, candidate), loss(candidate.outputs["scores"]) - before
+        ratio, difference = _time_ratio(original, candidate), loss(candidate.outputs) - before
         measured.append((_judge(method, ratio, difference), model))
     best, model = min(
         measured,
@@ -118,10 +128,11 @@ def _client_answers(fitted: FittedSystem, models: BundleModels, X: Array) -> Cla
     return ClassifierAnswers.join([ClassifierAnswers(*answer(batch), has_scores=True) for batch in batches])
 
 
-def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array) -> Labels:
-    if models.server is None:
-        return np.asarray(fitted.server_log_probability(X).argmax(axis=1))
-    model, prepare = file_run(models.server, models.server_part), models.server_part.inputs.apply
+def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array, number: int) -> Labels:
+    server = models.servers[fitted.servers[number].name]
+    if server.data is None:
+        return np.asarray(fitted.server_log_probability(X, number).argmax(axis=1))
+    model, prepare = file_run(server.data, server.part), server.part.inputs.apply
     scores = [model(prepare(numbers_of(X)[i : i + CHUNK]))[0] for i in range(0, len(X), CHUNK)]
     return np.asarray(np.concatenate(scores).argmax(axis=1))
 
@@ -155,7 +166,8 @@ class _TimedModel:
 
     def same_client(self, other: _TimedModel) -> bool:
         """Return whether the client inside, if there is one, answers the same to the bit."""
-        return all(np.array_equal(self.outputs[name], other.outputs[name]) for name in self.names if name != "scores")
+        own = set(self.names) - {SCORES, STUDENT}
+        return all(np.array_equal(self.outputs[name], other.outputs[name]) for name in own)
 
     def seconds(self, runs: int) -> float:
         """Return the time of one run on one sample, averaged over this many."""

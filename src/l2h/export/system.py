@@ -22,10 +22,10 @@ import l2h
 from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorPart
 from l2h.bundle.manifest import MANIFEST, SERVER_NAME
 from l2h.bundle.parts import NAME
-from l2h.costs import Costs
+from l2h.decision import AnyCosts
 from l2h.errors import CheckpointError, ExportError, SettingsError
-from l2h.export.classifiers import CLIENT, SERVER
-from l2h.export.models import REJECTOR, export_models
+from l2h.export.classifiers import CLIENT
+from l2h.export.models import REJECTOR, bundle_platt, export_models
 from l2h.export.quantising import int8_rejector
 from l2h.files import read_json, sync_folder, write_atomically
 from l2h.fitted import FittedSystem
@@ -42,7 +42,7 @@ def export_system(
     folder: str | Path,
     *,
     name: str | None = None,
-    costs: Costs | None = None,
+    costs: AnyCosts | None = None,
     which: int | None = None,
     int8: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
     force: bool = False,
@@ -56,8 +56,8 @@ def export_system(
         fitted: the system; calibrated, if bounds on asking are to be met on the device.
         folder: must not exist yet, or be empty, or hold a bundle where ``force`` is set.
         name: the model's, also on the wire; that of the data set where None.
-        costs: the costs it is made for; those of the training where None. With the loss ``priced`` the device may use
-            others at any time.
+        costs: the costs it is made for, by server where there are several; those of the training where None. With the
+            loss ``priced`` the device may use others at any time.
         which: number of the only rejector to export; all of them where None.
         int8: samples and labels on which an int8 rejector is measured, and from which it takes its ranges; not from the
             test set. It is kept only where it is faster and the system's risk on them no higher.
@@ -71,8 +71,6 @@ def export_system(
         ExportError: something cannot be exported or differs from its original, or the folder is taken.
     """
     folder = Path(folder)
-    if len(fitted.answerers) != 2 or fitted.servers[0].name != "server":
-        raise ExportError("a system with several servers or a second opinion cannot be exported yet")
     check_target(folder, force)
     name = _model_name(fitted, name)
     if which is None and costs is None:
@@ -92,14 +90,15 @@ def export_system(
         CALIBRATION: None if scores is None else saved.getvalue(),
         models.client.part.file or CLIENT: models.client.data,
         REJECTOR: rejector.SerializeToString(),
-        models.server_part.file or SERVER: models.server,
+        **{server.part.file or "": server.data for server in models.servers.values()},
     }
     written = {key: data for key, data in files.items() if data is not None}
+    remote = {server.part.file for server in models.servers.values()}
     table = {
-        key: FilePart(sha256(data).hexdigest(), len(data), "server" if key == models.server_part.file else "device")
+        key: FilePart(sha256(data).hexdigest(), len(data), "server" if key in remote else "device")
         for key, data in written.items()
     }
-    platt = np.tile([1.0, 0.0], (len(chosen), 2, 1)) if fitted.calibration is None else fitted.calibration.platt[chosen]
+    platt = bundle_platt(fitted, chosen)
     content = {"files": {key: part.sha256 for key, part in table.items()}, "platt": platt.tolist()}
     if fitted.labels.values is not None:
         content["labels"] = fitted.labels.values
@@ -119,26 +118,30 @@ def export_system(
             int8=measured is not None and measured.kept,
             uses_client=models.uses_client,
             specs=tuple(fitted.specs[r] for r in chosen),
-            platt=tuple(((float(a), float(b)), (float(c), float(d))) for (a, b), (c, d) in platt),
+            platt=tuple(tuple((float(scale), float(shift)) for scale, shift in pairs) for pairs in platt),
             int8_measured=None if measured is None else asdict(measured),
         ),
         calibration=None if scores is None else CalibrationPart(CALIBRATION, scores.shape[1]),
-        prices={SERVER_NAME: costs},
-        servers={SERVER_NAME: models.server_part},
+        prices=dict(costs) if isinstance(costs, Mapping) else dict.fromkeys(models.servers, costs),
+        servers={server: exported.part for server, exported in models.servers.items()},
         files=table,
         agreement=models.agreement,
         columns=fitted.columns,
         labels=fitted.labels.values,
+        second_opinion=fitted.second_opinion,
     )
     put_in_place(written, manifest, folder, force)
     return manifest
 
 
 def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.float32] | None:
-    """Return the scores of the last calibration, (R, n, 2), of at most :data:`HELD_OUT` samples drawn evenly."""
+    """Return the scores of the last calibration, (R, n, J), of at most :data:`HELD_OUT` samples drawn evenly."""
     if fitted.calibration is None:
         return None
     scores = fitted.calibration.held_out.scores[chosen]
+    if fitted.second_opinion:
+        students = np.stack([fitted.held_out_judgement(r).scores[:, 1] for r in chosen])
+        scores = np.insert(scores, 1, students, axis=2)
     rows = np.unique(np.linspace(0, scores.shape[1] - 1, min(scores.shape[1], HELD_OUT)).round().astype(int))
     return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
 
@@ -198,6 +201,9 @@ def _model_name(fitted: FittedSystem, name: str | None) -> str:
             f"name={name!r} cannot be part of an address: at most 128 letters, digits, '.', '_' and '-', beginning "
             "with a letter or digit"
         )
+    longest = max((server.name for server in fitted.servers), key=len)
+    if longest != SERVER_NAME and not NAME.fullmatch(f"{name}-{longest}"):
+        raise SettingsError(f"name={name!r} and the server's {longest!r} are too long together: at most 127 characters")
     return name
 
 
