@@ -96,8 +96,8 @@ def rejector(bundles: Bundles) -> Any:
     return onnx.load(bundles("separate") / "rejector.onnx")
 
 
-def no_loss(scores: np.ndarray) -> np.ndarray:
-    return np.zeros(len(scores))
+def no_loss(outputs: dict[str, np.ndarray]) -> np.ndarray:
+    return np.zeros(len(outputs["scores"]))
 
 
 FEEDS = {"x": TABLE_CAL[0]}
@@ -117,9 +117,9 @@ def test_what_is_worse_is_not_kept_however_fast(rejector: Any, monkeypatch: pyte
     monkeypatch.setattr(quantising, "KEEP_BELOW", np.inf)
     exact = ort.InferenceSession(rejector.SerializeToString()).run(["scores"], FEEDS)[0]
 
-    def loss(scores: np.ndarray) -> np.ndarray:
+    def loss(outputs: dict[str, np.ndarray]) -> np.ndarray:
         """Every sample whose scores moved costs a little."""
-        return 0.01 * np.any(scores != exact, axis=(1, 2))
+        return 0.01 * np.any(outputs["scores"] != exact, axis=(1, 2))
 
     quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, loss)
     assert quantised is None
@@ -134,7 +134,7 @@ def test_what_is_worse_is_not_kept_however_fast(rejector: Any, monkeypatch: pyte
 def test_a_risk_within_its_standard_error_is_no_worse(rejector: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantising, "KEEP_BELOW", np.inf)
     calls = iter([np.zeros(300), *[np.eye(1, 300, 7)[0]] * 2])
-    quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, lambda scores: next(calls))
+    quantised, measured = quantise(rejector, lambda graph: graph, FEEDS, lambda outputs: next(calls))
     assert measured.risk_difference == pytest.approx(1 / 300)
     assert measured.risk_difference == pytest.approx(measured.standard_error)
     assert measured.kept

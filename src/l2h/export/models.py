@@ -84,8 +84,8 @@ def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
         log.info("exporting the server" if len(fitted.servers) == 1 else f"exporting the server {server.name}")
         servers[server.name] = _export_server(fitted, number, batches)
     agreements = {REJECTOR: agreed, client.part.file or CLIENT: client.agreement}
-    agreements |= {each.part.file: each.agreement for each in servers.values()}
-    agreement = {file: value for file, value in agreements.items() if file is not None and value is not None}
+    agreements |= {each.part.file or "": each.agreement for each in servers.values()}
+    agreement = {file: value for file, value in agreements.items() if file and value is not None}
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
     if fused:
         assert client.graph is not None

@@ -73,7 +73,7 @@ def int8_rejector(
         column = judgement.choose(costs, judgement.remote(costs))
         students = [outputs[STUDENT][:, at] == y] if STUDENT in outputs else []
         right = np.column_stack([answers.label == y, *students, *servers])[np.arange(len(y)), column]
-        return np.where(right, lowest[column], highest[column])
+        return np.asarray(np.where(right, lowest[column], highest[column]))
 
     known = {"x": numbers_of(X), "log_probability": answers.log_probability, "embedding": answers.embedding}
     names = {entry.name for entry in models.rejector.graph.input} | {"x"}

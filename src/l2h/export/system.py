@@ -23,6 +23,7 @@ from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorP
 from l2h.bundle.manifest import MANIFEST, SERVER_NAME
 from l2h.bundle.parts import NAME
 from l2h.decision import AnyCosts
+from l2h.decision.judgement import outcome_costs
 from l2h.errors import CheckpointError, ExportError, SettingsError
 from l2h.export.classifiers import CLIENT
 from l2h.export.models import REJECTOR, bundle_platt, export_models
@@ -76,6 +77,7 @@ def export_system(
     if which is None and costs is None:
         costs = fitted.specs[0].costs
     number, costs = fitted.select(costs, which)
+    outcome_costs(fitted.answerers, costs)  # refuses those of other servers
     chosen = list(range(len(fitted.specs))) if which is None else [number]
     samples = None if int8 is None else fitted.check(*int8)
     with torch.random.fork_rng(devices=[]):

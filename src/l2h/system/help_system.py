@@ -345,7 +345,7 @@ class HelpSystem:
         folder: str | Path,
         *,
         name: str | None = None,
-        costs: Costs | None = None,
+        costs: AnyCosts | None = None,
         which: int | None = None,
         int8: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         force: bool = False,
