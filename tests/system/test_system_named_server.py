@@ -161,12 +161,13 @@ def test_a_server_whose_answers_are_lost_by_rounding_is_left_out() -> None:
 def test_a_server_that_needs_more_digits_than_are_sent_is_left_out() -> None:
     frame = pandas.DataFrame({"id": 2**30 + np.arange(40), "plan": ["a", "b"] * 20})
     left = np.arange(40) % 2
-    encoder = OneHotEncoder(handle_unknown="ignore")
-    server = make_pipeline(make_column_transformer((encoder, ["id"])), LogisticRegression(C=100)).fit(frame, left)
     rows = encode_inputs(frame)
-    exported, reason = export_fixed_server(l2h.as_client(server), 2, [rows[:1], rows[1:4], rows[4:]])
-    assert exported is None
-    assert "float32" in reason
+    lenient, strict = OneHotEncoder(handle_unknown="ignore"), OneHotEncoder()
+    for parts in ([(lenient, ["id"])], [(strict, ["id"]), (strict, ["plan"])]):
+        server = make_pipeline(make_column_transformer(*parts), LogisticRegression(C=100)).fit(frame, left)
+        exported, reason = export_fixed_server(l2h.as_client(server), 2, [rows[:1], rows[1:4], rows[4:]])
+        assert exported is None
+        assert "float32" in reason
 
 
 def test_a_server_by_columns_needs_them_in_the_manifest(bundle: Path, tmp_path: Path) -> None:

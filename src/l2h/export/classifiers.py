@@ -15,7 +15,7 @@ from l2h.classifiers import LITERT, Classifier, Preprocessing, SklearnClassifier
 from l2h.classifiers.base import Array, Inputs
 from l2h.classifiers.tabular import column_name, model_feeds
 from l2h.columns import EncodedTable
-from l2h.errors import ConversionError, DataError, ExportError, warn
+from l2h.errors import ClientError, ConversionError, DataError, ExportError, warn
 from l2h.export.onnx import ConvertibleClassifier, ExportedClassifier, classifier_to_onnx, on_cpu
 from l2h.files import write_atomically
 from l2h.table import Table
@@ -233,7 +233,10 @@ def _is_rounding(classifier: Classifier, X: EncodedTable, p: Array, file: Array)
             name: rows.table.columns[name] * (1 + _MOVED * rng.choice([-1, 1], len(rows.table))) for name in amounts
         }
         table = Table({**rows.table.columns, **moved}, rows.table.declared)
-        answers.append(np.exp(classifier.answers(replace(rows, table=table), p.shape[1]).log_probability))
+        try:
+            answers.append(np.exp(classifier.answers(replace(rows, table=table), p.shape[1]).log_probability))
+        except ClientError:  # to it they are names, of which it knows some
+            return False
     low, high = np.min(answers, axis=0), np.max(answers, axis=0)
     margin = high - low + _ROUNDING  # all that many columns together do is not drawn
     return bool(((low - margin <= file[odd]) & (file[odd] <= high + margin)).all())
