@@ -48,6 +48,13 @@ class CompareOptions:
     c_e: Annotated[
         Prices, price_option("--c-e", help="A value of the grid; repeat. (default: 0.05, 0.1, 0.15, 0.25)")
     ] = None
+    price: Annotated[
+        Texts,
+        price_option(
+            help="With several servers, NAME=C_E or NAME=C_E:C_1; repeat. Every price of one is taken with every price "
+            "of the others."
+        ),
+    ] = None
     method_files: shared.MethodFiles = None
     test: shared.TestPart = None
     target: shared.Target = None
@@ -61,7 +68,12 @@ class CompareOptions:
     )
     client_share: Annotated[float | None, Option(help="As in l2h train. (default: 1; digits: 0.3)")] = None
     server: Annotated[
-        str | None, Option("--server", "-e", help="As in l2h train. (default: alexnet; digits: lenet5)")
+        Texts,
+        Option(
+            "--server",
+            "-e",
+            help="As in l2h train; NAME=... and repeated, several servers. (default: alexnet; digits: lenet5)",
+        ),
     ] = None
     calibration: Annotated[
         float | None, Option(help="Share of the training samples kept for calibration. (default: 0.1; digits: 0.15)")
@@ -91,20 +103,19 @@ def compare(options: CompareOptions) -> None:
     runs/compare-cifar10[/]
 
     Example: [bold]l2h compare --dataset digits --classes 4,9 --out runs/compare-binary[/]
+
+    Example: [bold]l2h compare --data data/cifar10 --server box=lenet5 --server cloud=alexnet --price box=0.05 --price
+    cloud=0.2 --price cloud=0.3:1.25 --seeds 3 --out runs/two-servers[/]
     """
+    if options.price or len(options.server or ()) > 1:
+        _compare_several(options)
+        return
     from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
     from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
 
     if options.seeds < 1:
         raise SettingsError(f"--seeds {options.seeds}: at least 1")
-    given = {name: getattr(options, name) for name in ("client", "client_share", "server", "calibration")}
-    given |= {
-        "test": options.test,
-        "target": options.target,
-        "limit": options.limit,
-        "size": options.size,
-        "method_files": tuple(options.method_files or ()),
-    }
+    given = _given(options) | {"server": options.server[0] if options.server else None}
     given |= {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
     settings = {"device": options.device, "precision": options.precision}
     summary = compare_methods(
@@ -134,6 +145,52 @@ def compare(options: CompareOptions) -> None:
     for method in summary["skipped"]:
         out.print(f"Left out: {method['method']} ({method['why']}).", markup=False)
     log.info("The page with every number and picture: %s", page)
+
+
+def _given(options: CompareOptions) -> dict[str, Any]:
+    """Return the fields of a plan that both kinds of comparison take."""
+    names = ("client", "client_share", "calibration", "test", "target", "limit", "size")
+    given = {name: getattr(options, name) for name in names}
+    return given | {"method_files": tuple(options.method_files or ())}
+
+
+def _compare_several(options: CompareOptions) -> None:
+    """Compare methods for several servers, which are others than those for one."""
+    from l2h.cli.bars import training_progress
+    from l2h.experiments.several import compare_several, several_study
+    from l2h.report import several_sentences, several_table
+
+    for flag, value in (("--method", options.methods), ("--c-1", options.c_1), ("--c-e", options.c_e)):
+        if value:
+            raise SettingsError(f"{flag} is for one server: with several, all methods for them run at every --price")
+    study = several_study(
+        options.data,
+        _given(options),
+        {"device": options.device, "precision": options.precision},
+        options.set_ or [],
+        options.option or [],
+        servers=options.server or [],
+        prices=options.price or [],
+        seeds=range(options.first_seed, options.first_seed + options.seeds),
+        classes=options.classes.split(",") if options.classes else None,
+    )
+    with training_progress() as progress:
+        summary = compare_several(
+            study,
+            options.out,
+            progress,
+            lambda seed: log.info("seed %d done", seed),
+            augment=options.augment,
+            command=shlex.join(["l2h", *sys.argv[1:]]),
+            force=options.force,
+        )
+    if options.as_json:
+        print_json(summary)
+        return
+    out = make_console()
+    out.print(several_table(summary))
+    for sentence in several_sentences(summary):
+        out.print(sentence, markup=False)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import io
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,29 @@ def require_empty(folder: Path, *, force: bool) -> None:
         raise RunError(f"{folder} is a file: choose a folder")
     if folder.exists() and any(folder.iterdir()) and not force:
         raise RunError(f"{folder} is not empty: --force replaces what is in it")
+
+
+def prepare_study(folder: Path, kind: str, study: Mapping[str, Any], files: Sequence[str], *, force: bool) -> None:
+    """Make a folder ready for a study of a kind, whose plain values ``config.json`` holds; ``force`` removes its files.
+
+    Raises:
+        RunError: the folder holds something else, or another study and it is not forced.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose a folder with --out")
+    if (folder / CONFIG).exists():
+        config = read_config(folder)
+        if kind not in config:
+            raise RunError(f"{folder} holds something else than this study: choose another folder with --out")
+        differing = differences(config[kind], study)
+        if force:
+            for name in files:
+                (folder / name).unlink(missing_ok=True)
+        elif differing:
+            raise RunError(f"{folder} holds another study ({'; '.join(differing)}): --force replaces it")
+    elif folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder} is not empty and holds no study: choose another folder with --out")
+    write_json(folder / CONFIG, {"schema": SCHEMA, kind: dict(study)})
 
 
 def write_arrays(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:

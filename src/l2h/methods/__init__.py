@@ -6,6 +6,7 @@ outside.
 """
 
 from l2h.methods.base import Bench, Choice, Inputs, Method, Outcomes, Rule, ThresholdRule, Traits
+from l2h.methods.cascade import Cascade, cascade_losses, fit_cascade
 from l2h.methods.learned import Learned, LearnedRule, Prices, bounded_exp, client_scores, fit_together, local_score
 from l2h.methods.registry import DEFAULT, find_learned, get, known, load_file, register, spelled
 from l2h.methods.simple import ReferenceRule
@@ -13,6 +14,7 @@ from l2h.methods.simple import ReferenceRule
 __all__ = [
     "DEFAULT",
     "Bench",
+    "Cascade",
     "Choice",
     "Inputs",
     "Learned",
@@ -25,8 +27,10 @@ __all__ = [
     "ThresholdRule",
     "Traits",
     "bounded_exp",
+    "cascade_losses",
     "client_scores",
     "find_learned",
+    "fit_cascade",
     "fit_together",
     "get",
     "known",

@@ -147,7 +147,7 @@ class OvAL2D(Learned):
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
     net = "attached"
-    any_price = True
+    any_price = several_servers = True
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         classes = one_vs_all_logits(client_scores(pool))

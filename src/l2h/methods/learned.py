@@ -267,11 +267,11 @@ class Learned(Method):
         )
 
 
-def fit_together(methods: Sequence[Learned], bench: Bench) -> list[LearnedRule]:
-    """Train the rejectors of several methods at once; each rule is the one that the method gives alone."""
-    stages = [method.stage(bench) for method in methods]
-    run_together(stages, bench.context)
-    return [method.rule(method, bench, stage) for method, stage in zip(methods, stages, strict=True)]
+def fit_together(trainings: Sequence[tuple[Learned, Bench]], context: Context) -> list[LearnedRule]:
+    """Train the rejectors of several methods, each on its bench, at once; each rule is that of the method alone."""
+    stages = [method.stage(bench) for method, bench in trainings]
+    run_together(stages, context)
+    return [method.rule(method, bench, stage) for (method, bench), stage in zip(trainings, stages, strict=True)]
 
 
 def client_scores(pool: SamplePool) -> Tensor:

@@ -20,7 +20,8 @@ class StagesTogether(Stage):
 
     def __init__(self, stages: Sequence[SingleModelStage], context: Context) -> None:
         first = stages[0]
-        super().__init__(" + ".join(stage.name for stage in stages), first.settings, first.samples, first.draws)
+        names = dict.fromkeys(stage.name for stage in stages)
+        super().__init__(f"{len(stages)} nets, {', '.join(names)}", first.settings, first.samples, first.draws)
         self.stages, self.context = tuple(stages), context
         cuda = context.device.type == "cuda"
         self.streams = [torch.cuda.Stream(context.device) for _ in stages] if cuda else []

@@ -88,8 +88,8 @@ class SeedFrontier:
     def _rejectors(self, ways: Sequence[Way]) -> Iterator[Row]:
         """Train the rejectors of these ways; two ways, three ways and the student alone are of one rejector."""
         trained = {(budget, TWO_WAYS if way in OURS else way): None for budget, way in ways}
-        nets = [self._sized(budget, way) for budget, way in trained]
-        rules = dict(zip(trained, fit_together(nets, self.bench), strict=True)) if nets else {}
+        nets = [(self._sized(budget, way), self.bench) for budget, way in trained]
+        rules = dict(zip(trained, fit_together(nets, self.context), strict=True))
         for (budget, way), rule in rules.items():
             facts = rule.facts(self.test.inputs, self.test.y)
             known = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from l2h.budgets import Budget
 from l2h.data import Dataset, split
-from l2h.errors import RunError, SettingsError
+from l2h.errors import SettingsError
 from l2h.experiments import runs
 from l2h.experiments.frontier.rows import (
     CONFIDENCE,
@@ -90,7 +90,8 @@ def measure_frontier(
     """
     dataset = load_data(study.plan)
     study = replace(study, plan=with_augment(study.plan, dataset, augment))
-    path = _prepare(folder, study, force=force)
+    runs.prepare_study(folder, "frontier", study.as_dict(), (CSV, JSON, PICTURE), force=force)
+    path = folder / CSV
     timings: dict[Any, float | None] = {}
     for seed in study.seeds:
         there = {(row["budget"], row["method"]) for row in _rows(path) if int(row["seed"]) == seed}
@@ -121,23 +122,3 @@ def held_back(dataset: Dataset) -> Dataset:
 
 def _rows(path: Path) -> list[Row]:
     return read_rows([path]) if path.exists() else []
-
-
-def _prepare(folder: Path, study: FrontierStudy, *, force: bool) -> Path:
-    """Make the folder ready, and return where its rows are."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose a folder with --out")
-    if (folder / runs.CONFIG).exists():
-        config = runs.read_config(folder)
-        if "frontier" not in config:
-            raise RunError(f"{folder} holds something else than a frontier: choose another folder with --out")
-        differing = runs.differences(config["frontier"], study.as_dict())
-        if force:
-            for name in (CSV, JSON, PICTURE):
-                (folder / name).unlink(missing_ok=True)
-        elif differing:
-            raise RunError(f"{folder} holds another frontier ({'; '.join(differing)}): --force replaces it")
-    elif folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty and holds no frontier: choose another folder with --out")
-    runs.write_json(folder / runs.CONFIG, {"schema": runs.SCHEMA, "frontier": study.as_dict()})
-    return folder / CSV

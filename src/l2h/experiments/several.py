@@ -1,0 +1,366 @@
+"""``l2h compare`` with several servers: methods for several experts side by side, at every price of a grid."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from l2h import methods
+from l2h.budgets import DEFAULT_BUDGET, Budget
+from l2h.costs import Costs, FloatArray
+from l2h.data import Dataset
+from l2h.decision import FREE, Answerer, RejectorSpec
+from l2h.errors import RunError, SettingsError
+from l2h.experiments import runs
+from l2h.experiments.compare.comparing import comparison_plan
+from l2h.experiments.compare.seed import take_classes
+from l2h.experiments.overrides import parse_options
+from l2h.experiments.plan import Plan, divide, load_data, make_client, with_augment
+from l2h.methods import Bench, Learned, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
+from l2h.methods.deferral import TwoStageConfidence
+from l2h.methods.helping import PricedRule
+from l2h.metrics import AnswererChoice, spread
+from l2h.system import HelpSystem
+from l2h.system.servers import check_name
+from l2h.system.sizing import size_rejector
+from l2h.training import Context, Progress, pick_device
+from l2h.training.loop import repeatable
+
+log = logging.getLogger("l2h")
+CSV, JSON = "several.csv", "several.json"
+SCHEMA = 1
+NEVER, CASCADE, SECOND_OPINION = "all-local", "cascade", "second-opinion"
+OURS, ONE_VS_ALL, TWO_STAGE = methods.DEFAULT, "ova-l2d", "two-stage-confidence"
+FIELDS = ("data", "samples", "seed", "prices", "method", "risk", "error", "more", "more_error", "accuracy", "shares")
+_NAMED = re.compile(r"([A-Za-z0-9._-]+)=(.+)")
+Pricing = dict[str, Costs]  # by the servers' names
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SeveralStudy:
+    """What is compared, on what, how often."""
+
+    plan: Plan  # data, client and settings; its server, seed, prices and rejector are of no account
+    servers: dict[str, str]  # by name, as ``l2h train`` takes one
+    options: dict[str, dict[str, Any]]  # of named servers
+    prices: tuple[Pricing, ...]
+    seeds: tuple[int, ...]
+    classes: tuple[str, ...] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a seed's rows depend on, as JSON has it."""
+        plan = replace(self.plan, settings=self.plan.settings.with_seed(0))
+        values = {
+            "training": plan.as_dict(),
+            "servers": self.servers,
+            "options": self.options,
+            "prices": [price_text(pricing) for pricing in self.prices],
+            "classes": self.classes,
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(values))
+        del plain["training"]["settings"]["threads"]
+        return plain
+
+
+def several_study(
+    data: str,
+    given: dict[str, Any],
+    settings: dict[str, Any],
+    overrides: Sequence[str],
+    options: Sequence[str],
+    *,
+    servers: Sequence[str],
+    prices: Sequence[str],
+    seeds: Sequence[int],
+    classes: Sequence[str] | None,
+) -> SeveralStudy:
+    """Return the study that the words of a user stand for; the first five are those of :func:`comparison_plan`.
+
+    Options may also be of a server, as ``box.width=2``.
+    """
+    by_name = parse_servers(servers)
+    own = [text for text in options if text.partition(".")[0] in by_name]
+    rest = [text for text in options if text not in own]
+    plan = comparison_plan(
+        data, given | {"server": next(iter(by_name.values()))}, settings, overrides, rest, sized=True
+    )
+    if not any(text.startswith("server.") for text in overrides):
+        plan = replace(plan, settings=replace(plan.settings, server=None))  # what suits each of them
+    for text in by_name.values():
+        replace(plan, server=text)  # a misspelt name is refused here
+    each = {name: [text.partition(".")[2] for text in own if text.partition(".")[0] == name] for name in by_name}
+    parsed = {name: parse_options([f"server.{text}" for text in texts]) for name, texts in each.items()}
+    return SeveralStudy(
+        replace(plan, server_options={}, rejector_options={}),
+        by_name,
+        {name: found["server_options"] for name, found in parsed.items()},
+        parse_prices(prices, list(by_name)),
+        tuple(seeds),
+        None if classes is None else tuple(classes),
+    )
+
+
+def named(texts: Sequence[str], flag: str) -> list[tuple[str, str]]:
+    """Return pairs of a name and a value from texts ``NAME=VALUE``."""
+    found = [_NAMED.fullmatch(text) for text in texts]
+    for text, match in zip(texts, found, strict=True):
+        if match is None:
+            raise SettingsError(f"{flag} {text}: with several servers each is NAME=..., such as box=lenet5")
+    return [(match[1], match[2]) for match in found if match]
+
+
+def parse_servers(texts: Sequence[str]) -> dict[str, str]:
+    """Return servers by name; raise a :class:`SettingsError` for a name that is given twice, or that none can have."""
+    pairs = named(texts, "--server")
+    for name, _ in pairs:
+        check_name(name)
+    servers = dict(pairs)
+    if len(servers) < len(pairs):
+        raise SettingsError(f"--server names one twice: {', '.join(name for name, _ in pairs)}")
+    return servers
+
+
+def parse_prices(texts: Sequence[str], servers: Sequence[str]) -> tuple[Pricing, ...]:
+    """Return the grid of prices from ``NAME=C_E`` or ``NAME=C_E:C_1``: every price of one server with all of others."""
+    each: dict[str, list[Costs]] = {name: [] for name in servers}
+    for name, text in named(texts, "--price"):
+        if name not in each:
+            raise SettingsError(f"--price {name}={text}: there is no server {name!r}; there are {', '.join(servers)}")
+        c_e, _, c_1 = text.partition(":")
+        try:
+            each[name].append(Costs(c_e=float(c_e), c_1=float(c_1 or 1)))
+        except ValueError as error:
+            raise SettingsError(
+                f"--price {name}={text}: expected NAME=C_E or NAME=C_E:C_1, as cloud=0.2:1.25"
+            ) from error
+    missing = [name for name, own in each.items() if not own]
+    if missing:
+        raise SettingsError(f"server {missing[0]!r} has no price: --price {missing[0]}=0.1")
+    return tuple(dict(zip(each, some, strict=True)) for some in itertools.product(*each.values()))
+
+
+def price_text(pricing: Mapping[str, Costs]) -> str:
+    """Return prices as they are written: ``box=0.05:1 cloud=0.2:1.25``."""
+    return " ".join(f"{name}={costs.c_e:g}:{costs.c_1:g}" for name, costs in pricing.items())
+
+
+def compare_several(
+    study: SeveralStudy,
+    folder: Path,
+    progress: Progress,
+    tell: Callable[[int], None],
+    *,
+    augment: str | None,
+    command: str,
+    force: bool,
+) -> dict[str, Any]:
+    """Compare what of a study is not in the folder yet, seed by seed, and return the content of ``several.json``."""
+    study = replace(study, plan=with_augment(study.plan, _load(study, study.seeds[0]), augment))
+    runs.prepare_study(folder, "several", study.as_dict(), (CSV, JSON), force=force)
+    path = folder / CSV
+    there = {int(row["seed"]) for row in read_several([path])} if path.exists() else set()
+    for seed in study.seeds:
+        if seed in there:
+            log.info("%s holds seed %d already: not run again", folder, seed)
+            continue
+        plan = replace(study.plan, settings=study.plan.settings.with_seed(seed))
+        device = pick_device(plan.settings.device)
+        with repeatable(plan.settings, device):
+            rows = _run_seed(
+                replace(study, plan=plan), _load(study, seed), Context(plan.settings, device, progress=progress)
+            )
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            if new:
+                writer.writeheader()
+            writer.writerows({"seed": seed} | row for row in rows)
+        tell(seed)
+    rows = [row for row in read_several([path]) if int(row["seed"]) in study.seeds]
+    summary = summarise_several(rows, command)
+    runs.write_json(folder / JSON, summary)
+    return summary
+
+
+def read_several(paths: Sequence[Path]) -> list[Row]:
+    """Return the rows of CSV files; raise a :class:`RunError` for one that is missing or not such a table."""
+    rows: list[Row] = []
+    for path in paths:
+        try:
+            with path.open(newline="") as file:
+                reader = csv.DictReader(file)
+                if tuple(reader.fieldnames or ()) != FIELDS:
+                    raise RunError(f"{path} has other columns than a comparison of several servers: name another file")
+                rows += list(reader)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    return rows
+
+
+def summarise_several(rows: Sequence[Row], command: str) -> dict[str, Any]:
+    """Return means and spread over seeds as plain values: what ``several.json`` holds."""
+    prices, everyone = (list(dict.fromkeys(row[key] for row in rows)) for key in ("prices", "method"))
+    cells = []
+    for price, method in itertools.product(prices, everyone):
+        own = [row for row in rows if (row["prices"], row["method"]) == (price, method)]
+        shares = [json.loads(row["shares"]) for row in own]
+        more = spread([float(row["more"]) for row in own])
+        # Of the difference: over seeds, and over the samples of one, which seeds with one test set share.
+        error = float(np.hypot(more.sem or 0.0, np.mean([float(row["more_error"]) for row in own])))
+        cells.append(
+            {
+                "prices": price,
+                "method": method,
+                **{key: spread([float(row[key]) for row in own]).as_dict() for key in ("risk", "accuracy")},
+                "more": more.as_dict() | {"error": error},
+                "shares": {name: float(np.mean([share[name] for share in shares])) for name in shares[0]},
+            }
+        )
+    return {
+        "schema": SCHEMA,
+        "dataset": rows[0]["data"],
+        "samples": int(rows[0]["samples"]),
+        "seeds": sorted({int(row["seed"]) for row in rows}),
+        "default": OURS,
+        "prices": prices,
+        "methods": everyone,
+        "cells": cells,
+        "command": command,
+    }
+
+
+class TwoStageAt(TwoStageConfidence):
+    """The two-stage method for one price of each server."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self.pricing = tuple(pricing.values())
+
+    def prices(self, costs: Sequence[Costs], device: torch.device, server_accuracy: float) -> Prices:
+        return Prices.of_several([self.pricing], device)
+
+
+def _run_seed(study: SeveralStudy, dataset: Dataset, context: Context) -> list[Row]:
+    """Train client, servers and the rejectors of all methods, and return a row per price and method."""
+    bench = _make_bench(study, dataset, context)
+    trainings: dict[Any, tuple[Learned, Bench]] = {
+        OURS: (_sized(OURS, bench), bench),
+        ONE_VS_ALL: (_sized(ONE_VS_ALL, bench), bench),
+    }
+    for k, name in enumerate(study.servers):
+        one = bench.only(k)
+        trainings[f"{name} alone"] = (_sized(OURS, one), one)
+    for number, pricing in enumerate(study.prices):
+        trainings[number] = (_sized(TwoStageAt(pricing), bench), bench)
+    rules = dict(zip(trainings, fit_together(list(trainings.values()), context), strict=True))
+    test = bench.outcomes(dataset.X_test, dataset.y_test)
+    right = np.column_stack([test.client_correct, test.server_correct])
+    servers, held = bench.answerers[1:], bench.calibration
+    known = held.client_correct, held.server_correct
+    rows = []
+    for number, pricing in enumerate(study.prices):
+        chosen: dict[str, tuple[tuple[Answerer, ...], npt.NDArray[Any], npt.NDArray[np.intp]]] = {}
+        nobody = np.zeros(len(test), dtype=np.intp)
+        for k in range(len(right[0])):
+            chosen[NEVER if k == 0 else f"always {servers[k - 1].name}"] = (bench.answerers, right, nobody + k)
+        for name in (OURS, ONE_VS_ALL, TWO_STAGE):
+            rule = rules[number if name == TWO_STAGE else name]
+            judgement = rule.judgement(test.inputs, FREE)
+            chosen[name] = (bench.answerers, right, judgement.choose(pricing, judgement.remote(pricing)))
+        for k, server in enumerate(servers):
+            judgement = rules[f"{server.name} alone"].judgement(test.inputs, FREE)
+            own = {server.name: pricing[server.name]}
+            who = judgement.choose(own, judgement.remote(own)) * (1 + k)
+            chosen[f"{server.name} alone"] = (bench.answerers, right, who)
+        ours = rules[OURS]
+        if isinstance(ours, PricedRule) and ours.rejectors.has_student:
+            judgement, label = ours.second_opinion(test.inputs)
+            with_student = np.insert(right, 1, label == test.y, axis=1)
+            who = judgement.choose(pricing, judgement.remote(pricing))
+            chosen[SECOND_OPINION] = (judgement.answerers, with_student, who)
+        losses = {name: AnswererChoice(*own).losses(pricing) for name, own in chosen.items()}
+        cascade = fit_cascade(_confidence(held), np.column_stack(known), bench.answerers, pricing)
+        who = cascade.choose(_confidence(test))
+        chosen[CASCADE], losses[CASCADE] = (
+            (bench.answerers, right, who),
+            cascade_losses(right, who, bench.answerers, pricing),
+        )
+        rows += [
+            {"data": dataset.name, "prices": price_text(pricing), "method": name}
+            | _figures(AnswererChoice(*own), losses[name], losses[OURS])
+            for name, own in chosen.items()
+        ]
+    return rows
+
+
+def _figures(choice: AnswererChoice, losses: FloatArray, ours: FloatArray) -> Row:
+    """Return the figures of who answers; ``more`` is how much more it costs than ours, paired by the samples."""
+    root = len(losses) ** 0.5
+    return {
+        "samples": len(losses),
+        "risk": round(float(losses.mean()), 6),
+        "error": round(float(losses.std() / root), 6),
+        "more": round(float((losses - ours).mean()), 6),
+        "more_error": round(float((losses - ours).std() / root), 6),
+        "accuracy": round(choice.accuracy, 5),
+        "shares": json.dumps({name: round(own.share, 5) for name, own in choice.figures().items()}),
+    }
+
+
+def _confidence(outcomes: Outcomes) -> FloatArray:
+    """Return (n, 1 + S), the largest probability of the client and of each server."""
+    return np.column_stack([outcomes.client.confidence, outcomes.server_probability.max(axis=-1)])
+
+
+def _make_bench(study: SeveralStudy, dataset: Dataset, context: Context) -> Bench:
+    plan = study.plan
+    parts = divide(dataset, plan)
+    client = make_client(plan, dataset, parts, context)
+    system = HelpSystem(
+        client=client,
+        servers={name: replace(plan, server=text).make_server() for name, text in study.servers.items()},
+        settings=plan.settings,
+        class_names=dataset.labels,
+        server_options=study.options,
+    )
+    job = system.prepare(*parts.train, specs=[RejectorSpec()], held_out_rows=parts.held_out_rows)
+    return Bench(job, context, [FREE], parts.calibration)
+
+
+def _sized(method: str | Learned, bench: Bench) -> Learned:
+    """Return a method with the net of the default budget for a bench's servers."""
+    made = methods.get([method])[0] if isinstance(method, str) else method
+    assert isinstance(made, Learned)
+    job = bench.job
+    size = size_rejector(
+        Budget.parse(DEFAULT_BUDGET),
+        "attached",
+        {},
+        made,
+        job.client,
+        input_shape=tuple(job.X.shape[1:]),
+        input_dtype=str(job.X.dtype),
+        num_classes=job.num_classes,
+        embedding_size=job.embedding_size,
+        student=made.student,
+        heads=len(bench.answerers),
+    )
+    made.options, made.budget = size.options, size.budget
+    return made
+
+
+def _load(study: SeveralStudy, seed: int) -> Dataset:
+    plan = replace(study.plan, settings=study.plan.settings.with_seed(seed))
+    dataset = load_data(plan).numbered()
+    return dataset if study.classes is None else take_classes(dataset, study.classes)
