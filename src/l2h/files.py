@@ -20,6 +20,8 @@ import numpy.typing as npt
 from l2h.errors import CheckpointError, ResumeError, RunError
 
 SCHEMA = 1
+#: Of a run folder that version 0.1 cannot read: with several servers or a second opinion. The newest that is read.
+NEWER_SCHEMA = 2
 CONFIG, CHECKPOINTS, METRICS = "config.json", "checkpoints", "metrics.json"
 #: The longest file of plain values that is read, in bytes.
 LONGEST = 64 * 2**20
@@ -180,8 +182,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RunError(f"{folder} holds no run: {CONFIG} is missing") from None
     schema = values.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise RunError(f"{path} has schema {schema!r}; this version reads up to {SCHEMA}: update l2h")
+    if not isinstance(schema, int) or schema > NEWER_SCHEMA:
+        raise RunError(f"{path} has schema {schema!r}; this version reads up to {NEWER_SCHEMA}: update l2h")
     return values
 
 

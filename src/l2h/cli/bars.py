@@ -20,7 +20,7 @@ class BarProgress(Silent):
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self._task: Any = None
-        self._asking: Any = None
+        self._asking: dict[str, Any] = {}
 
     def start(self, stage: str, epochs: int, steps: int, done: int) -> None:
         self._task = self.bars.add_task(stage, total=epochs * steps, completed=done * steps, loss="")
@@ -32,10 +32,10 @@ class BarProgress(Silent):
         held_out = "" if row.get("held_out_loss") is None else f" held-out {row['held_out_loss']:.4f}"
         self.bars.update(self._task, loss=f"loss {row['train_loss']:.4f}{held_out}")
 
-    def asked(self, done: int, total: int) -> None:
-        if self._asking is None:
-            self._asking = self.bars.add_task("server asked", total=total, loss="", unit="inputs")
-        self.bars.update(self._asking, completed=done, total=total)
+    def asked(self, done: int, total: int, stage: str = "server") -> None:
+        if stage not in self._asking:
+            self._asking[stage] = self.bars.add_task(f"{stage} asked", total=total, loss="", unit="inputs")
+        self.bars.update(self._asking[stage], completed=done, total=total)
 
     def finish(self, stage: str) -> None:
         # The bar is full, also where the stage stopped early.

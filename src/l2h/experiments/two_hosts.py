@@ -18,7 +18,7 @@ from l2h.files import digest
 from l2h.models import NAMES
 from l2h.settings import PAPER_SERVER
 from l2h.system import HelpSystem
-from l2h.system.saving import save_server
+from l2h.system.server_files import save_server
 from l2h.training import Context, Progress, Trained
 from l2h.training.exchange import ExchangeError
 from l2h.training.hosts import FollowResult, HostLink, PublishingStage, follow, publishing

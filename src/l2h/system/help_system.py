@@ -29,7 +29,7 @@ from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
 from l2h.system.measuring import Question, measure
-from l2h.system.servers import GivenServer, check_method, take_servers
+from l2h.system.servers import GivenServer, answers_folder, check_method, take_servers
 from l2h.system.sizing import choose_budget
 from l2h.training import Context, Job, Progress, Trained, pick_device
 from l2h.training.loop import repeatable
@@ -46,9 +46,9 @@ class HelpSystem:
             :class:`l2h.RemoteServer` with options for these; or anything else that :func:`l2h.as_client` takes.
         servers: several of these by name, instead of ``server``: ``{"box": "lenet5", "cloud": "https://..."}``. Each
             can have its own prices.
-        rejector: ``attached``, ``separate``, or a torch module of two outputs per sample (called with the inputs, and
-            with the client's view as well where it has an attribute ``uses_client = True``). Where None, what the
-            method uses; ``attached`` without a method.
+        rejector: ``attached``, ``separate``, or a torch module of two outputs per sample, 1 + S for S servers (called
+            with the inputs, and with the client's view as well where it has an attribute ``uses_client = True``). Where
+            None, what the method uses; ``attached`` without a method.
         method: name of a method that learns (:func:`l2h.methods.known`), or one of your own; where None, the one that
             ``settings.loss`` and ``rejector`` spell, by default ``priced-attached``.
         settings: of the training.
@@ -182,8 +182,9 @@ class HelpSystem:
         if context is None:
             context = steps.make_context(self, run, resume, progress)
         if run is not None:
-            for remote in self.remote_servers:
-                remote.cache.keep_in(Path(run))
+            for server in self.servers:
+                if isinstance(server.fixed, RemoteServer):
+                    server.fixed.cache.keep_in(answers_folder(Path(run), server.name))
             note_training(Path(run), steps.describe(self, job), resume=resume)
         with repeatable(self.settings, self.device):
             trained = self.method.train(job, context)
@@ -279,7 +280,7 @@ class HelpSystem:
         seed: int = 0,
         which: int | None = None,
     ) -> Answers:
-        """Answer every input, asking the server where it pays, or as often as a limit allows.
+        """Answer every input, asking a server where it pays, or as often as a limit allows.
 
         Args:
             X: as in :meth:`fit`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from l2h.bundle.parts import NAME
@@ -11,7 +12,7 @@ from l2h.classifiers import Classifier
 from l2h.decision import SERVER
 from l2h.errors import SettingsError, about
 from l2h.methods import Learned
-from l2h.training.job import take_server
+from l2h.training.job import server_title, take_server
 
 #: What a server may not be called, since it is the name of something else in answers, limits and reports.
 RESERVED = ("client", "student", "rejector", "system", "all", "local", "remote")
@@ -54,11 +55,16 @@ def take_servers(
             )
     found = []
     for name, given in servers.items():
-        with about(f"server {name!r}"):
+        with about(server_title(name)):
             found.append(
                 GivenServer(name, *take_server(given, _of_all(train_server, name)), dict((options or {}).get(name, {})))
             )
     return tuple(found)
+
+
+def answers_folder(run: Path, name: str) -> Path:
+    """Return where a run folder keeps the answers of a server that is asked: functions may share a name."""
+    return run if name == SERVER.name else run / "answers" / name
 
 
 def check_name(name: Any) -> None:

@@ -45,7 +45,7 @@ from l2h.table import absent_values
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.estimators import fit_estimator, is_estimator, with_options
-from l2h.training.job import ServerJob, rejector_builder, server_builder
+from l2h.training.job import ServerJob, rejector_builder, server_builder, server_title
 from l2h.training.links import parse_link
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def prepare_job(
     answers = client.answers(X, num_classes)
     check_accuracy(client, answers.label, y, "client", images=len(X.shape) == 4)
     for server in system.servers:
-        with about(_who(server)):
+        with about(server_title(server.name)):
             _try_server(server, X, y, num_classes)
     if not answers.has_scores:
         log.warning("the client gives labels only: the confidence baseline has nothing to rank by")
@@ -118,7 +118,7 @@ def prepare_job(
         log.warning("no sample of class %s%s", ", ".join(str(value) for value in labels.decode(empty[:5])), hint)
     servers = []
     for server in system.servers:
-        with about(_who(server)):
+        with about(server_title(server.name)):
             servers.append(_plan_server(server, X, y, num_classes, system.settings))
     shapes: dict[str, Any] = {
         "input_shape": tuple(X.shape[1:]),
@@ -162,11 +162,6 @@ def prepare_job(
     )
 
 
-def _who(server: GivenServer) -> str | None:
-    """Return what errors call a server, where it has a name of its own."""
-    return None if server.name == decision.SERVER.name else f"server {server.name!r}"
-
-
 def _try_server(server: GivenServer, X: Any, y: Labels, num_classes: int) -> None:
     """Find out before anything is trained how a fixed server is fed, and whether it can be used at all."""
     fixed = server.fixed
@@ -175,7 +170,7 @@ def _try_server(server: GivenServer, X: Any, y: Labels, num_classes: int) -> Non
     _settle_server(fixed, X, y, num_classes)
     if isinstance(X, EncodedTable):
         _try_fixed(fixed, X, num_classes)
-    if server.name != decision.SERVER.name and not isinstance(fixed, RemoteServer):
+    if server_title(server.name) and not isinstance(fixed, RemoteServer):
         fixed.answers(X[:2], num_classes)  # its classes may differ from those of the others
 
 

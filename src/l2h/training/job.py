@@ -49,7 +49,7 @@ class ServerJob:
     @property
     def stage(self) -> str:
         """The name of its training in progress, history and checkpoints."""
-        return self.name if self.name == SERVER.name else f"server {self.name}"
+        return server_title(self.name) or "server"
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,11 @@ class Job:
     @property
     def num_classes(self) -> int:
         return int(self.answers.log_probability.shape[1])
+
+
+def server_title(name: str) -> str | None:
+    """Return what messages call a server; None for the only one, which needs no name."""
+    return None if name == SERVER.name else f"server {name}"
 
 
 def view_tensor(answers: ClassifierAnswers, device: torch.device) -> Tensor:

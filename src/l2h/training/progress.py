@@ -24,7 +24,7 @@ class Progress:
     def finish(self, stage: str) -> None:
         """Report that the stage is over."""
 
-    def asked(self, done: int, total: int) -> None:
+    def asked(self, done: int, total: int, stage: str = "server") -> None:
         """Report that a server that is not trained was asked about so many of so many inputs."""
 
 
@@ -63,10 +63,10 @@ class LogProgress(Progress):
     def finish(self, stage: str) -> None:
         self._write(time.monotonic())
 
-    def asked(self, done: int, total: int) -> None:
+    def asked(self, done: int, total: int, stage: str = "server") -> None:
         now = time.monotonic()
         if done == total or now - self._written >= self.seconds:
-            log.info("server: asked about %d of %d inputs", done, total)
+            log.info("%s: asked about %d of %d inputs", stage, done, total)
             self._written = now
 
     def _write(self, now: float) -> None:
@@ -123,6 +123,6 @@ class Tee(Progress):
         for other in self.others:
             other.finish(stage)
 
-    def asked(self, done: int, total: int) -> None:
+    def asked(self, done: int, total: int, stage: str = "server") -> None:
         for other in self.others:
-            other.asked(done, total)
+            other.asked(done, total, stage)

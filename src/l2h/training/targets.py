@@ -6,6 +6,7 @@ server has not seen: a held-out part or, by cross-fitting, every sample through 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +17,11 @@ from l2h.classifiers import Classifier
 from l2h.columns import EncodedTable, numbers_of
 from l2h.data import split
 from l2h.decision import SERVER
-from l2h.errors import DataError
+from l2h.errors import DataError, about
 from l2h.remote import RemoteServer
 from l2h.training.augment import augment
 from l2h.training.estimators import fit_estimator
-from l2h.training.job import Array, Job, ServerJob, stage_settings, view_tensor
+from l2h.training.job import Array, Job, ServerJob, server_title, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
 from l2h.training.rejector_stage import SamplePool
 from l2h.training.server import log_probabilities, train_classifier
@@ -74,10 +75,11 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
     found: dict[str, tuple[nn.Module | Classifier | None, list[Teacher]]] = {}
     # A fixed server answers before anything is trained.
     for server in sorted(job.servers, key=lambda server: server.fixed is None):
-        if server.fixed is not None:
-            found[server.name] = None, _ask_fixed(job, context, server.fixed, parts)
-        else:
-            found[server.name] = _train_server(job, context, server, parts, fitted)
+        with about(server_title(server.name)):
+            if server.fixed is not None:
+                found[server.name] = None, _ask_fixed(job, context, server.fixed, parts, server.stage)
+            else:
+                found[server.name] = _train_server(job, context, server, parts, fitted)
     models, teachers = zip(*(found[server.name] for server in job.servers), strict=True)
     right = [
         sum(int((t.log_probability.argmax(-1).cpu().numpy() == job.y[t.index]).sum()) for t in own) for own in teachers
@@ -111,10 +113,10 @@ def _divide(job: Job, context: Context) -> tuple[list[Rows], Rows | None]:
     return _require_samples(folds, job), None
 
 
-def _ask_fixed(job: Job, context: Context, server: Classifier, parts: list[Rows]) -> list[Teacher]:
+def _ask_fixed(job: Job, context: Context, server: Classifier, parts: list[Rows], stage: str) -> list[Teacher]:
     """Return a teacher per part from a server's answers, which it is asked for once and in the order of the rows."""
     if isinstance(server, RemoteServer):
-        server.progress = context.progress.asked
+        server.progress = partial(context.progress.asked, stage=stage)
     rows = np.sort(np.concatenate(parts))
     inputs = job.inputs if len(rows) == len(job.y) else job.inputs[rows]
     answers = server.answers(inputs, job.num_classes)
