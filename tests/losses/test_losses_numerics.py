@@ -104,6 +104,20 @@ def test_the_priced_loss_is_two_binary_log_losses() -> None:
     assert priced_loss(scores, client, server).item() == pytest.approx(math.fsum(by_hand) / 50, rel=1e-11)
 
 
+def test_the_priced_loss_of_several_servers_is_one_binary_log_loss_per_head() -> None:
+    scores, targets = normal(40, 4, seed=8), torch.sigmoid(normal(40, 4, seed=9))
+    heads = [[(z, t) for z, t in zip(row, target, strict=True)] for row, target in zip(scores, targets, strict=True)]
+    by_hand = [
+        math.fsum(-float(t * torch.sigmoid(z).log() + (1 - t) * torch.sigmoid(-z).log()) for z, t in row)
+        for row in heads
+    ]
+    assert priced_loss(scores, targets[:, 0], targets[:, 1:], "none").tolist() == pytest.approx(by_hand, rel=1e-9)
+    one = priced_loss(scores[:, :2], targets[:, 0], targets[:, 1], "none")
+    assert torch.equal(priced_loss(scores[:, :2], targets[:, 0], targets[:, 1:2], "none"), one)
+    with pytest.raises(ValueError, match="server_target"):
+        priced_loss(scores, targets[:, 0], targets[:, 1:3])
+
+
 def test_the_priced_loss_takes_bits_for_probabilities() -> None:
     scores, (client, server) = normal(30, 2, seed=9), outcomes(30, seed=10)
     assert priced_loss(scores, client, server) == priced_loss(scores, client.double(), server.double())

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from l2h.errors import DataError
-from l2h.metrics import apply_platt, expected_calibration_error, fit_platt, reliability_curve
+from l2h.metrics import apply_platt, expected_calibration_error, fit_logistic, fit_platt, reliability_curve
 
 Array = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
@@ -89,6 +89,18 @@ def test_the_fit_is_that_of_logistic_regression(scale: float, shift: float) -> N
     assert fit_platt(z, right) == pytest.approx((other.coef_[0, 0], other.intercept_[0]), abs=1e-4)
     # And both are near the truth: the standard error is about 0.05.
     assert fit_platt(z, right) == pytest.approx((scale, shift), abs=0.25)
+
+
+def test_a_fit_of_several_features_is_that_of_logistic_regression() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.normal(0.5, 2.0, (4000, 4)) * [1, 5, 0.2, 1]
+    right = rng.random(4000) < 1 / (1 + np.exp(-(0.4 + x @ [0.5, -0.1, 2.0, 0.0])))
+    other = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000).fit(x, right)
+    assert fit_logistic(x, right) == pytest.approx([other.intercept_[0], *other.coef_[0]], abs=1e-4)
+    separable = fit_logistic(x, x[:, 0] > 0)
+    assert np.isfinite(separable).all()
+    with pytest.raises(DataError, match="finite"):
+        fit_logistic(np.full((3, 2), np.nan), [True, False, True])
 
 
 def penalised(z: Array, right: Bits, theta: Array, ridge: float) -> float:
