@@ -54,16 +54,15 @@ class LimiterSet:
         """
         if name in self._limiters:
             return
-        found = None if self._kept is None else self._kept.get((name, limit))
-        if found is None:
+        kept: KeptLimiters = {} if self._kept is None else self._kept
+        calibration, made = None, kept.get((name, limit))
+        if made is None:
             calibration = scores()
-            found = made = Limiter(limit, calibration=calibration, min_score=_LOWEST)
-            with _SHARING:
-                found = made if self._kept is None else self._kept.setdefault((name, limit), made)
-                if name not in self._limiters and found is made and calibration is not None:
-                    self._calibration[name] = calibration
+            made = Limiter(limit, calibration=calibration, min_score=_LOWEST)
         with _SHARING:
-            self._limiters.setdefault(name, found)
+            found = self._limiters.setdefault(name, kept.setdefault((name, limit), made))
+            if found is made and calibration is not None:
+                self._calibration[name] = calibration
 
     def settle(self, scores: Callable[[str], FloatArray | None]) -> None:
         """Measure by prices that stay from now on; ``scores`` gives those of the calibration samples at them."""

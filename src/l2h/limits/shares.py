@@ -88,8 +88,8 @@ def shares_for(gain: FloatArray, own: Sequence[float | None], total: float | Non
         LimitError: a share outside [0, 1], or no calibration samples.
 
     Example:
-        >>> met = shares_for(np.array([[0.3, 0.4], [0.2, 0.4], [0.1, 0.4], [0.1, 0.0]]), own=[None, 0.25], total=0.5)
-        >>> met.choose(np.array([[0.3, 0.4], [0.2, 0.4], [0.1, 0.4], [0.1, 0.0]]), rng=0).tolist()
+        >>> gain = np.array([[0.3, 0.4], [0.2, 0.4], [0.1, 0.5], [0.1, 0.0]])
+        >>> shares_for(gain, own=[None, 0.25], total=0.5).choose(gain, rng=0).tolist()
         [0, -1, 1, -1]
     """
     if not len(gain):
