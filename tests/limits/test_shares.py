@@ -102,6 +102,15 @@ def test_only_servers_without_a_share_take_over_what_another_does_not_answer() -
     assert able[:, 2].all(), "it saves something everywhere"
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_the_currency_does_not_matter(unit: float) -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        gain, own, total = problem(rng)
+        plain, other = shares_for(gain, own, total), shares_for(gain * unit, own, total)
+        assert (plain.choose(gain, 0) == other.choose(gain * unit, 0)).all()
+
+
 def test_larger_problems_are_solved_at_once() -> None:
     rng = np.random.default_rng(4)
     gain = rng.beta(2, 1, size=(5000, 4)) - rng.beta(2, 1, size=(5000, 1))

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from l2h.costs import BoolArray, FloatArray
 from l2h.limits.rate import LimitError, checked_share, exact
 
-#: Savings that differ by less are equal; sums of a few numbers of the size of 1 are exact to 1e-15.
+#: Savings that differ by less, as a part of the largest, are equal: sums of a few of them are exact to about 1e-15.
 _EQUAL = 1e-10
 
 
@@ -38,15 +38,16 @@ class ServerShares:
     #: How ties are broken, by the set of what is tied (bit 0: to stay local, bit k: server k - 1): the probability of
     #: each option. With these the shares are met exactly on the calibration samples, in expectation.
     ties: Mapping[int, tuple[float, ...]]
+    tolerance: float  # savings that differ by less are tied
 
     def choose(self, gain: FloatArray, rng: np.random.Generator | int) -> npt.NDArray[np.intp]:
         """Return int (n,), the server that each input goes to by its gain (n, S) from each of them, or -1.
 
         ``rng`` breaks ties; one number is drawn per input where some have to be broken at random.
         """
-        tied = _tied(gain - self.prices)
+        tied = _tied(gain - self.prices, self.tolerance)
         choice = _first_server(tied)
-        broken = {mask: p for mask, p in self.ties.items() if max(p) < 1 or p[1 + _lowest(mask)] < 1}
+        broken = {mask: p for mask, p in self.ties.items() if p[1 + _lowest(mask)] < 1}
         if broken:
             draw = np.random.default_rng(rng).random(len(gain))
             masks = _masks(tied)
@@ -64,14 +65,9 @@ class ServerShares:
         choice = self.choose(gain, rng)
         left = gain - self.prices
         rows = np.flatnonzero(choice >= 0)
-        chosen = choice[rows]
-        tied_before = left[rows, chosen] <= np.where(
-            np.arange(left.shape[1]) == chosen[:, None], -np.inf, left[rows]
-        ).max(axis=1)
-        behind = rows[tied_before]
-        left[behind, choice[behind]] = np.nextafter(left[behind].max(axis=1), np.inf)
+        left[rows, choice[rows]] = np.nextafter(left[rows].max(axis=1), np.inf)
         able = (left >= 0) & (choice >= 0)[:, None] & ~np.array(self.limited)
-        able[rows, chosen] = True
+        able[rows, choice[rows]] = True
         return left, able
 
 
@@ -97,23 +93,26 @@ def shares_for(gain: FloatArray, own: Sequence[float | None], total: float | Non
     n = len(gain)
     most = [None if q is None else exact(checked_share("share", q)) * n for q in own]
     most_in_all = None if total is None else exact(checked_share("share", total)) * n
-    bonus = 1.0 + 2 * float(np.abs(gain[np.isfinite(gain)]).max(initial=0.0)) if fill else 0.0
+    largest = float(np.abs(gain[np.isfinite(gain)]).max(initial=0.0)) or 1.0
+    bonus, equal = 3 * largest if fill else 0.0, _EQUAL * largest
     value = gain + bonus
     # A server with a share of 0 is never asked: its price would be infinite.
     value[:, [m == 0 or most_in_all == 0 for m in most]] = -np.inf
-    own_price, price = _dual(value, most, most_in_all)
-    tied = _tied(value - (own_price + price))
-    bounds: list[tuple[Fraction, Fraction | None]] = [
-        (Fraction(0), None) if most_in_all is None else (n - most_in_all, n - most_in_all if price > _EQUAL else None)
-    ]
-    for k, m in enumerate(most):
-        bounds.append((m if m is not None and own_price[k] > _EQUAL else Fraction(0), m))
-    ties = _split(tied, bounds)
-    added = np.where(np.isneginf(value).all(axis=0), np.inf, own_price + price - bonus)
-    return ServerShares(tuple(added.tolist()), tuple(m is not None for m in most), ties)
+    own_price, price = _dual(value, most, most_in_all, equal)
+    # How many samples may stay local and go to each server. What has a price is used up.
+    bounds: list[tuple[Fraction, Fraction | None]] = [(Fraction(0), None)]
+    if most_in_all is not None:
+        bounds = [(n - most_in_all, n - most_in_all if price > equal else None)]
+    for m, added in zip(most, own_price.tolist(), strict=True):
+        bounds.append((m if m is not None and added > equal else Fraction(0), m))
+    ties = _split(_tied(value - (own_price + price), equal), bounds)
+    prices = np.where(np.isneginf(value).all(axis=0), np.inf, own_price + price - bonus)
+    return ServerShares(tuple(prices.tolist()), tuple(m is not None for m in most), ties, equal)
 
 
-def _dual(value: FloatArray, most: Sequence[Fraction | None], most_in_all: Fraction | None) -> tuple[FloatArray, float]:
+def _dual(
+    value: FloatArray, most: Sequence[Fraction | None], most_in_all: Fraction | None, equal: float
+) -> tuple[FloatArray, float]:
     """Return the price (S,) of each server's own share and that of the share of all, at the minimum of the dual."""
     limited = [k for k, m in enumerate(most) if m is not None]
     own, price = np.zeros(value.shape[1]), 0.0
@@ -137,7 +136,7 @@ def _dual(value: FloatArray, most: Sequence[Fraction | None], most_in_all: Fract
             step = min(max(_quantile(asked - other, budget), lowest), highest)
             before, after = np.maximum(asked, other), np.maximum(asked - step, other)
             drop = float((before - after).sum()) - step * float(budget)
-            if drop > max(best_drop, _EQUAL):
+            if drop > max(best_drop, equal):
                 best_drop, best_move = drop, (moved, staying, with_all, step)
         if best_move is None:
             return own, price
@@ -173,10 +172,10 @@ def _quantile(saved: FloatArray, budget: Fraction) -> float:
     return float(np.partition(saved, place)[place])
 
 
-def _tied(left: FloatArray) -> BoolArray:
+def _tied(left: FloatArray, equal: float) -> BoolArray:
     """Return bool (n, 1 + S), what is as good as the best: to stay local, and each server."""
     options = np.column_stack([np.zeros(len(left)), left])
-    return np.asarray(options >= options.max(axis=1, keepdims=True) - _EQUAL)
+    return np.asarray(options >= options.max(axis=1, keepdims=True) - equal)
 
 
 def _masks(tied: BoolArray) -> npt.NDArray[np.int64]:
