@@ -71,13 +71,14 @@ def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3)
     return float(scale), float(shift)
 
 
-def fit_logistic(features: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3) -> FloatArray:
+def fit_logistic(features: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 0.1) -> FloatArray:
     """Return the weights of a logistic regression, by Newton's method: (1 + F,), first the shift.
 
     Args:
         features: (n, F).
         correct: bool (n,), whether the answer was right.
-        ridge: pull towards 0, per fit and not per sample, as in :func:`fit_platt`.
+        ridge: pull towards 0, per fit and not per sample. It matters where there are few samples: with some 50 of them
+            a weaker pull lets the weights run off.
 
     Raises:
         DataError: there are no samples, their numbers differ, or a feature is not finite.
