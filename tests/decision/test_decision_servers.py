@@ -177,6 +177,39 @@ def test_limiters_of_each_server_and_over_all_are_never_broken_and_the_next_best
     assert {s["requests"] for s in status.values()} == {370}, "every input is one request of every limiter"
 
 
+@pytest.mark.parametrize("costs", [None, PRICES])
+def test_a_share_of_one_server_and_a_cap_over_all_hold_together(costs: Any) -> None:
+    cap = unpaced("40/1h")
+    one = policy({"cloud": "10%", "all": cap})
+    choice = ask(one, HELD, costs)
+    assert (choice >= 0).sum() == 40 == cap.status().used
+    open_ended = ask(policy({"cloud": "10%", "all": unpaced("9999/1h")}), HELD, costs)
+    assert (open_ended == 1).mean() == pytest.approx(0.1, abs=1e-3)
+    # Without prices the limit over all is to be used up, so everything goes to some server.
+    assert (open_ended == -1).any() == (costs is not None)
+
+
+def test_limits_of_servers_alone_are_upper_bounds_without_prices_too() -> None:
+    saving = np.maximum.reduce(policy().terms(FREE).gains(HELD)[0], axis=1)
+    choice = ask(policy({"cloud": "10%"}), HELD, None)
+    assert (choice == 1).mean() <= 0.1 + 1e-3
+    assert not (choice[saving < 0] >= 0).any(), "asking is free, but a worse answer is not asked for"
+
+
+def test_the_status_of_limiters_goes_by_the_names_that_were_given() -> None:
+    two = (CLIENT, SERVER)
+    for given, names in (({"server": "9/1h"}, {"server"}), ({"all": "9/1h"}, {"all"}), ({"server": "9%"}, None)):
+        one = policy(given, judged(100, 1, two), two)
+        one.terms(None)
+        assert set(one.status() or ()) == (names or set())
+    plain = policy("9/1h", None)
+    plain.terms(None)
+    assert (plain.status() or {})["limit"] == "9/1h"
+    several = policy({"box": "9/1h", "cloud": "8/1h"}, None)
+    several.terms(None)
+    assert {name: s["limit"] for name, s in (several.status() or {}).items()} == {"box": "9/1h", "cloud": "8/1h"}
+
+
 def test_where_a_limiter_refuses_the_next_best_server_that_pays_is_asked() -> None:
     q = np.array([[0.1, 0.1, 0.9, 0.99], [0.1, 0.1, 0.9, 0.99], [0.1, 0.1, 0.9, 0.99], [0.9, 0.9, 0.5, 0.99]])
     judgement, prices = Judgement(q, q, FOUR), {"box": Costs(0.1), "cloud": Costs(0.05)}

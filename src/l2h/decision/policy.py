@@ -49,7 +49,7 @@ class Policy:
         self._select, self._every_price, self._held_out = select, every_price, held_out
         self._answerers = answerers
         self._servers = [answerer.name for answerer in answerers if answerer.remote]
-        self._named = isinstance(limit, Mapping)
+        self._given = set(limit) if isinstance(limit, Mapping) else None
         given = limits_by_name(limit, self._servers)
         made = {name: one for name, one in given.items() if isinstance(one, Limiter)}
         #: Limits by the server's name, or ``all``.
@@ -163,7 +163,11 @@ class Policy:
         Where limits were given by names, the values by these names.
         """
         found = self._limiters.status()
-        return (found or None) if self._named else found.get(ALL)
+        if self._given is None:
+            return found.get(ALL)
+        if ALL in found and ALL not in self._given:  # a limit of the only server is kept as one over all
+            found = {self._servers[0]: found[ALL]}
+        return found or None
 
     def threshold(self, costs: AnyCosts, which: int, out: frozenset[str] = frozenset()) -> Threshold:
         """Return the cut on the expected saving that meets the share; raise where calibration samples are missing."""
