@@ -195,6 +195,18 @@ class Largest(nn.Module):
         return torch.tensor(KINDS["integers"])[x[:, :CLASSES].argmax(dim=1)]
 
 
+def test_labels_that_come_as_floats_are_not_silently_taken_for_logits() -> None:
+    right = X[:, 0] > 0
+    for low, high in ((5, 7), (-1, 1)):
+        client = l2h.as_client(lambda x, low=low, high=high: np.where(x[:, 0] > 0, float(high), float(low)))
+        client = client.with_labels(LabelCodec((str(low), str(high)), (low, high)))
+        if low > 0:  # two logits above 0 would both mean the second class
+            with pytest.raises(ClientError, match="5 and the like: labels must be integers"):
+                client.answers(X, 2)
+        else:
+            np.testing.assert_array_equal(client.answers(X, 2).label, right)
+
+
 def test_a_module_of_labels_keeps_them_on_a_device() -> None:
     expected = named(X_TEST[:, :CLASSES].argmax(axis=1), "integers")
     assert_same_on_a_device(l2h.as_client(Largest()), named(NUMBERS, "integers"), expected)

@@ -207,6 +207,12 @@ class Classifier(ABC):
                     "output='probability' (of class 1) or output='logit' of l2h.as_client, or with --client-output "
                     "(--server-output)"
                 )
+            known = {} if self.labels is None else {label: k for k, label in enumerate(self.labels.values or ())}
+            if known.keys() >= (found := set(values.tolist())) and any(known[one] != (one > 0) for one in found):
+                raise ClientError(
+                    f"the {self.kind} returned one number per sample, {min(found):g} and the like: labels must be "
+                    "integers, such as output.astype(int); of a logit, output='logit' of l2h.as_client says so"
+                )
             self.probabilities = False
         if self.probabilities and outside.any():
             row = int(np.argmax(outside))
