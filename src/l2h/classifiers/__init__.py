@@ -18,13 +18,12 @@ from l2h.classifiers.base import (
 from l2h.classifiers.external import open_model
 from l2h.classifiers.kinds import (
     CallableClassifier,
-    OnnxClassifier,
     SklearnClassifier,
     StochasticClient,
-    TorchClassifier,
     as_client,
 )
 from l2h.classifiers.litert import LITERT, LiteRTClassifier, LiteRTModel
+from l2h.classifiers.networks import OnnxClassifier, TorchClassifier
 from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
 from l2h.classifiers.settling import check_accuracy, probe_rows, settle_scale
 

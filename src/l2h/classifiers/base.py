@@ -151,11 +151,27 @@ class Classifier(ABC):
                 "draws one answer per input and keeps it"
             )
 
-    def _answer_batch(self, X: Inputs, num_classes: int) -> ClassifierAnswers:
+    def with_features(self, name: str | None) -> Classifier:
+        """Return a copy that gives out the tensor of this name as its features, or none where it is None.
+
+        Raises:
+            ClientError: it has no such tensor; the message lists near ones.
+        """
+        if name is None:
+            return self
+        raise ClientError(f"a {self.kind} has no tensors that can be read by a name: give a torch module or ONNX file")
+
+    def inner_features(self, X: Inputs) -> dict[str, Array]:
+        """Return the features (n, E) that each tensor inside would give; nothing where none can be read."""
+        return {}
+
+    def prepared(self, X: Inputs) -> Any:
+        """Return what :meth:`raw` gets of a batch."""
         given = self.from_table(X) if isinstance(X, EncodedTable) else X
-        if isinstance(given, np.ndarray):
-            given = self.feed(given.shape[1:]).apply(given)
-        output, features = self.raw(given)
+        return self.feed(given.shape[1:]).apply(given) if isinstance(given, np.ndarray) else given
+
+    def _answer_batch(self, X: Inputs, num_classes: int) -> ClassifierAnswers:
+        output, features = self.raw(self.prepared(X))
         answers = self.read(np.asarray(output), len(X), num_classes)
         if features is None:
             return answers

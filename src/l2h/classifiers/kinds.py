@@ -6,28 +6,24 @@ import hashlib
 import pickle
 import shlex
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs, fixed_batch, in_batches, to_array
-from l2h.classifiers.external import class_labels, external_files, open_model
+from l2h.classifiers.base import Array, Classifier, ClassifierAnswers, Inputs
 from l2h.classifiers.litert import LITERT, LiteRTClassifier
+from l2h.classifiers.networks import OnnxClassifier, TorchClassifier
 from l2h.classifiers.preprocessing import Preprocessing
-from l2h.classifiers.tabular import estimator_inputs, model_feeds
+from l2h.classifiers.tabular import estimator_inputs
 from l2h.columns import EncodedTable
 from l2h.errors import ClientError, SettingsError, shown
-from l2h.files import read_whole
 from l2h.labels import LabelCodec
 
 _FILES = ".onnx, .tflite (LiteRT), .pt (TorchScript) or .pt2 (exported program)"
-#: The output that an export adds to a file whose columns were put into the order of the labels.
-PLACED = "all_probabilities"
 _PICKLES = (".joblib", ".pkl", ".pickle")
 
 
@@ -88,194 +84,6 @@ def _wrap(model: Any, options: dict[str, Any]) -> Classifier:
         f"a {type(model).__name__} cannot be a client: give a torch module, a TorchScript or exported program, an ONNX "
         "file, a scikit-learn estimator, or a callable that returns scores or labels"
     )
-
-
-class TorchClassifier(Classifier):
-    """A torch module, TorchScript program or ``torch.export`` program, fed with float32.
-
-    Args:
-        module: called as ``module(x)`` with a float32 batch; scores (n, K) or labels (n,).
-        feature_layer: dotted name of the submodule whose output is its last features. Where None, the module's own
-            method ``embed(x)`` is used if it has one.
-    """
-
-    usual_scale = "-1..1"
-    tries_scales = True
-
-    def __init__(self, module: Any, feature_layer: str | None = None) -> None:
-        super().__init__()
-        import torch
-
-        self.module = module
-        self.kind = "torch module"
-        if isinstance(module, torch.export.ExportedProgram):
-            self.kind = "exported program"
-        elif isinstance(module, torch.jit.ScriptModule):
-            self.kind = "TorchScript program"
-        #: The torch module to call: that of an exported program, else ``module`` itself.
-        self.callable_module = module.module() if self.kind == "exported program" else module
-        self.feature_layer = feature_layer
-        layers = dict(self.callable_module.named_modules())
-        if feature_layer is not None and feature_layer not in layers:
-            raise ClientError(
-                f"the client has no layer {feature_layer!r}; known: {', '.join(name for name in layers if name)}"
-            )
-
-    @property
-    def has_features(self) -> bool:
-        """Whether it exposes its last features."""
-        return self.feature_layer is not None or callable(getattr(self.callable_module, "embed", None))
-
-    def raw(self, X: Array) -> tuple[Array, Array | None]:
-        """Return scores and features in evaluation mode; the module's own mode is put back afterwards."""
-        import torch
-
-        module = self.callable_module
-        first = next(iter(module.parameters()), None)
-        x = torch.from_numpy(X).to("cpu" if first is None else first.device)
-        modes = [(m, m.training) for m in module.modules()]
-        if self.kind != "exported program":
-            module.eval()
-        try:
-            with torch.no_grad():
-                scores, features = self.forward(x)
-        except (RuntimeError, TypeError, AssertionError) as error:
-            raise ClientError(f"the {self.kind} failed on inputs of shape {X.shape}: {error}") from error
-        finally:
-            for m, training in modes:
-                m.training = training
-        return scores.detach().cpu().numpy(), None if features is None else features.cpu().numpy()
-
-    def forward(self, x: Any, features: bool = True) -> tuple[Any, Any]:
-        """Return the module's output for a batch of tensors, and its features as float32 (n, E) or None."""
-        module = self.callable_module
-        if not (features and self.has_features):
-            return module(x), None
-        if self.feature_layer is None:
-            scores, kept = module(x), [module.embed(x)]
-        else:
-            kept = []
-            layer = dict(module.named_modules())[self.feature_layer]
-            hook = layer.register_forward_hook(lambda _m, _i, out: kept.append(out))
-            try:
-                scores = module(x)
-            finally:
-                hook.remove()
-        return scores, kept[0].flatten(1).float()
-
-    def weights(self) -> list[bytes]:
-        """Return names and bytes of every parameter and buffer."""
-        state = self.module.state_dict if self.kind == "exported program" else self.module.state_dict()
-        out = []
-        for name, tensor in sorted(state.items()):
-            out += [name.encode(), tensor.detach().cpu().contiguous().numpy().tobytes()]
-        return out
-
-
-class OnnxClassifier(Classifier):
-    """An ONNX file, run by onnxruntime.
-
-    Args:
-        path: the file. If it has several inputs, or one of texts, they get the columns of a table by their names.
-            Else its first input gets the batch: as it is where it takes uint8, else as float32. A file that takes a
-            fixed number of samples at once is run as often as it needs.
-        scores: name of the output that holds scores; where None, the first floating output of two axes, or else the
-            first output.
-        features: name of the output that holds features.
-        flat: feed one flat row per sample, unscaled, as models exported from scikit-learn want it; where None,
-            decided by the file's own input shape.
-    """
-
-    kind = "ONNX model"
-
-    def __init__(
-        self, path: str | Path, scores: str | None = None, features: str | None = None, flat: bool | None = None
-    ) -> None:
-        super().__init__()
-        import onnxruntime as ort
-
-        self.path = Path(path)
-        if not self.path.is_file():
-            raise ClientError(f"no ONNX file at {path}")
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        try:
-            self._bytes = self.path.read_bytes()
-            #: The files beside it that hold its weights, by name; none where it holds them itself.
-            self.beside = {name: self._read_beside(name) for name in sorted(external_files(self._bytes))}
-            self.session = open_model(self._bytes, options, self.beside)
-        except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
-            raise ClientError(f"cannot load {path}: {error}") from error
-        self.inputs = self.session.get_inputs()
-        self.input = self.inputs[0]
-        outputs = {o.name: o for o in self.session.get_outputs()}
-        for name in (scores, features):
-            if name is not None and name not in outputs:
-                raise ClientError(f"{path} has no output {name!r}; known: {', '.join(outputs)}")
-        floats = [o.name for o in outputs.values() if o.type == "tensor(float)" and len(o.shape) == 2]
-        # skl2onnx gives one dictionary per sample unless it is told not to.
-        maps = [o.name for o in outputs.values() if o.type.startswith("seq(map(")]
-        self.scores = scores or (floats or maps or list(outputs))[0]
-        named = self.scores in floats and self.scores != PLACED
-        #: The labels of the scores' columns, where they are text and the file has them.
-        self.classes = (
-            class_labels(self._bytes) if named and "tensor(string)" in (o.type for o in outputs.values()) else ()
-        )
-        self.features = features
-        self.flat = len(self.input.shape) == 2 if flat is None else flat
-        self.tries_scales = self.input.type != "tensor(uint8)"
-        self.usual_scale = "-1..1" if self.tries_scales and not self.flat else None
-
-    @property
-    def places(self) -> npt.NDArray[np.int64] | None:
-        """The class number of each column of its scores, where the file says it; else None."""
-        if self.labels is None or sorted(self.classes) != sorted(map(str, self.labels.values or ())):
-            return None
-        return self.labels.places(self.classes, self.kind)
-
-    def feed(self, shape: Sequence[int]) -> Preprocessing:
-        wanted = replace(self.preprocessing, flat=True) if self.flat else self.preprocessing
-        return wanted.completed(shape, self.input.shape[1:], self.usual_scale)
-
-    def from_table(self, X: EncodedTable) -> Any:
-        feeds = model_feeds(X, self.inputs)
-        first = feeds[self.input.name]
-        return feeds if len(feeds) > 1 or first.dtype == object else first
-
-    def raw(self, X: Array) -> tuple[Array, Array | None]:
-        feeds = X if isinstance(X, dict) else {self.input.name: X}
-        names = [self.scores] + ([self.features] if self.features else [])
-        batch = None if isinstance(X, dict) else fixed_batch(self.input.shape)
-
-        def run(x: Array) -> Any:
-            return self.session.run(names, {**feeds, self.input.name: x})
-
-        try:
-            out = run(feeds[self.input.name]) if batch is None else in_batches(run, X, batch)
-        except ClientError:
-            raise
-        except Exception as error:  # as above
-            shapes = ", ".join(f"{name} {values.shape}" for name, values in feeds.items())
-            hint = (
-                "; layout, size and scale can be given (--client-layout NHWC, ...)"
-                if len(X) and np.ndim(X) == 4
-                else ""
-            )
-            raise ClientError(f"{self.path.name} failed on inputs {shapes}: {error}{hint}") from error
-        scores, places = to_array(out[0], self.labels), self.places
-        if places is not None and scores.shape[1:] == places.shape:
-            scores = scores[:, np.argsort(places)]
-        return scores, out[1] if self.features else None
-
-    def weights(self) -> list[bytes]:
-        """Return the file, as it was loaded, and the files beside it that hold its weights, if any."""
-        return [self._bytes, *self.beside.values()]
-
-    def _read_beside(self, name: str) -> bytes:
-        path = self.path.parent / name
-        if path.name != name:
-            raise ClientError(f"it keeps weights in {shown(name)}, which does not lie beside it")
-        return read_whole(path, path.stat().st_size)
 
 
 class SklearnClassifier(Classifier):

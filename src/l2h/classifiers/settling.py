@@ -121,9 +121,9 @@ def check_accuracy(classifier: Classifier, label: Labels, y: Labels, who: str, i
     log.warning("%s", text)
 
 
-def probe_rows(n: int) -> npt.NDArray[np.int64]:
-    """Return which of n samples are looked at: a few hundred, drawn the same way every time."""
-    return np.sort(np.random.default_rng(0).permutation(n)[:_SAMPLES])
+def probe_rows(n: int, most: int = _SAMPLES) -> npt.NDArray[np.int64]:
+    """Return which of n samples are looked at: a few hundred, or ``most``, drawn the same way every time."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:most])
 
 
 def _try(classifier: Classifier, X: Array, y: Labels, num_classes: int, scale: str) -> _Trial:

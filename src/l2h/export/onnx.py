@@ -28,7 +28,7 @@ from l2h.classifiers import (
     TorchClassifier,
 )
 from l2h.classifiers.base import Array, Inputs
-from l2h.classifiers.kinds import PLACED
+from l2h.classifiers.networks import PLACED
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ConversionError
@@ -160,9 +160,9 @@ def on_cpu(classifier: TorchClassifier) -> TorchClassifier:
             from torch.export.passes import move_to_device_pass
 
             module = move_to_device_pass(module, "cpu")
-        moved = TorchClassifier(module, classifier.feature_layer)
+        moved = TorchClassifier(module, classifier.feature_layer, classifier.pooled)
     moved.probabilities, moved.preprocessing = classifier.probabilities, classifier.preprocessing
-    moved.labels = classifier.labels
+    moved.labels, moved.shows_features = classifier.labels, classifier.shows_features
     return moved
 
 
