@@ -80,6 +80,7 @@ class FittedSystem:
         columns: of the training table; None where the inputs are arrays.
         examples: a few of its rows, on which exported files are compared with their originals; they are not saved.
         budget: what the rejectors were sized to (:class:`l2h.training.job.RejectorSize`); None where to none.
+        client_features: which tensor inside the client they read (:class:`l2h.training.job.Job`), where one was chosen.
         second_opinion: whether the rejector's student may answer.
         calibration: what followed from the calibration samples; None before.
         history: one row per epoch of the training.
@@ -103,6 +104,7 @@ class FittedSystem:
     columns: Columns | None = None
     examples: EncodedTable | None = None
     budget: Mapping[str, Any] | None = None
+    client_features: Mapping[str, Any] | None = None
     second_opinion: bool = False
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -220,8 +222,10 @@ class FittedSystem:
 
     @cached_property
     def compute(self) -> dict[str, Any]:
-        """What an input costs: :meth:`multiply_adds`, and the budget that the rejectors were sized to, if any."""
-        return {"multiply_adds": self.multiply_adds(), "budget": self.budget}
+        """What an input costs: :meth:`multiply_adds`, the budget, and which features of the client were chosen."""
+        chosen = self.client_features
+        features = {} if chosen is None else {"client_features": {**chosen, "size": self.embedding_size}}
+        return {"multiply_adds": self.multiply_adds(), "budget": self.budget, **features}
 
     def multiply_adds(self) -> dict[str, int | None]:
         """Return multiply-adds of one input through ``client``, ``rejector`` and each server by its name.

@@ -72,22 +72,21 @@ def inner_tensors(data: bytes, scores: str) -> dict[str, int]:
     model = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(data))
     graph = model.graph
     known = {entry.name: entry.type.tensor_type for entry in (*graph.value_info, *graph.output)}
-    batch = _first_axis(graph.input[0].type.tensor_type)
+    batch = _fixed_axis(graph.input[0].type.tensor_type)
     made = [name for node in graph.node for name in node.output if name in known and name != scores]
     return {
         name: len(known[name].shape.dim)
         for name in made
         if known[name].elem_type == _FLOAT
         and len(known[name].shape.dim) in (2, 3, 4)
-        and _first_axis(known[name]) in (batch, "")
+        and _fixed_axis(known[name]) in (batch, 0)
         and not name.startswith(_OUTPUT)
     }
 
 
-def _first_axis(kind: Any) -> str | int:
-    """Return the name or the size of the first axis; empty text where neither is known."""
-    dimensions = kind.shape.dim
-    return (dimensions[0].dim_param or dimensions[0].dim_value or "") if dimensions else ""
+def _fixed_axis(kind: Any) -> int:
+    """Return the size of a tensor's first axis; 0 where it is free or not known."""
+    return int(kind.shape.dim[0].dim_value) if kind.shape.dim else 0
 
 
 def give_out(data: bytes, tensors: Mapping[str, int]) -> tuple[bytes, list[str]]:

@@ -79,17 +79,21 @@ class TorchClassifier(Classifier):
         """Its submodules by their dotted names."""
         return {name: layer for name, layer in self.callable_module.named_modules() if name}
 
+    @property
+    def _readable(self) -> dict[str, Any]:
+        return self.layers if self.kind == "torch module" else {}  # a program does not run its parts by their names
+
     def with_features(self, name: str | None) -> TorchClassifier:
         chosen = copy.copy(self)
         chosen.shows_features, chosen.pooled = name is not None, True
         chosen.feature_layer = None if name == EMBED and self._has_embed else name
-        if chosen.feature_layer is not None and name not in self.layers:
-            raise unknown_tensor(str(name), [EMBED] * self._has_embed + list(self.layers))
+        if chosen.feature_layer is not None and name not in self._readable:
+            raise unknown_tensor(str(name), [EMBED] * self._has_embed + list(self._readable))
         return chosen
 
     def inner_features(self, X: Inputs) -> dict[str, Array]:
         def run(x: Any) -> dict[str, Any]:
-            with listening(self.layers) as kept:
+            with listening(self._readable) as kept:
                 self.callable_module(x)
             return kept | ({EMBED: self.callable_module.embed(x)} if self._has_embed else {})
 

@@ -77,6 +77,13 @@ class ModelOptions:
             "or 50us (time here, one thread). (default: 1)"
         ),
     ] = None
+    client_features: Annotated[
+        str | None,
+        Option(
+            help="What the rejector reads of a client that is a torch module or an ONNX file: a tensor inside it by "
+            "its name, auto (the one that says most) or none. (default: what the client gives out)"
+        ),
+    ] = None
     method: Annotated[
         str | None,
         Option(help="Instead of --loss and --rejector, a method of l2h compare that learns: two-stage-confidence."),

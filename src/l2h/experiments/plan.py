@@ -23,6 +23,7 @@ from l2h.remote import SKLEARN, RemoteServer, is_remote
 from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
+from l2h.system.client_features import check_wanted
 from l2h.system.sizing import choose_budget
 from l2h.system.steps import choose_method
 from l2h.training import Context, Progress, train_classifier
@@ -39,6 +40,7 @@ STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
 _NEWER = (
     *("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", "budget"),
+    "client_features",
     *_OF_FILES,
 )
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
@@ -80,6 +82,7 @@ class Plan:
     client_accuracy: float | None = None  # what is known of the client's
     method: str | None = None  # the one that trains the rejector; None for the one that loss and rejector spell
     method_files: tuple[str, ...] = ()  # Python files that register methods
+    client_features: str | None = None  # a tensor inside the client, ``auto`` or ``none``; None: what it gives out
     budget: str | None = None  # of the rejector, as :class:`l2h.budgets.Budget` reads it; None for the default
 
     def __post_init__(self) -> None:
@@ -113,6 +116,7 @@ class Plan:
                 raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {model} is none")
         object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
         choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings.recipe)
+        check_wanted(self.client_features, self.rejector or "attached")
 
     @property
     def learned(self) -> Learned | None:
@@ -252,6 +256,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
         server_options=plan.server_options,
         rejector_options=plan.rejector_options,
         budget=plan.budget,
+        client_features=plan.client_features,
     )
 
 

@@ -154,7 +154,8 @@ class Report(OutcomeReport):
         y: (n,), the true labels.
         student_correct: bool (n,), where the rejector's student is right; ``None`` for a rejector without one.
         compute: what an input costs: ``multiply_adds`` of ``client``, ``rejector`` and ``server`` (several servers are
-            named), ``None`` where they cannot be counted, and the ``budget`` that the rejector was sized to, if any.
+            named), ``None`` where they cannot be counted, and the ``budget`` that the rejector was sized to, if any;
+            ``client_features`` where a tensor inside the client was chosen.
     """
 
     per_class: FloatArray

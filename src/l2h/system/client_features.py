@@ -9,16 +9,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from l2h.classifiers import Classifier, probe_rows
 from l2h.classifiers.base import Inputs
 from l2h.costs import FloatArray
+from l2h.errors import SettingsError
 from l2h.models import client_view
 
 AUTO, NONE = "auto", "none"
 #: Of the probe: samples, most features of a tensor, and the strengths of its ridge, of which the best is taken.
 _SAMPLES, _WIDEST, _RIDGES = 4000, 1024, (1e-3, 1e-2, 1e-1, 1.0)
 log = logging.getLogger("l2h")
+
+
+def check_wanted(wanted: str | None, rejector: str | nn.Module) -> str | None:
+    """Return what the user wants of the client's features; a separate rejector reads none."""
+    if wanted is not None and rejector == "separate":
+        raise SettingsError(f"client_features={wanted!r}: a separate rejector does not read the client: use 'attached'")
+    return wanted
 
 
 def take_features(

@@ -28,6 +28,7 @@ from l2h.remote import RemoteServer
 from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
+from l2h.system.client_features import check_wanted
 from l2h.system.measuring import Question, measure
 from l2h.system.servers import GivenServer, answers_folder, check_method, take_servers
 from l2h.system.sizing import choose_budget
@@ -63,6 +64,9 @@ class HelpSystem:
         budget: what a named rejector may cost the device for one input: a multiple of the client's multiply-adds
             (``0.3``), multiply-adds (``"200k"``), or time on this machine with onnxruntime on one thread (``"50us"``).
             Where None, the size that ``rejector_options`` say, else 1.0: as much as the client.
+        client_features: what an attached rejector reads of a client that is a torch module or an ONNX file: the name of
+            a layer or tensor inside it, ``"auto"`` (the one that says most), or ``"none"``. Where None, the features
+            that the client gives out by itself, if any.
         train_server: False keeps a torch module as it is; of several servers for all, or by name.
 
     Example:
@@ -95,6 +99,7 @@ class HelpSystem:
         server_options: Mapping[str, Any] | None = None,
         rejector_options: Mapping[str, Any] | None = None,
         budget: Budget | float | str | None = None,
+        client_features: str | None = None,
         train_server: bool | Mapping[str, bool] | None = None,
     ) -> None:
         self.client: Classifier = as_client(client)
@@ -104,6 +109,7 @@ class HelpSystem:
         self.given_class_names = class_names
         self.rejector_options = dict(rejector_options or {})
         self.budget = choose_budget(budget, self.rejector, self.rejector_options, self.settings.recipe)
+        self.client_features = check_wanted(client_features, self.rejector)
         self.device = pick_device(self.settings.device)
         #: What :meth:`fit` and :meth:`calibrate` found out; None before.
         self.fitted: FittedSystem | None = None
@@ -177,8 +183,8 @@ class HelpSystem:
             DataError: samples or labels that cannot be used.
             ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
         """
-        before = self.client.fingerprint()
         job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
+        before = self.client.fingerprint()
         if context is None:
             context = steps.make_context(self, run, resume, progress)
         if run is not None:
@@ -254,6 +260,7 @@ class HelpSystem:
             examples=None if job.table is None else job.table[:EXAMPLES],
             rejector_options=job.size.options,
             budget=job.size.budget,
+            client_features=job.client_features,
             history=history,
         )
         self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)

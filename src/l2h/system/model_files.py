@@ -62,7 +62,7 @@ def _can_be_saved(classifier: Classifier) -> TypeGuard[ConvertibleClassifier]:
     if isinstance(classifier, SklearnClassifier):
         return hasattr(classifier.estimator, "predict_proba")  # by other scores the file would answer differently
     if isinstance(classifier, TorchClassifier):
-        return classifier.kind == "torch module" and classifier.feature_layer is None
+        return classifier.kind == "torch module" and (classifier.feature_layer is None or classifier.pooled)
     return isinstance(classifier, LiteRTClassifier | OnnxClassifier)
 
 

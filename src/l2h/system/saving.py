@@ -18,7 +18,7 @@ from torch import nn
 from l2h import methods
 from l2h.bundle.manifest import read_columns, read_spec
 from l2h.bundle.parts import BundleError, InputPart, read_values
-from l2h.classifiers import Classifier, Preprocessing, TorchClassifier
+from l2h.classifiers import Classifier, Preprocessing, TorchClassifier, as_client
 from l2h.columns import Columns
 from l2h.costs import as_bool
 from l2h.decision import RejectorSpec
@@ -115,7 +115,7 @@ def _load_system(
     options = {name: (part.get("plan") or {}).get("options", {}) for name, part in described.items()}
     try:
         system = HelpSystem(
-            client=client if client is not None else _load_client(folder, config["client"]),
+            client=_with_features(client, folder, config),
             server=servers["server"] if "server" in config else None,
             servers=None if "server" in config else servers,
             rejector=rejector if kind == "given" else kind,
@@ -154,6 +154,7 @@ def _load_system(
         embedding_size=config["embedding_size"],
         rejector_options=system.rejector_options,
         budget=config.get("budget"),
+        client_features=config.get("client_features"),
         calibration=_load_calibration(folder / CALIBRATION),
         columns=columns,
     )
@@ -186,6 +187,8 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         system["columns"] = fitted.columns.as_list()
     if fitted.budget is not None:
         system["budget"] = dict(fitted.budget)
+    if fitted.client_features is not None:
+        system["client_features"] = dict(fitted.client_features)
     if fitted.second_opinion:
         system["second_opinion"] = True
     net = "attached" if fitted.rejector == "given" else fitted.rejector
@@ -281,6 +284,15 @@ def _load_calibration(path: Path) -> Calibration | None:
     saved |= {name: as_bool(name, saved[name]) for name in saved if name.endswith("_correct")}
     held_out = HeldOut(**{name.name: saved[name.name] for name in fields(HeldOut) if name.name in saved})
     return Calibration(held_out, saved["platt"], saved.get("student"))
+
+
+def _with_features(given: Any, folder: Path, config: Mapping[str, Any]) -> Classifier:
+    """Return the client, given or from the folder, with the features that were chosen; a file has them already."""
+    client = _load_client(folder, config["client"]) if given is None else as_client(given)
+    chosen = config.get("client_features")
+    if chosen is None or (given is None and config["client"]["kind"] in FILES):
+        return client
+    return client.with_features(chosen["name"])
 
 
 def _load_client(folder: Path, config: Mapping[str, Any]) -> Classifier:

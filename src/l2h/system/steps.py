@@ -39,6 +39,7 @@ from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
+from l2h.system.client_features import take_features
 from l2h.system.servers import GivenServer, check_student
 from l2h.system.sizing import size_rejector
 from l2h.table import absent_values
@@ -102,9 +103,10 @@ def prepare_job(
     for spec in specs:
         parse_link(spec.sync, spec.seed)
     bind_labels(system, labels)
-    client = system.client
-    settle_scale(client, X, y, num_classes, "client")
-    client.check_repeatable(X[:PROBE], num_classes)
+    settle_scale(system.client, X, y, num_classes, "client")
+    system.client.check_repeatable(X[:PROBE], num_classes)
+    client, features = take_features(system.client, system.client_features, X, y, num_classes, held_out_rows)
+    system.client = client
     answers = client.answers(X, num_classes)
     check_accuracy(client, answers.label, y, "client", images=len(X.shape) == 4)
     for server in system.servers:
@@ -159,6 +161,7 @@ def prepare_job(
         table=X if isinstance(X, EncodedTable) else None,
         labels=labels,
         size=size,
+        client_features=features,
     )
 
 
@@ -295,6 +298,7 @@ def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
         ),
         "data": digest(job.X, job.y),
         "client_answers": digest(job.answers.log_probability),
+        **({} if job.client_features is None else {"client_features": job.client_features["name"]}),
     }
 
 

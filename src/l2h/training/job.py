@@ -67,6 +67,9 @@ class Job:
     table: EncodedTable | None = None  # the inputs with their columns, where they have names
     labels: LabelCodec | None = None  # what the classes are called; None where that is all the same
     size: RejectorSize = RejectorSize()  # of the rejector
+    #: What the user ``asked`` for, the ``name`` of the tensor of the client that the rejector reads (None: none), and
+    #: the errors of the ``probe`` that chose it; None where the client gives out what it does by itself.
+    client_features: Mapping[str, Any] | None = None
 
     @property
     def inputs(self) -> Array | EncodedTable:

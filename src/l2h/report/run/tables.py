@@ -113,6 +113,9 @@ def compute_table(report: Report) -> TextTable:
     budget = (report.compute or {}).get("budget") or {}
     notes = [f"budget of the rejector: {budget['asked']}"] if budget else []
     notes += [budget["assumed"]] if budget.get("assumed") else []
+    read = (report.compute or {}).get("client_features")
+    if read is not None:
+        notes.append(f"it reads {read['size']} features of the client: {read['name'] or 'none'}")
     title = f"{report.dataset}: work per input"
     return TextTable(title, headings("model", "multiply-adds", "times the client"), rows, "; ".join(notes))
 
