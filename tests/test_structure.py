@@ -67,7 +67,8 @@ ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.it
 EXTERNAL = {
     **{name: set() for name in VALUES},
     "table": {"pandas"},  # only where a model wants a data frame
-    "classifiers": {"ai_edge_litert", "onnxruntime", "torch"},  # torch and LiteRT only for models of their kind
+    # torch and LiteRT only for models of their kind, onnx only where a tensor inside a file is chosen
+    "classifiers": {"ai_edge_litert", "onnx", "onnxruntime", "torch"},
     "protocol": {"orjson"},
     "connections": {"httptools", "uvicorn"},
     "bundle": {"msgspec", "onnxruntime"},

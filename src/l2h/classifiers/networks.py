@@ -175,10 +175,10 @@ class OnnxClassifier(Classifier):
         if not self.path.is_file():
             raise ClientError(f"no ONNX file at {path}")
         try:
-            self._bytes = self.path.read_bytes()
+            self.data = self.path.read_bytes()
             #: The files beside it that hold its weights, by name; none where it holds them itself.
-            self.beside = {name: self._read_beside(name) for name in sorted(external_files(self._bytes))}
-            self.session = self._open(self._bytes)
+            self.beside = {name: self._read_beside(name) for name in sorted(external_files(self.data))}
+            self.session = self._open(self.data)
         except Exception as error:  # onnxruntime raises many types of its own, all plain Exceptions
             raise ClientError(f"cannot load {path}: {error}") from error
         self.inputs = self.session.get_inputs()
@@ -194,7 +194,7 @@ class OnnxClassifier(Classifier):
         named = self.scores in floats and self.scores != PLACED
         #: The labels of the scores' columns, where they are text and the file has them.
         self.classes = (
-            class_labels(self._bytes) if named and "tensor(string)" in (o.type for o in outputs.values()) else ()
+            class_labels(self.data) if named and "tensor(string)" in (o.type for o in outputs.values()) else ()
         )
         self.features = features
         self.flat = len(self.input.shape) == 2 if flat is None else flat
@@ -212,17 +212,17 @@ class OnnxClassifier(Classifier):
         chosen = copy.copy(self)
         chosen.features = None
         if name is not None:
-            tensors = inner_tensors(self._bytes, self.scores)
+            tensors = inner_tensors(self.data, self.scores)
             if name not in tensors:
                 raise unknown_tensor(name, tensors)
-            chosen._bytes, (chosen.features,) = give_out(self._bytes, {name: tensors[name]})
-            chosen.session = self._open(chosen._bytes)
+            chosen.data, (chosen.features,) = give_out(self.data, {name: tensors[name]})
+            chosen.session = self._open(chosen.data)
         return chosen
 
     def inner_features(self, X: Inputs) -> dict[str, Array]:
-        tensors = inner_tensors(self._bytes, self.scores)
+        tensors = inner_tensors(self.data, self.scores)
         names = spread_evenly(list(tensors), MOST)
-        data, outputs = give_out(self._bytes, {name: tensors[name] for name in names})
+        data, outputs = give_out(self.data, {name: tensors[name] for name in names})
         session, given = self._open(data), self.prepared(X)
         found = self._run_session(session, outputs, given)
         return {name: values for name, values in zip(names, found, strict=True) if len(values) == len(X)}
@@ -273,7 +273,7 @@ class OnnxClassifier(Classifier):
 
     def weights(self) -> list[bytes]:
         """Return the file, as it was loaded, and the files beside it that hold its weights, if any."""
-        return [self._bytes, *self.beside.values()]
+        return [self.data, *self.beside.values()]
 
     def _read_beside(self, name: str) -> bytes:
         path = self.path.parent / name
