@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from rich import box
 from typer import Argument, Option
 
-from l2h.cli.options import AsJson, BundleFolder, KeyFile
+from l2h.cli.options import AsJson, BundleFolder, KeyFile, by_name
 from l2h.cli.output import make_console, make_table, print_json
 
 CaFile = Annotated[Path | None, Option(help="Certificates to trust, where the server's is not public.")]
@@ -19,7 +19,10 @@ def edge(
         str | None, Option("--data", "-d", help="Inputs, as l2h ask takes them. (default: random ones)")
     ] = None,
     repeats: Annotated[int, Option(help="Answers to time.", min=1)] = 2000,
-    server: Annotated[str | None, Option("--server", "-s", help="Time this server's answers as well.")] = None,
+    server: Annotated[
+        str | None,
+        Option("--server", "-s", help="Time this server's answers as well; one of several servers: NAME=ADDRESS."),
+    ] = None,
     key_file: KeyFile = None,
     ca_file: CaFile = None,
     as_json: AsJson = False,
@@ -41,7 +44,8 @@ def edge(
     else:
         X = loaded.columns.made_rows(256) if loaded.columns else random_inputs(shape, loaded.input_dtype, 256)
     trusted = True if ca_file is None else ca_file
-    timing = measure(loaded, X, repeats=repeats, server=server, key=read_key(key_file), verify_tls=trusted)
+    asked = by_name(None if server is None else [server], "--server")
+    timing = measure(loaded, X, repeats=repeats, server=asked, key=read_key(key_file), verify_tls=trusted)
     if as_json:
         print_json(timing.as_dict())
         return
@@ -62,6 +66,7 @@ def edge(
 def serve(
     target: Annotated[str, Argument(metavar="URL|BUNDLE", help="A running server, or a bundle to start one for.")],
     model: Annotated[str | None, Option(help="The model's name. (default: the bundle's, or the only one)")] = None,
+    server: Annotated[str | None, Option(help="Of a bundle with several servers: the name of the one.")] = None,
     connections: Annotated[int, Option(help="At a time.", min=1)] = 64,
     seconds: Annotated[float, Option(help="To measure, for each way of sending.")] = 5.0,
     inputs: Annotated[int, Option(help="In each request.", min=1)] = 1,
@@ -92,7 +97,7 @@ def serve(
     if target.startswith(("http://", "https://")):
         results = measure_running(target, model, key=read_key(key_file), ca_file=ca_file, **load)
     else:
-        settings: dict[str, Any] = {"workers": workers, "threads": threads}
+        settings: dict[str, Any] = {"workers": workers, "threads": threads, "server": server}
         settings |= {} if batch_delay is None else {"batch_delay": batch_delay}
         results, alone = measure_bundle(Path(target), settings, **load)
     if as_json:

@@ -22,6 +22,9 @@ T = TypeVar("T")
 class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
     """Answers on the device and asks the server where it pays; waits for the server until the deadline at most.
 
+    **Several servers** are given by name, as the bundle has them. The one that is expected to cost least is asked about
+    an input; where it fails and time is left, the next best that still pays. Each has its own circuit and counters.
+
     **The answer comes, whatever the server does.** Where the server gives no good answer in time, the device's own is
     used, with the reason (:mod:`l2h.edge.reasons` lists them). ``predict`` raises for inputs that do not fit the bundle
     (:class:`l2h.bundle.BundleError`), for prices that the rejector does not know, and on a closed client, and for
@@ -34,8 +37,9 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
 
     **A server that fails gets a rest.** After ``failures`` failures in a row (no connection, no answer in time, a 5xx,
     an unusable answer) it is not asked for ``rest`` seconds. Then one request tries it, while all others are answered
-    locally. A request that was not sent does not count as a failure. Neither does a time-out where the server had less
-    than 0.25 seconds, or less than half of the client's deadline if that is shorter.
+    without it. A request that was not sent does not count as a failure. Neither does a time-out where the server had
+    less than 0.25 seconds, or less than half of the client's deadline if that is shorter, a quarter where there are
+    several servers.
 
     Any number of threads may call one client. It does not survive a fork: in the child every call raises
     :class:`EdgeError`, so make the client after the fork.
@@ -43,24 +47,27 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
     Args:
         bundle: the folder of an exported system, or a loaded one.
         server: ``http://HOST:PORT`` or ``https://HOST``, with or without a path before ``/v2``; a function of a batch
-            that returns scores (n, K) or labels (n,); None: never ask. It is not contacted before the first request.
+            that returns scores (n, K) or labels (n,); None: never ask. Of several servers a mapping by their names; one
+            that is missing in it is never asked. It is not contacted before the first request.
             A function is called in a thread, at most ``connections`` times at once, and never repeated; what it raises,
             and a call that hangs, leave the local answer.
         deadline: seconds for a whole ``predict``.
-        costs: the prices; those of the bundle where None. Under a limit and without prices asking is free, and the
-            limit is used up.
-        limit: a bound on asking, as an object or as text (``"20%"``). A share is met by a threshold from the bundle's
-            calibration samples. A share of a window, or a number in a time, is met by a :class:`l2h.Limiter`; give one
-            of your own for permits that outlive the process, with ``min_score``, or it may spend permits on inputs that
-            do not pay. A permit counts from the moment it is given, even if its request brings no answer.
-        key: sent as ``Authorization: Bearer KEY``. Never logged nor shown.
+        costs: the prices, of several servers by name; those of the bundle where None. Under a limit and without prices
+            asking is free, and the limit is used up.
+        limit: a bound on asking, as an object or as text (``"20%"``); of several servers also by name, and ``all`` for
+            all together. A share is met by a threshold from the bundle's calibration samples. A share of a window, or a
+            number in a time, is met by a :class:`l2h.Limiter`; give one of your own for permits that outlive the
+            process, with ``min_score``, or it may spend permits on inputs that do not pay. A permit counts from the
+            moment it is given, even if its request brings no answer.
+        key: sent as ``Authorization: Bearer KEY``; of several servers one for all, or by name. Never logged nor shown.
         client: the classifier, where the bundle does not hold it.
         binary: send tensors as bytes; False for servers that only know JSON.
         retries: the most repeats of a request, not counting those on connections that the server closed while idle.
         max_batch: the most inputs per request; larger calls are sent as several requests at the same time.
         failures: how many failures in a row stop the asking.
         rest: seconds for which the server is then not asked.
-        model: the model's name on the wire; the bundle's where None.
+        model: the model's name on the wire; as ``l2h serve`` calls it where None. Like the next two, ``binary`` and
+            ``verify_tls``, it may be a mapping by the names of servers.
         input_name: name of the model's input, for other servers than ours; None: read it from the server's metadata.
         output_name: name of its scores (n, K), or of labels (n,); None: read it from the server's metadata.
         connections: the most requests at a time; where answers come late, fewer are sent at a time.
@@ -113,7 +120,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         return self._judge(X, costs)
 
     def check(self, timeout: float = 5.0) -> None:
-        """See that the server can be reached, is ready, takes the key, and has a model for this bundle.
+        """See that every server can be reached, is ready, takes the key, and has a model for this bundle.
 
         Compared are the model's name, shapes, type and number of classes, and their names where the server gives them.
         Its version may be another than the bundle's: :attr:`server_versions`. Nothing is charged, and a function that

@@ -1,6 +1,7 @@
 """How long an answer on the device takes compared with its model calls, measured in turns on the same inputs."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,12 @@ def measure(
     X: Any,
     *,
     repeats: int = 2000,
-    server: str | None = None,
+    server: str | Mapping[str, str] | None = None,
     key: str | None = None,
     deadline: float = 1.0,
     verify_tls: bool | str | Path = True,
 ) -> EdgeTiming:
-    """Time so many local answers to inputs in turn, and the server's where one is given."""
+    """Time so many local answers to inputs in turn, and the server's where one is given, of several by its name."""
     if repeats < 1:
         raise SettingsError(f"repeats={repeats}: at least 1")
     X = bundle.check(X)

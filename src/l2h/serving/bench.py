@@ -95,7 +95,7 @@ def running_server(bundle: Path, **settings: Any) -> Iterator[tuple[str, str, Se
 
     ``settings`` are further ones of :class:`ServingConfig`. Yields its address, the key, and the model.
     """
-    model = ServerBundle(bundle)
+    model = ServerBundle(bundle, server=settings.get("server"))
     with tempfile.TemporaryDirectory(prefix="l2h-bench-") as made:
         folder = Path(made)
         keys, log = folder / "keys.json", folder / "log"
