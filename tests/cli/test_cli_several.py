@@ -83,6 +83,20 @@ def test_finished_seeds_are_kept_and_other_prices_need_another_folder(
     assert_told(call(*arguments(table, folder, *PRICES, "--price", "box=0.3")), 1, "--force replaces it")
 
 
+def test_the_rows_of_several_files_make_one_table(compared: tuple[Path, Result], tmp_path: Path) -> None:
+    folder, result = compared
+    lines = (folder / "several.csv").read_text().splitlines(keepends=True)
+    for seed in ("0", "1"):
+        own = [line for line in lines[1:] if line.split(",")[2] == seed]
+        (tmp_path / f"{seed}.csv").write_text("".join([lines[0], *own]))
+    parts = ["--rows", tmp_path / "0.csv", "--rows", tmp_path / "1.csv"]
+    joined = call("compare", *parts, "--out", tmp_path / "both", "--json")
+    assert joined.status == 0, joined.err
+    assert json.loads(joined.out)["cells"] == json.loads(result.out)["cells"]
+    (tmp_path / "none.csv").write_text(lines[0])
+    assert_told(call("compare", "--rows", tmp_path / "none.csv", "--out", tmp_path / "no"), 1, "of no comparison")
+
+
 def test_bad_input_is_told_in_a_line(table: Path, tmp_path: Path) -> None:
     for more, told in (
         (["--price", "box=0.1"], "server 'cloud' has no price"),

@@ -87,6 +87,10 @@ class CompareOptions:
     option: shared.ModelOption = None
     jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
     draws: Annotated[int, run_option(help="Draws of the bootstrap.", min=100)] = 2000
+    rows: Annotated[
+        list[Path] | None,
+        run_option("--rows", help="With several servers, run nothing: show the rows of this several.csv; repeat."),
+    ] = None
     force: Annotated[bool, run_option("--force", help="Replace the comparison that is in the folder.")] = False
     as_json: Annotated[bool, run_option("--json", help="Print comparison.json.")] = False
 
@@ -107,8 +111,8 @@ def compare(options: CompareOptions) -> None:
     Example: [bold]l2h compare --data data/cifar10 --server box=lenet5 --server cloud=alexnet --price box=0.05 --price
     cloud=0.2 --price cloud=0.3:1.25 --seeds 3 --out runs/two-servers[/]
     """
-    if options.price or len(options.server or ()) > 1:
-        _compare_several(options)
+    if options.rows or options.price or len(options.server or ()) > 1:
+        _print_several(_joined(options) if options.rows else _compare_several(options), options.as_json)
         return
     from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
     from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
@@ -154,11 +158,10 @@ def _given(options: CompareOptions) -> dict[str, Any]:
     return given | {"method_files": tuple(options.method_files or ())}
 
 
-def _compare_several(options: CompareOptions) -> None:
+def _compare_several(options: CompareOptions) -> dict[str, Any]:
     """Compare methods for several servers, which are others than those for one."""
     from l2h.cli.bars import training_progress
     from l2h.experiments.several import compare_several, several_study
-    from l2h.report import several_sentences, several_table
 
     for flag, value in (("--method", options.methods), ("--c-1", options.c_1), ("--c-e", options.c_e)):
         if value:
@@ -175,7 +178,7 @@ def _compare_several(options: CompareOptions) -> None:
         classes=options.classes.split(",") if options.classes else None,
     )
     with training_progress() as progress:
-        summary = compare_several(
+        return compare_several(
             study,
             options.out,
             progress,
@@ -184,7 +187,18 @@ def _compare_several(options: CompareOptions) -> None:
             command=shlex.join(["l2h", *sys.argv[1:]]),
             force=options.force,
         )
-    if options.as_json:
+
+
+def _joined(options: CompareOptions) -> dict[str, Any]:
+    from l2h.experiments.several import join_several
+
+    return join_several(options.rows or [], options.out, shlex.join(["l2h", *sys.argv[1:]]))
+
+
+def _print_several(summary: dict[str, Any], as_json: bool) -> None:
+    from l2h.report import several_sentences, several_table
+
+    if as_json:
         print_json(summary)
         return
     out = make_console()

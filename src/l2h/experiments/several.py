@@ -189,6 +189,15 @@ def compare_several(
             writer.writerows({"seed": seed} | row for row in rows)
         tell(seed)
     rows = [row for row in read_several([path]) if int(row["seed"]) in study.seeds]
+    return _write_summary(rows, folder, command)
+
+
+def join_several(paths: Sequence[Path], folder: Path, command: str) -> dict[str, Any]:
+    """Return the content of ``several.json`` for the rows of several files, and write it into a folder."""
+    return _write_summary(read_several(paths), folder, command)
+
+
+def _write_summary(rows: Sequence[Row], folder: Path, command: str) -> dict[str, Any]:
     summary = summarise_several(rows, command)
     runs.write_json(folder / JSON, summary)
     return summary
@@ -210,7 +219,13 @@ def read_several(paths: Sequence[Path]) -> list[Row]:
 
 
 def summarise_several(rows: Sequence[Row], command: str) -> dict[str, Any]:
-    """Return means and spread over seeds as plain values: what ``several.json`` holds."""
+    """Return means and spread over seeds as plain values: what ``several.json`` holds.
+
+    Raises:
+        RunError: there are no rows, or rows of several data sets.
+    """
+    if len({(row["data"], row["samples"]) for row in rows}) != 1:
+        raise RunError("these are the rows of no comparison, or of several data sets: name files of one")
     prices, everyone = (list(dict.fromkeys(row[key] for row in rows)) for key in ("prices", "method"))
     cells = []
     for price, method in itertools.product(prices, everyone):
