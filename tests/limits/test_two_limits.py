@@ -1,5 +1,7 @@
 """Two limiters that must both agree: neither spends a permit that the other refuses, and no cap is ever broken."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -94,3 +96,26 @@ def test_what_is_only_counted_gets_no_permit() -> None:
     limiter = Limiter(RateLimit(5, per="1h"), pacing=False)
     assert limiter.allow(-np.inf).reason == "below_min_score"
     assert used(limiter) == 0
+
+
+_ASK = """
+import sys
+from l2h.limits import Limiter, RateLimit
+folder, name = sys.argv[1:]
+own, overall = (Limiter(RateLimit(cap, per="1h"), pacing=False, path=f"{folder}/{file}") for file, cap in (
+    (name, 12 if name == "box" else 20), ("all", 25)))
+print(sum(bool(own.allow(0.5, 30.0, other=lambda left: overall.allow(0.5, left))) for _ in range(15)))
+"""
+
+
+def test_processes_that_share_the_files_of_both_limiters_break_no_cap(tmp_path: Path) -> None:
+    names = ["box", "cloud", "cloud"]
+    started = [
+        subprocess.Popen([sys.executable, "-c", _ASK, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
+        for name in names
+    ]
+    given = [int(process.communicate(timeout=60)[0]) for process in started]
+    assert [process.returncode for process in started] == [0] * 3
+    assert sum(given) == 25
+    assert given[0] <= 12
+    assert sum(given[1:]) <= 20
