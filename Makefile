@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MLSERVER := .venv-mlserver/.ready
 
-.PHONY: help setup demo test test-long fuzz lint types check clean
+.PHONY: help setup demo docs dist test test-long fuzz lint types check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,15 @@ $(MLSERVER): Makefile
 demo: $(READY)  ## train and judge a small system on handwritten digits, in about half a minute
 	$(BIN)/l2h demo --out runs/demo --force
 
+docs: $(READY)  ## the site: open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+EXTRAS :=
+dist: $(READY)  ## wheel and sdist into dist/, tried with each extra (or EXTRAS="serve train") in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python .ci/dist.py $(EXTRAS)
+
 test: $(READY) $(MLSERVER)  ## the suite without its longest tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
 
@@ -38,13 +47,13 @@ fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, f
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --seconds $(SECONDS)
 
 lint: $(READY)  ## ruff
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/site.py .ci
+	$(BIN)/ruff format --check src tests benchmarks docs/site.py .ci
 
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
 
-check: lint types test test-long  ## what CI runs
+check: lint types docs test test-long  ## what CI runs
 
 clean:  ## remove .venv and caches, keep runs
 	rm -rf $(VENV) .venv-mlserver .pytest_cache .mypy_cache .ruff_cache .hypothesis

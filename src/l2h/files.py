@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -22,7 +22,7 @@ from l2h.errors import CheckpointError, ResumeError, RunError
 SCHEMA = 1
 #: Of a run folder that version 0.1 cannot read: with several servers or a second opinion. The newest that is read.
 NEWER_SCHEMA = 2
-CONFIG, CHECKPOINTS, METRICS = "config.json", "checkpoints", "metrics.json"
+CONFIG, METRICS, CHECKPOINTS, PLOTS = "config.json", "metrics.json", "checkpoints", "plots"
 #: The longest file of plain values that is read, in bytes.
 LONGEST = 64 * 2**20
 #: Arrays of so many bytes are unpacked from any file, and of so many times its size from a larger one.
@@ -203,24 +203,21 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """Refuse to resume with other settings; the message names those that differ, with both values."""
-    differing = differences(before, json.loads(json.dumps(dict(now))))
+    differing = differences(before, json.loads(json.dumps(dict(now))), "")
     if differing:
         raise ResumeError(f"cannot resume {folder}: settings differ: {'; '.join(differing)}")
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two sets of plain values as texts, by dotted name with both values."""
-    return [f"{name} was {a!r}, is {b!r}" for name, a, b in paired_values(before, now) if a != b]
-
-
-def paired_values(one: Mapping[str, Any], two: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Give each dotted name of two sets of plain values with both values; a value that is missing is None."""
-    for key in sorted({*one, *two}):
-        a, b = one.get(key), two.get(key)
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], under: str = "") -> list[str]:
+    """What differs between two sets of plain values, by dotted name with both values."""
+    out = []
+    for key in sorted({*before, *now}):
+        a, b = before.get(key), now.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            yield from paired_values(a, b, f"{under}{key}.")
-        else:
-            yield f"{under}{key}", a, b
+            out += differences(a, b, f"{under}{key}.")
+        elif a != b:
+            out.append(f"{under}{key} was {a!r}, is {b!r}")
+    return out
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """The runs that lie below a folder, and two of them side by side. Nothing but their JSON files is read."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from l2h.errors import RunError, warn
-from l2h.files import CONFIG, METRICS, holds_run, paired_values, read_config, read_json
+from l2h.files import CONFIG, METRICS, holds_run, read_config, read_json
 
 #: Figures of ``metrics.json`` that two runs are compared by.
 _FIGURES = ("risk", "reject_rate", "accuracy", "frontier")
@@ -35,6 +35,12 @@ class ListedRun:
         system = _part(self.config, "system") or _part(self.config, "router")
         kept = ("dataset", "method", "rejector", "settings", "seed", "choice")
         return {name: system[name] for name in kept if name in system}
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What its metrics say of risk, reject rate, accuracy and frontier."""
+        metrics = self.metrics or {}
+        return {name: metrics[name] for name in _FIGURES if name in metrics}
 
     def as_dict(self) -> dict[str, Any]:
         """Return one row of the list; what is not known is None."""
@@ -74,21 +80,26 @@ def find_runs(folder: Path) -> Iterator[ListedRun]:
 
 def compare_runs(one: ListedRun, two: ListedRun) -> dict[str, Any]:
     """Return two runs as rows of the list, the settings in which they differ, and their figures side by side."""
-    first, second = _figures(one), _figures(two)
+    settings, figures = (_side_by_side([getattr(run, name) for run in (one, two)]) for name in ("settings", "figures"))
     return {
         "runs": [one.as_dict(), two.as_dict()],
-        "settings": {name: [a, b] for name, a, b in paired_values(one.settings, two.settings) if a != b},
-        "metrics": {name: [first.get(name), second.get(name)] for name in first | second},
+        "settings": {name: values for name, values in settings.items() if values[0] != values[1]},
+        "metrics": figures,
     }
 
 
-def _figures(run: ListedRun) -> dict[str, float | None]:
-    metrics = run.metrics or {}
-    out: dict[str, float | None] = {}
-    for name in _FIGURES:
-        inner = {f"{name}.{key}": value for key, value in _part(metrics, name).items()} or {name: metrics.get(name)}
-        out |= {key: value for key, value in inner.items() if isinstance(value, (int, float))}
-    return out
+def _side_by_side(both: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return each dotted name with its two values, None where one is missing."""
+    flat = [dict(_flat(values)) for values in both]
+    return {name: [values.get(name) for values in flat] for name in flat[0] | flat[1]}
+
+
+def _flat(values: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{under}{key}.")
+        else:
+            yield f"{under}{key}", value
 
 
 def _read_metrics(path: Path) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from l2h.files import (
     CHECKPOINTS,
     CONFIG,
     METRICS,
+    PLOTS,
     SCHEMA,
     differences,
     holds_run,
@@ -31,9 +32,9 @@ from l2h.settings import Settings
 from l2h.training import Context, Progress, pick_device
 from l2h.training.checkpoint import Checkpoints
 
-__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "SCHEMA", "differences", "read_config", "write_json"]
+__all__ = ["CHECKPOINTS", "CONFIG", "METRICS", "PLOTS", "SCHEMA", "differences", "read_config", "write_json"]
 
-HISTORY, PLOTS = "history.csv", "plots"
+HISTORY = "history.csv"
 #: Of training on two hosts: what one side published, what the other fetched, and how the link did.
 SNAPSHOTS, ARRIVALS, LINK = "snapshots", "arrivals", "link.json"
 

@@ -58,8 +58,9 @@ class HelpSystem:
         dataset: a name for reports.
         image_size: what ``load_dataset(..., size=)`` or ``l2h.data.read_images`` brought the images to. It is kept, so
             that ``l2h ask`` does the same to a picture of any size.
-        server_options, rejector_options: of the named server and rejector, such as ``{"width": 4}``; of several servers
-            by their names, ``{"box": {"width": 4}}``.
+        server_options: of the named server, such as ``{"width": 4}``; of several servers by their names,
+            ``{"box": {"width": 4}}``.
+        rejector_options: of the named rejector.
         second_opinion: let the rejector's student answer as well, where it is more likely right than the client.
         budget: what a named rejector may cost the device for one input: a multiple of the client's multiply-adds
             (``0.3``), multiply-adds (``"200k"``), or time on this machine with onnxruntime on one thread (``"50us"``).

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from l2h.experiments.runs import write_json
-from l2h.files import write_atomically
+from l2h.files import write_atomically, write_json
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.common.table import csv_bytes

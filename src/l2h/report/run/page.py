@@ -9,8 +9,7 @@ from PIL import Image
 
 from l2h.costs import Costs
 from l2h.decision import STUDENT, AnyCosts
-from l2h.experiments.runs import PLOTS
-from l2h.files import write_atomically
+from l2h.files import PLOTS, write_atomically
 from l2h.metrics import OutcomeReport, Report
 from l2h.report.common.figure import png
 from l2h.report.common.page import data_uri, flat, write_html
