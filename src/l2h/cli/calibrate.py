@@ -6,7 +6,19 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import AsJson, Asked, MethodFiles, ServerRun, Target, Texts
+from l2h.cli.options import (
+    AsJson,
+    Asked,
+    MethodFiles,
+    SecondOpinion,
+    ServerPrices,
+    ServerRun,
+    Target,
+    Texts,
+    by_name,
+    read_bounds,
+    read_prices,
+)
 from l2h.cli.output import print_json, print_pairs
 
 
@@ -18,12 +30,19 @@ def calibrate(
     ] = None,
     target: Target = None,
     limit: Annotated[
-        Texts, Option("--limit", help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several.")
+        Texts,
+        Option(
+            "--limit",
+            help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several. Of several servers "
+            "cloud=10%, all=20%: what is added to their prices.",
+        ),
     ] = None,
     c_1: Annotated[
         float | None, Option("--c-1", help="Price of a wrong remote answer, for q1. (default: the run's)")
     ] = None,
     c_e: Annotated[float | None, Option("--c-e", help="Price of a request, for q1. (default: the run's)")] = None,
+    price: ServerPrices = None,
+    second_opinion: SecondOpinion = None,
     server_run: ServerRun = None,
     server: Asked = None,
     method_files: MethodFiles = None,
@@ -35,9 +54,12 @@ def calibrate(
 
     Example: [bold]l2h calibrate runs/demo --limit 20% --limit 20%@95%[/]
 
+    Example: [bold]l2h calibrate runs/demo --second-opinion[/] lets the rejector's student answer from now on.
+
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
     from l2h.cli.bars import count_progress
+    from l2h.costs import prices_text
     from l2h.errors import RunError
     from l2h.experiments.finished import Asking, calibrate_run
     from l2h.limits import RateLimit
@@ -46,21 +68,36 @@ def calibrate(
     if holds_router(run):
         hint = "l2h train --outcomes FILE trains it anew on fresh outcomes, and l2h evaluate --limit 20% tries a bound"
         raise RunError(f"{run} holds a router, which its training calibrates: {hint}")
-    bounds = [RateLimit.parse(text) for text in limit or []]
+    bounds = read_bounds(limit)
     for bound in bounds:
-        if bound.fraction is None or bound.window is not None:
-            raise typer.BadParameter(
-                f"{bound} is kept at run time and has no calibrated threshold", param_hint="--limit"
-            )
+        for one in [bound] if isinstance(bound, RateLimit) else bound.values():
+            if one.fraction is None or one.window is not None:
+                raise typer.BadParameter(
+                    f"{one} is kept at run time and has no calibrated threshold", param_hint="--limit"
+                )
     with count_progress("server: inputs asked") as asked:
-        asking = Asking(server, asked)
         result = calibrate_run(
-            run, bounds, data=data, target=target, c_e=c_e, c_1=c_1, server_run=server_run, asking=asking
+            run,
+            bounds,
+            data=data,
+            target=target,
+            c_e=c_e,
+            c_1=c_1,
+            prices=read_prices(price),
+            second_opinion=second_opinion,
+            server_run=server_run,
+            asking=Asking(by_name(server, "--server"), asked),
         )
     if as_json:
         print_json(result.as_dict())
         return
-    pairs = {f"reject rate q1 at {result.costs}": f"{100 * result.q1:.1f}%"}
-    for name, threshold in result.thresholds.items():
-        pairs[f"threshold for {name}"] = f"expected saving >= {threshold.value:.4f}"
+    pairs = {f"reject rate q1 at {prices_text(result.costs)}": f"{100 * result.q1:.1f}%"}
+    if len(result.shares) > 2:
+        pairs |= {f"answered by {name}": f"{100 * share:.1f}%" for name, share in result.shares.items()}
+    for name, found in result.thresholds.items():
+        if isinstance(found, dict):
+            added = ", ".join(f"{server} {price:+.4f}" for server, price in found.items())
+            pairs[f"added to the prices for {name}"] = added
+        else:
+            pairs[f"threshold for {name}"] = f"expected saving >= {found.value:.4f}"
     print_pairs(f"{run}: calibrated on {result.samples} samples", pairs)

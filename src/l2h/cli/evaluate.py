@@ -9,12 +9,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import Asked, MethodFiles, Prices, Target, TestPart, TextColumn, Texts, takes_groups
+from l2h.cli.options import (
+    Asked,
+    MethodFiles,
+    Prices,
+    SecondOpinion,
+    ServerPrices,
+    Target,
+    TestPart,
+    TextColumn,
+    Texts,
+    by_name,
+    read_bounds,
+    read_prices,
+    takes_groups,
+)
 from l2h.cli.output import grid_table, log, make_console, print_evaluations, print_json
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import SeedSpread
-    from l2h.limits import RateLimit
+    from l2h.experiments.finished import Bound
 
 
 @dataclass(frozen=True)
@@ -33,12 +47,15 @@ class EvaluateOptions:
     text_column: TextColumn = None
     c_1: Annotated[Prices, Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None
     c_e: Annotated[Prices, Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None
+    price: ServerPrices = None
+    second_opinion: SecondOpinion = None
     limit: Annotated[
         Texts,
         Option(
             "--limit",
             help="A bound on asking: 20%, 20%@95% (guaranteed), 20%/1000 (of any 1000 in a row), 100/1h; repeat for "
-            "several. Without --c-e asking is free.",
+            "several. Of one of several servers NAME=10%, and all=20% for all of them, which hold together. Without "
+            "prices asking is free.",
         ),
     ] = None
     rule: Annotated[
@@ -66,6 +83,11 @@ def evaluate(options: EvaluateOptions) -> None:
 
     Example: [bold]l2h evaluate runs/demo --limit 10% --limit 20% --rule stochastic[/] asks for at most so many.
 
+    Example: [bold]l2h evaluate runs/two --price box=0.05 --price cloud=0.2:1.25 --limit cloud=10%[/] of a run with two
+    servers.
+
+    Example: [bold]l2h evaluate runs/demo --second-opinion[/] as if the rejector's student could answer too.
+
     Example: [bold]l2h evaluate runs/seed-0 runs/seed-1 runs/seed-2[/] gives mean and standard error over the seeds.
 
     Example: [bold]l2h evaluate runs/router --outcomes other.parquet[/] measures a router on other outcomes.
@@ -74,7 +96,6 @@ def evaluate(options: EvaluateOptions) -> None:
     from l2h.experiments.evaluating import Conditions, evaluate_run, evaluate_seeds
     from l2h.experiments.finished import Asking
     from l2h.experiments.runs import require_empty
-    from l2h.limits import RateLimit
     from l2h.report import write_run_page
     from l2h.routing.saving import holds_router
 
@@ -83,7 +104,7 @@ def evaluate(options: EvaluateOptions) -> None:
         if len(runs) > 1:
             raise typer.BadParameter("--out goes with one run")
         require_empty(out, force=options.force)
-    bounds = [RateLimit.parse(text) for text in options.limit or []]
+    bounds = read_bounds(options.limit)
     if options.rule is not None and not bounds:
         raise typer.BadParameter("--rule goes with --limit", param_hint="--rule")
     if options.test is not None and options.data is None:
@@ -92,9 +113,20 @@ def evaluate(options: EvaluateOptions) -> None:
         return _evaluate_router(options, bounds)
     if options.outcomes is not None:
         raise typer.BadParameter(f"{runs[0]} holds no router: --data names other data", param_hint="--outcomes")
-    given = (options.data, options.test, options.c_1, options.c_e, bounds, options.rule, options.server_run)
     with count_progress("server: inputs asked") as asked:
-        conditions = Conditions(*given, Asking(options.server, asked), options.target)
+        conditions = Conditions(
+            data=options.data,
+            test=options.test,
+            target=options.target,
+            c_1=options.c_1,
+            c_e=options.c_e,
+            prices=read_prices(options.price),
+            bounds=bounds,
+            rule=options.rule,
+            server_run=options.server_run,
+            asking=Asking(by_name(options.server, "--server"), asked),
+            second_opinion=options.second_opinion,
+        )
         if len(runs) > 1:
             return _print_spreads(evaluate_seeds(runs, conditions), options.as_json)
         evaluations = evaluate_run(runs[0], conditions, out)
@@ -105,10 +137,16 @@ def evaluate(options: EvaluateOptions) -> None:
     print_evaluations(evaluations.results, options.as_json)
 
 
-def _evaluate_router(options: EvaluateOptions, bounds: list[RateLimit]) -> None:
+def _evaluate_router(options: EvaluateOptions, named: list[Bound]) -> None:
     from l2h.cli import routing
     from l2h.experiments.routing import RouterConditions
+    from l2h.limits import RateLimit
 
+    bounds = [bound for bound in named if isinstance(bound, RateLimit)]
+    if options.price or len(bounds) < len(named):
+        raise typer.BadParameter("a router has one server, without a name", param_hint="--price, --limit")
+    if options.second_opinion is not None:
+        raise typer.BadParameter("a router has no student", param_hint="--second-opinion")
     if len(options.run) > 1 or options.data is not None:
         raise typer.BadParameter("a router is evaluated alone, with --outcomes FILE", param_hint="RUN")
     conditions = RouterConditions(options.outcomes, options.text_column, options.c_1, options.c_e, bounds, options.rule)

@@ -18,6 +18,7 @@ from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
     from l2h.costs import Costs
+    from l2h.experiments.finished import Bound
 
 Prices = list[float] | None
 Texts = list[str] | None
@@ -78,11 +79,18 @@ TextColumn = Annotated[
     Option("--text-column", rich_help_panel="Outcomes only", help="The table's column of inputs. (default: prompt)"),
 ]
 Asked = Annotated[
-    str | None,
+    Texts,
     Option(
         "--server",
         help="Of a run around somebody's API, for inputs that it was never asked about: its function again, or its "
-        "address, which then gets the key of the variable L2H_KEY.",
+        "address, which then gets the key of the variable L2H_KEY; of one of several servers NAME=ADDRESS.",
+    ),
+]
+SecondOpinion = Annotated[
+    bool | None,
+    Option(
+        "--second-opinion/--no-second-opinion",
+        help="Whether the rejector's student may answer too. (default: as in the run)",
     ),
 ]
 ServerRun = Annotated[Path | None, Option(help="The run of a server trained by itself (--role server).")]
@@ -97,6 +105,11 @@ ServerPrices = Annotated[
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
+def is_named(text: str) -> bool:
+    """Return whether a value is written ``NAME=VALUE``."""
+    return _NAMED.fullmatch(text) is not None
+
+
 def by_name(texts: Texts, flag: str) -> str | dict[str, str] | None:
     """Return the one value of an option, or its values by their names, written ``NAME=VALUE``; None for none."""
     named = [_NAMED.fullmatch(text) for text in texts or ()]
@@ -105,9 +118,9 @@ def by_name(texts: Texts, flag: str) -> str | dict[str, str] | None:
     found: dict[str, str] = {}
     for text, match in zip(texts, named, strict=True):
         if match is None:
-            raise typer.BadParameter(f"{text!r} has no name: with several write NAME=VALUE", param_hint=flag)
+            raise SettingsError(f"{flag} {text}: it has no name; with several write NAME=VALUE")
         if match[1] in found:
-            raise typer.BadParameter(f"{match[1]!r} is given twice", param_hint=flag)
+            raise SettingsError(f"{flag} {text}: {match[1]!r} is given twice")
         found[match[1]] = match[2]
     return found
 
@@ -118,14 +131,25 @@ def read_prices(texts: Texts) -> "dict[str, Costs]":
 
     given = by_name(texts, "--price") or {}
     if isinstance(given, str):
-        raise typer.BadParameter(f"{given!r} names no server: write NAME=C_E or NAME=C_E:C_1", param_hint="--price")
+        raise SettingsError(f"--price {given}: it names no server; write NAME=C_E or NAME=C_E:C_1")
     prices = {}
     for name, text in given.items():
         try:
             prices[name] = Costs(*(float(part) for part in text.split(":", 1)))
         except ValueError as error:  # a CostError is one
-            raise typer.BadParameter(f"{name}={text}: {error}", param_hint="--price") from error
+            raise SettingsError(f"--price {name}={text}: {error}") from error
     return prices
+
+
+def read_bounds(texts: Texts) -> "list[Bound]":
+    """Return bounds over all servers, one per text; or one bound made of those with names, written ``NAME=LIMIT``."""
+    from l2h.limits import RateLimit
+
+    if not any(map(is_named, texts or ())):
+        return [RateLimit.parse(text) for text in texts or ()]
+    named = by_name(texts, "--limit")
+    assert isinstance(named, dict)
+    return [{name: RateLimit.parse(text) for name, text in named.items()}]
 
 
 def takes_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -68,7 +68,8 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
     with_sync = len({row["rejector"]["sync"] for row in metrics}) > 1
     with_bound = any(row["bound"] for row in metrics)
     extra = [*(["sync"] if with_sync else []), *(["bound"] if with_bound else [])]
-    columns = ("c_1", "c_e", *extra, "sent", "accuracy", *_RISKS)
+    by_server = any(row["costs"] is None for row in metrics)
+    columns = (*(("prices",) if by_server else ("c_1", "c_e")), *extra, "sent", "accuracy", *_RISKS)
     table = make_table(
         columns,
         right=columns,
@@ -80,12 +81,17 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
         collapse_padding=True,
     )
     for row in metrics:
-        costs = row["costs"]
+        costs = [_prices(row)] if by_server else [f"{row['costs'][name]:g}" for name in ("c_1", "c_e")]
         sync = [str(row["rejector"]["sync"])] if with_sync else []
         bound = [row["bound"]["limit"] if row["bound"] else "none"] if with_bound else []
         shares = [f"{100 * row['reject_rate']:.1f}%", f"{100 * row['accuracy']['system']:.1f}%"]
-        table.add_row(f"{costs['c_1']:g}", f"{costs['c_e']:g}", *sync, *bound, *shares, *_risk_cells(row["risk"]))
+        table.add_row(*costs, *sync, *bound, *shares, *_risk_cells(row["risk"]))
     return table
+
+
+def _prices(row: Mapping[str, Any]) -> str:
+    """Return the prices of every server as ``--price`` takes them."""
+    return " ".join(f"{name}={costs['c_e']:g}:{costs['c_1']:g}" for name, costs in row["prices"].items())
 
 
 def _risk_cells(risk: Mapping[str, float | None]) -> Iterable[str]:

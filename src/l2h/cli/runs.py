@@ -44,8 +44,9 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
     table = make_table(("run", "data", "client", "server", *right, "when"), right=right)
     table.columns[0].overflow = "fold"
     for row in rows:
-        costs = row["costs"] or {}
-        figures = [_text(costs.get("c_1")), _text(costs.get("c_e")), _text(row["risk"]), _share(row["reject_rate"])]
+        prices = [row["costs"]] if row["costs"] else list((row["prices"] or {}).values())
+        costs = ["/".join(_text(one.get(name)) for one in prices) or _text(None) for name in ("c_1", "c_e")]
+        figures = [*costs, _text(row["risk"]), _share(row["reject_rate"])]
         when = datetime.fromisoformat(row["when"]).strftime("%Y-%m-%d %H:%M")
         names = [_text(row[name]) for name in ("data", "client", "server")]
         table.add_row(escape(row["run"]), *names, *figures, when if row["finished"] else f"{when}, unfinished")
@@ -65,7 +66,7 @@ def _print_two(compared: dict[str, Any]) -> None:
         for name, values in rows.items():
             table.add_row(name, *map(_text, values))
         make_console().print(table)
-    first, second = (row["costs"] for row in compared["runs"])
+    first, second = (row["costs"] or row["prices"] for row in compared["runs"])
     if first and second and first != second:
         print_line(
             "The risks were measured at different prices: l2h evaluate RUN --c-e ... --c-1 ... gives both at one."
@@ -81,4 +82,6 @@ def _text(value: Any) -> str:
         return "n/a"
     if isinstance(value, float):
         return f"{value:.4f}".rstrip("0").rstrip(".") if abs(value) >= 0.001 or not value else f"{value:g}"
+    if isinstance(value, dict):
+        value = [f"{name}={one}" for name, one in value.items()]
     return ", ".join(map(_text, value)) if isinstance(value, list) else escape(str(value))

@@ -11,8 +11,19 @@ import typer
 from typer import Option
 
 from l2h.cli import options as shared
-from l2h.cli.options import Prices, Texts, price_option, run_option, takes_groups, training_option
+from l2h.cli.options import (
+    Prices,
+    Texts,
+    by_name,
+    is_named,
+    price_option,
+    read_prices,
+    run_option,
+    takes_groups,
+    training_option,
+)
 from l2h.cli.output import log, print_evaluations
+from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
     from l2h.data import Dataset
@@ -56,16 +67,20 @@ class ModelOptions:
         float, Option(help="Share of the training samples a stand-in client is trained on; below 1 they are its own.")
     ] = 1.0
     server: Annotated[
-        str,
+        Texts,
         Option(
             "--server",
             "-e",
             help="lenet5, alexnet, vit or mlp; sklearn:NAME, a scikit-learn classifier such as "
             "sklearn:HistGradientBoostingClassifier (--option server.max_iter=50); the .onnx file of a server kept "
             "as is; or somebody's API: an address of the Open Inference Protocol (https://...), or module:function, "
-            "a function that asks it.",
+            "a function that asks it. Several: NAME=MODEL, repeated. (default: alexnet)",
         ),
-    ] = "alexnet"
+    ] = None
+    second_opinion: Annotated[
+        bool,
+        Option("--second-opinion", help="Let the rejector's student answer too, where it is more likely right."),
+    ] = False
     rejector: Annotated[
         str | None,
         Option("--rejector", "-r", help="attached (sees the client's scores) or separate. (default: attached)"),
@@ -175,6 +190,10 @@ class TrainingOptions:
         Prices, price_option("--c-1", help="Extra cost of a wrong remote answer; repeat for a grid. (default: 1)")
     ] = None
     c_e: Annotated[Prices, price_option("--c-e", help="Price of a request; repeat for a grid. (default: 0.1)")] = None
+    price: Annotated[
+        Texts,
+        price_option("--price", help="Of several servers, instead of these: NAME=C_E or NAME=C_E:C_1, one per server."),
+    ] = None
     sync: Annotated[
         Texts,
         training_option(
@@ -257,6 +276,9 @@ def train(
 
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --budget 0.5 --out runs/small[/]
 
+    Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server box=lenet5 --server cloud=alexnet --price
+    box=0.05 --price cloud=0.2:1.25 --second-opinion --out runs/two[/] for two servers, each at its own price.
+
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.
     """
@@ -297,6 +319,8 @@ def _train_router(
 
     if models.data is not None:
         raise typer.BadParameter("--outcomes and --data do not go together", param_hint="--outcomes")
+    if training.price or models.second_opinion:
+        raise typer.BadParameter("a router has one server, without a name, and no student", param_hint="--outcomes")
     if run.resume:
         raise typer.BadParameter("a router is trained in one go: --force starts anew", param_hint="--resume")
     plan = RouterPlan(
@@ -316,7 +340,15 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
     from l2h.experiments.plan import Plan
     from l2h.system.sizing import choose_budget
 
-    options: dict[str, Any] = parse_options(training.option or [])
+    asked = models.server or ["alexnet"]
+    if len(asked) > 1 and not any(map(is_named, asked)):
+        log.warning("--server is given %d times without names: %s alone is taken", len(asked), asked[-1])
+        asked = asked[-1:]
+    server, prices = by_name(asked, "--server") or "", read_prices(training.price)
+    servers = {} if isinstance(server, str) else server
+    if prices and (training.c_e or training.c_1):
+        raise SettingsError("--price is of one server, --c-e and --c-1 of all: give the one or the other")
+    options: dict[str, Any] = parse_options(training.option or [], servers)
     values = {name: getattr(training, name) for name in ("recipe", "honest", "seed", "device", "precision")}
     for who in ("client", "server"):
         texts = {name: getattr(feeds, f"{who}_{name}") for name in ("scale", "mean", "std", "size", "layout")}
@@ -325,15 +357,18 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
     budget = choose_budget(models.budget, models.rejector or "attached", size, training.recipe)
     sized = training.recipe == "default" and (budget is not None or size.get("trunk") == "separable")
     values["loss"] = training.loss or ("paper" if training.recipe == "paper" else "priced")
+    first = server if isinstance(server, str) else next(iter(servers.values()))
+    named = {"server": first, "servers": servers, "method_files": tuple(models.method_files or ())}
     return Plan(
-        **vars(models) | vars(api) | {"method_files": tuple(models.method_files or ())},
+        **vars(models) | vars(api) | named,
         c_1=tuple(training.c_1 or (1.0,)),
         c_e=tuple(training.c_e or (0.1,)),
+        prices={name: costs.as_dict() for name, costs in prices.items()},
         sync=tuple(training.sync or ("1",)),
         client_output=feeds.client_output,
         server_output=feeds.server_output,
         client_accuracy=feeds.client_accuracy,
-        settings=make_settings(values, training.set_ or [], models.server, sized),
+        settings=make_settings(values, training.set_ or [], first, sized, len(servers) > 1),
         **options,
     )
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from l2h.costs import Costs
 from l2h.data import Dataset
-from l2h.decision import RejectorSpec, fitting_rejectors
+from l2h.decision import AnyCosts, RejectorSpec, fitting_rejectors
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.finished import Asking, open_run
+from l2h.experiments.finished import Asking, Bound, bound_text, open_run
 from l2h.experiments.plan import Plan
-from l2h.limits import RateLimit
 from l2h.metrics import OutcomeReport, Report, spread_of_reports
 from l2h.system import HelpSystem
 
@@ -25,12 +24,12 @@ class Evaluation:
 
     report: OutcomeReport
     spec: RejectorSpec
-    limit: RateLimit | None = None
+    limit: Bound | None = None
     rule: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``metrics.json``."""
-        bound = None if self.limit is None else {"limit": str(self.limit), "rule": self.rule}
+        bound = None if self.limit is None else {"limit": bound_text(self.limit), "rule": self.rule}
         return self.report.as_dict() | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}, "bound": bound}
 
 
@@ -53,24 +52,26 @@ class Conditions:
     test: str | None = None  # its test part, where that is a file of its own
     c_1: list[float] | None = None  # inaccuracy costs; None: the run's
     c_e: list[float] | None = None  # prices of a request; None: the run's
-    bounds: Sequence[RateLimit] = ()  # on asking; under a bound and without prices asking is free
+    prices: Mapping[str, Costs] = field(default_factory=dict)  # of some of several servers; the run's for the others
+    bounds: Sequence[Bound] = ()  # on asking; under a bound and without prices asking is free
     rule: str | None = None  # how a share is met
     server_run: Path | None = None  # the run of a server that was trained by itself
     asking: Asking | None = None  # how a server that is asked is reached
     target: str | None = None  # the column of a table that holds the labels; None: as in the run
+    second_opinion: bool | None = None  # whether the student may answer; None: as in the run
 
 
 def evaluate_system(
     system: HelpSystem,
     dataset: Dataset,
-    prices: Sequence[Costs | None],
-    bounds: Sequence[RateLimit | None] = (None,),
+    prices: Sequence[AnyCosts | None],
+    bounds: Sequence[Bound | None] = (None,),
     rule: str | None = None,
 ) -> list[Evaluation]:
     """Evaluate every price with every rejector that answers for it, under every bound, on the test set."""
     X, y = dataset.X_test, dataset.y_test
 
-    def report(costs: Costs | None, limit: RateLimit | None, which: int) -> Report:
+    def report(costs: AnyCosts | None, limit: Bound | None, which: int) -> Report:
         found = system.evaluate(X, y, costs, limit=limit, rule=rule, which=which)
         return replace(found, dataset=dataset.name)
 
@@ -84,7 +85,7 @@ def evaluate_system(
 
 def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> Evaluations:
     """Evaluate at every price of the plan, and write the metrics of the first price into the run folder."""
-    results = evaluate_system(system, dataset, plan.costs)
+    results = evaluate_system(system, dataset, plan.reported_costs)
     runs.write_json(folder / runs.METRICS, results[0].as_dict())
     training = plan.as_dict() | _scales_found(system)
     return Evaluations(results, dataset, training, system.specs, system.require_fitted().history)
@@ -94,8 +95,10 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
     """Evaluate a finished run, and write the metrics of the first price into ``out`` where that is given."""
     run = open_run(folder, conditions.server_run, conditions.asking)
     dataset = run.dataset(conditions.data, conditions.test, conditions.target)
-    prices: list[Costs | None] = [*run.cost_grid(conditions.c_e, conditions.c_1)]
-    if conditions.bounds and conditions.c_e is None and conditions.c_1 is None:
+    if conditions.second_opinion is not None:
+        run.allow_second_opinion(conditions.second_opinion)
+    prices: list[AnyCosts | None] = [*run.cost_grid(conditions.c_e, conditions.c_1, conditions.prices)]
+    if conditions.bounds and conditions.c_e is None and conditions.c_1 is None and not conditions.prices:
         prices = [None]
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
@@ -119,7 +122,9 @@ def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[Seed
     by_run = [evaluate_run(folder, conditions).results for folder in folders]
     for folder, results in zip(folders, by_run, strict=True):
         if [(r.report.costs, r.spec) for r in results] != [(r.report.costs, r.spec) for r in by_run[0]]:
-            raise RunError(f"{folder} has other prices or rejectors than {folders[0]}: --c-1 and --c-e set the prices")
+            raise RunError(
+                f"{folder} has other prices or rejectors than {folders[0]}: --c-1 and --c-e, or --price, set the prices"
+            )
     return [_spread([result.as_dict() for result in same]) for same in zip(*by_run, strict=True)]
 
 
@@ -136,10 +141,17 @@ def _spread(metrics: Sequence[dict[str, Any]]) -> SeedSpread:
     spread = spread_of_reports(metrics)
     means = {
         "reject_rate": spread["reject_rate"]["mean"],
-        "risk": {name: None if value is None else value["mean"] for name, value in spread["risk"].items()},
-        "accuracy": {name: value["mean"] for name, value in spread["accuracy"].items()},
+        "risk": {name: _mean(value) for name, value in spread["risk"].items()},
+        "accuracy": {name: _mean(value) for name, value in spread["accuracy"].items()},
     }
     return SeedSpread(len(metrics), spread, metrics[0] | means)
+
+
+def _mean(spread: dict[str, Any] | None) -> Any:
+    """Return the mean of a spread, or the means of several by name."""
+    if spread is None or "mean" in spread:
+        return None if spread is None else spread["mean"]
+    return {name: _mean(value) for name, value in spread.items()}
 
 
 def require_seeds(folders: Sequence[Path]) -> None:
@@ -153,7 +165,12 @@ def require_seeds(folders: Sequence[Path]) -> None:
         if seed is not None and seed in seen:
             raise RunError(f"{folder} has the seed of {seen[seed]} ({seed}): give runs of different seeds")
         seen[seed] = folder
-        training |= {"settings": settings, "c_1": None, "c_e": None}  # prices are compared where they are used
+        training |= {
+            "settings": settings,
+            "c_1": None,
+            "c_e": None,
+            "prices": None,
+        }  # prices are compared where they are used
         first = first or training
         other = runs.differences(first, training)
         if other:

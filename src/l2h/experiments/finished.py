@@ -1,20 +1,33 @@
 """A finished run, opened: its system, what it was trained on and for, and its calibration."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset
 from l2h.data.load import holds_pictures, read_inputs
-from l2h.decision import Policy
-from l2h.errors import DataError, RunError
+from l2h.decision import AnyCosts
+from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments import runs
-from l2h.experiments.plan import Samples, divide, plan_of
+from l2h.experiments.plan import Samples, divide, plan_of, require_known
 from l2h.limits import RateLimit, Threshold
 from l2h.remote.oip import given_key
 from l2h.system import HelpSystem, load
+from l2h.system.steps import make_policy
+
+#: A bound over all servers, or bounds by the server's name, ``all`` for all servers together.
+Bound = RateLimit | Mapping[str, RateLimit]
+
+
+def bound_text(bound: Bound) -> str:
+    """Return a bound as the commands take it."""
+    if isinstance(bound, RateLimit):
+        return str(bound)
+    return ", ".join(f"{name}={limit}" for name, limit in bound.items())
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class FinishedRun:
         return dataset.X_train, dataset.y_train
 
     def ask(
-        self, sources: Sequence[str], index: Sequence[int] | None, costs: Costs | None, limit: RateLimit | None
+        self, sources: Sequence[str], index: Sequence[int] | None, costs: AnyCosts | None, limit: Bound | None
     ) -> list[dict[str, Any]]:
         """Return one row per answer to inputs of files; the server that is asked is the run's own.
 
@@ -81,29 +94,66 @@ class FinishedRun:
             for i, answer, saved in zip(chosen, answers, saving.tolist(), strict=True)
         ]
 
-    def costs(self, c_e: float | None, c_1: float | None) -> Costs:
-        """Return these prices; where one is None, the first that the run was trained for."""
-        return Costs(
-            c_e=self.training.get("c_e", [0.1])[0] if c_e is None else c_e,
-            c_1=self.training.get("c_1", [1.0])[0] if c_1 is None else c_1,
-        )
+    def costs(self, c_e: float | None, c_1: float | None, prices: Mapping[str, Costs] | None = None) -> AnyCosts:
+        """Return these prices; where one is None, the first that the run was trained for.
 
-    def export_costs(self, c_e: float | None, c_1: float | None) -> Costs | None:
+        ``prices`` are those of some of several servers; the others have the run's.
+        """
+        (costs,) = self.cost_grid(None if c_e is None else [c_e], None if c_1 is None else [c_1], prices, first=True)
+        return costs
+
+    def export_costs(
+        self, c_e: float | None, c_1: float | None, prices: Mapping[str, Costs] | None = None
+    ) -> AnyCosts | None:
         """Return the prices to export for; None where none are given and the rejectors have their own."""
-        if c_e is None and c_1 is None and self.system.specs[0].costs is not None:
+        if c_e is None and c_1 is None and not prices and self.system.specs[0].costs is not None:
             return None
-        return self.costs(c_e, c_1)
+        return self.costs(c_e, c_1, prices)
 
-    def cost_grid(self, c_e: list[float] | None, c_1: list[float] | None) -> list[Costs]:
-        """Return the grid of these prices; where one list is empty, of those that the run was trained for."""
-        return cost_grid(c_1 or self.training.get("c_1") or [1.0], c_e or self.training.get("c_e") or [0.1])
+    def cost_grid(
+        self,
+        c_e: list[float] | None,
+        c_1: list[float] | None,
+        prices: Mapping[str, Costs] | None = None,
+        *,
+        first: bool = False,
+    ) -> list[AnyCosts]:
+        """Return the grid of these prices; where one list is empty, of those that the run was trained for.
+
+        ``first`` takes only the first of what the run was trained for.
+        """
+        grid = {"c_1": self.training.get("c_1") or [1.0], "c_e": self.training.get("c_e") or [0.1]}
+        if first:
+            grid = {name: values[:1] for name, values in grid.items()}
+        pairs = cost_grid(c_1 or grid["c_1"], c_e or grid["c_e"])
+        names = [server.name for server in self.system.servers]
+        own = {name: Costs.from_dict(values) for name, values in (self.training.get("prices") or {}).items()}
+        if prices and (c_e or c_1):
+            raise SettingsError("--price is of one server, --c-e and --c-1 of all: give the one or the other")
+        if prices:
+            require_known(prices, names, "--price")
+            by_server = {name: prices.get(name) or own.get(name) or pairs[0] for name in names}
+            return [by_server if len(names) > 1 else by_server[names[0]]]
+        return [own] if own and not c_e and not c_1 else [*pairs]
+
+    def allow_second_opinion(self, allowed: bool) -> None:
+        """Let the rejector's student answer, or not, whatever the run was trained with."""
+        fitted = self.system.require_fitted()
+        if allowed and (fitted.calibration is None or fitted.calibration.student is None):
+            raise RunError(
+                f"{self.folder} has no student that is calibrated: a second opinion needs an attached rejector with a "
+                f"student, trained by loss 'priced', and l2h calibrate {self.folder}"
+            )
+        self.system.second_opinion = allowed
+        self.system.fitted = replace(fitted, second_opinion=allowed)
 
 
 @dataclass(frozen=True)
 class Asking:
     """How a server that is asked, such as somebody's API, is reached for inputs that it was never asked about."""
 
-    server: str | None = None  # its function again, or its address, which then gets the key of the environment
+    #: Its function again, or its address, which then gets the key of the environment; of several servers by name.
+    server: str | Mapping[str, str] | None = None
     progress: Callable[[int, int], None] | None = None  # told how many of how many inputs are asked
 
     def watch(self, system: HelpSystem) -> None:
@@ -116,20 +166,30 @@ def open_run(folder: Path, server_run: Path | None = None, asking: Asking | None
     """Open a finished run; ``server_run`` is that of a server that was trained by itself."""
     config = runs.read_config(folder)
     training, saved = config.get("training", {}), config.get("system") or {}
+    described = dict(saved.get("servers") or {"server": saved.get("server", {})})
+    named: dict[str, Any] = training.get("servers") or {"server": training.get("server", "")}
     # The run does not hold a TorchScript client or a fixed server itself: it names their files.
-    files = {
-        part: training[part]
-        for part in ("client", "server")
-        if saved.get(part, {}).get("kind") in ("given", "fixed") and Path(str(training.get(part, ""))).suffix
-    }
+    client = training.get("client", "")
+    files = {name: str(named.get(name, "")) for name, part in described.items() if _names_file(part, named.get(name))}
     asking = asking or Asking()
-    if asking.server is not None:
-        if saved.get("server", {}).get("kind") != "remote":
-            raise RunError(f"{folder} has no server that is asked: leave out --server")
-        files["server"] = asking.server
-    system = load(folder, **files, server_run=server_run, key=None if asking.server is None else given_key())
+    again = {"server": asking.server} if isinstance(asking.server, str) else dict(asking.server or {})
+    for name in again:
+        if described.get(name, {}).get("kind") != "remote":
+            which = "that is asked" if isinstance(asking.server, str) else f"{name!r} that is asked"
+            raise RunError(f"{folder} has no server {which}: leave out --server")
+    system = load(
+        folder,
+        client=client if _names_file(saved.get("client", {}), client) else None,
+        servers=(files | again) or None,
+        server_run=server_run,
+        key=given_key() if again else None,
+    )
     asking.watch(system)
     return FinishedRun(folder, training, system)
+
+
+def _names_file(part: Mapping[str, Any], model: Any) -> bool:
+    return part.get("kind") in ("given", "fixed") and bool(Path(str(model or "")).suffix)
 
 
 @dataclass(frozen=True)
@@ -137,41 +197,65 @@ class RunCalibration:
     """What calibrating a run found."""
 
     samples: int  # how many there were
-    costs: Costs  # the prices at which the rest was measured
+    costs: AnyCosts  # the prices at which the rest was measured
     q1: float  # the reject rate
-    thresholds: dict[str, Threshold]  # on the expected saving, by the bound that each meets
+    shares: dict[str, float]  # of the samples, those that each answerer answers
+    #: By the bound that each meets: a threshold on the expected saving, or what is added to the price of each server.
+    thresholds: dict[str, Threshold | dict[str, float]]
 
     def as_dict(self) -> dict[str, Any]:
-        thresholds = {bound: threshold.as_dict() for bound, threshold in self.thresholds.items()}
-        return {"samples": self.samples, "costs": self.costs.as_dict(), "q1": self.q1, "thresholds": thresholds}
+        """Return plain values for JSON."""
+        values: dict[str, Any] = {
+            "samples": self.samples,
+            "costs": self.costs.as_dict() if isinstance(self.costs, Costs) else None,
+            "q1": self.q1,
+            "thresholds": {
+                bound: {"added_prices": found} if isinstance(found, dict) else found.as_dict()
+                for bound, found in self.thresholds.items()
+            },
+        }
+        if not isinstance(self.costs, Costs):
+            values["prices"] = {name: costs.as_dict() for name, costs in self.costs.items()}
+        return values if len(self.shares) == 2 else values | {"shares": self.shares}
 
 
 def calibrate_run(
     folder: Path,
-    bounds: Sequence[RateLimit] = (),
+    bounds: Sequence[Bound] = (),
     *,
     data: str | None = None,
     target: str | None = None,
     c_e: float | None = None,
     c_1: float | None = None,
+    prices: Mapping[str, Costs] | None = None,
+    second_opinion: bool | None = None,
     server_run: Path | None = None,
     asking: Asking | None = None,
 ) -> RunCalibration:
     """Calibrate a run and save it.
 
     The samples are the training part of ``data``; None: the run's own calibration part. ``target`` names the column of
-    a table that holds the labels. A price that is None is the
-    run's. The bounds are shares of all requests, to find thresholds for.
+    a table that holds the labels. A price that is None is the run's. The bounds are shares of all requests, or of those
+    to each server, to find thresholds or prices for. ``second_opinion`` says whether the student may answer then.
     """
     run = open_run(folder, server_run, asking)
     system = run.system
     X, y = run.calibration_samples(data, target)
     system.calibrate(X, y)
-    costs = system.specs[0].costs or run.costs(c_e, c_1)
-    held_out = system.require_fitted().held_out_judgement(0)
-    thresholds = {
-        str(bound): Policy(lambda *_: (0, costs), True, lambda _: held_out, bound).threshold(costs, 0)
-        for bound in bounds
-    }
+    if second_opinion is not None:
+        run.allow_second_opinion(second_opinion)
+    fitted, costs = system.require_fitted(), system.specs[0].costs or run.costs(c_e, c_1, prices)
+    held_out = fitted.held_out_judgement(0)
+    remote = held_out.remote(costs)
+    column = held_out.choose(costs, remote)
+    shares = {one.name: float(np.mean(column == k)) for k, one in enumerate(fitted.answerers)}
+    thresholds: dict[str, Threshold | dict[str, float]] = {}
+    for bound in bounds:
+        terms = make_policy(fitted, bound, None, {}).terms(costs, 0)
+        if terms.shares is not None:
+            names = (server.name for server in fitted.servers)
+            thresholds[bound_text(bound)] = dict(zip(names, terms.shares.prices, strict=True))
+        elif terms.threshold is not None:
+            thresholds[bound_text(bound)] = terms.threshold
     system.save(folder)  # last: a bound that cannot be met leaves the run as it was
-    return RunCalibration(len(y), costs, system.calibrated_rate(costs, which=0), thresholds)
+    return RunCalibration(len(y), costs, float(remote.mean()), shares, thresholds)

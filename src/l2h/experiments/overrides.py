@@ -1,6 +1,6 @@
 """Settings and model options from texts of the form ``NAME=VALUE``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,14 @@ from l2h.settings import (
 )
 
 
-def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str, sized: bool = False) -> Settings:
-    """Return settings for a server: a model's name, or a file.
+def make_settings(
+    values: dict[str, Any], overrides: Sequence[str], server: str, sized: bool = False, several: bool = False
+) -> Settings:
+    """Return settings for a server: a model's name, or a file; of several servers, the first.
 
     ``values`` are fields of :class:`l2h.Settings`, ``recipe`` among them; stages that are not given get the defaults of
     the recipe and of the server. ``overrides`` are ``name=value``, for the stages ``server.name`` or ``rejector.name``.
+    Of several servers each gets the stage that suits it, unless an override names one of its fields.
     A rejector that is ``sized`` to a budget, or whose trunk is separable, gets its stage when it is trained, unless an
     override names one of its fields.
     """
@@ -32,7 +35,10 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str,
         "server": values.get("server") or (PAPER_SERVER if paper else recommended(server)),
         "rejector": values.get("rejector") or usual,
     }
-    named = values.get("rejector") is not None or any(text.startswith("rejector.") for text in overrides)
+    named = {
+        stage: values.get(stage) is not None or any(text.startswith(f"{stage}.") for text in overrides)
+        for stage in stages
+    }
     plain = dict(values)
     for override in overrides:
         name, value = _assignment(override)
@@ -52,21 +58,29 @@ def make_settings(values: dict[str, Any], overrides: Sequence[str], server: str,
                 )
             known = ", ".join(StageSettings.__dataclass_fields__)
             raise SettingsError(f"--set {override}: known are server.X and rejector.X with X one of {known}")
-    if sized and not named:
-        del stages["rejector"]
+    for stage, later in (("rejector", sized), ("server", several and not paper)):
+        if later and not named[stage]:
+            del stages[stage]
     return Settings.from_dict(plain | {name: vars(stage) for name, stage in stages.items()})
 
 
-def parse_options(options: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return options such as ``server.width=2`` by the field of the plan that holds them: ``server_options``."""
+def parse_options(options: Sequence[str], servers: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return options such as ``server.width=2`` by the field of the plan that holds them: ``server_options``.
+
+    Servers that have names have their options under these: ``box.width=2``.
+    """
     by_model: dict[str, dict[str, Any]] = {"client_options": {}, "server_options": {}, "rejector_options": {}}
     for option in options:
         name, value = _assignment(option)
+        # The longest name first: a server may be called "box" and another "box.2".
+        named = next((one for one in sorted(servers, key=len, reverse=True) if name.startswith(f"{one}.")), None)
+        if named is not None:
+            by_model["server_options"].setdefault(named, {})[name.removeprefix(f"{named}.")] = value
+            continue
         model, _, key = name.partition(".")
-        if f"{model}_options" not in by_model or not key:
-            raise SettingsError(
-                f"--option {option}: expected client.NAME=VALUE, server.NAME=VALUE or rejector.NAME=VALUE"
-            )
+        if f"{model}_options" not in by_model or not key or (model == "server" and servers):
+            known = [f"{one}.NAME=VALUE" for one in ("client", *(servers or ("server",)), "rejector")]
+            raise SettingsError(f"--option {option}: expected {', '.join(known[:-1])} or {known[-1]}")
         by_model[f"{model}_options"][key] = value
     return by_model
 

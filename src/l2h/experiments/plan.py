@@ -1,7 +1,7 @@
 """What to train and on what: a plan, its division of the data, its client and its system, and their training."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from l2h.classifiers import UNIT_RANGE, Classifier, Preprocessing, as_client, un
 from l2h.columns import EncodedTable, numbers_of
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset, split
-from l2h.decision import RejectorSpec
-from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError
+from l2h.decision import SERVER, AnyCosts, RejectorSpec
+from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError, about
 from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled
@@ -24,6 +24,7 @@ from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
 from l2h.system import HelpSystem
 from l2h.system.client_features import check_wanted
+from l2h.system.servers import check_method, check_name, check_student
 from l2h.system.sizing import choose_budget
 from l2h.system.steps import choose_method
 from l2h.training import Context, Progress, train_classifier
@@ -40,8 +41,7 @@ STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
 _NEWER = (
     *("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", "budget"),
-    "client_features",
-    *_OF_FILES,
+    *("client_features", "servers", "prices", "second_opinion", *_OF_FILES),
 )
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
@@ -61,6 +61,8 @@ class Plan:
     client_share: float = 1.0
     calibration: float = 0.1  # share of the training samples kept for calibration alone
     server: str = "alexnet"  # a model's name, the file of a fixed server, or an address or function that is asked
+    servers: dict[str, str] = field(default_factory=dict)  # several of these by name, instead of ``server``
+    second_opinion: bool = False  # whether the rejector's student may answer
     # Of a server that is asked; None for the defaults of :class:`l2h.RemoteServer`.
     server_version: str | None = None
     server_batch: int | None = None
@@ -69,9 +71,10 @@ class Plan:
     # The first price of each is the one reported.
     c_1: tuple[float, ...] = (1.0,)
     c_e: tuple[float, ...] = (0.1,)
+    prices: dict[str, dict[str, float]] = field(default_factory=dict)  # of each server, instead of ``c_1`` and ``c_e``
     sync: tuple[str, ...] = ("1",)  # links from the server to the rejector (recipe ``paper``), one rejector each
     client_options: dict[str, Any] = field(default_factory=dict)
-    server_options: dict[str, Any] = field(default_factory=dict)
+    server_options: dict[str, Any] = field(default_factory=dict)  # of several servers by name
     rejector_options: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
     # What a client and a server that are files are fed, as fields of :class:`l2h.Preprocessing`.
@@ -97,26 +100,50 @@ class Plan:
             raise UnknownNameError(
                 f"unknown client {self.client!r}; known: {known}, or a file (.onnx, .tflite, .pt, .pt2)"
             )
-        if self.server.startswith(SKLEARN):
-            find_estimator(self.server)
-        elif self.server not in NAMES and not is_remote(self.server) and not Path(self.server).suffix:
-            known = f"{', '.join(NAMES)}, sklearn:NAME, a file (.onnx), an address (https://...), or module:function"
-            raise UnknownNameError(f"unknown model {self.server!r}; known: {known}")
+        self._check_servers()
+        for who, models, names in (
+            ("client", [self.client], STAND_INS),
+            ("server", [*self.named_servers.values()], NAMES),
+        ):
+            self.feed_of(who)
+            given = [name for name in _OF_FILES if getattr(self, f"{who}_{name}", None)]
+            if given and not any(_takes(model, names, given[0]) for model in models):
+                flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
+                raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {', '.join(models)} is none")
+        method, rejector = choose_method(self.learned, self.rejector, self.settings)
+        object.__setattr__(self, "rejector", rejector)
+        check_method(method, len(self.named_servers), self.second_opinion, rejector, self.settings.recipe)
+        budget = choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings.recipe)
+        if self.second_opinion:
+            check_student({"width": 0} if budget is not None and not budget.value else self.rejector_options)
+        check_wanted(self.client_features, self.rejector or "attached")
+
+    def _check_servers(self) -> None:
+        servers = self.named_servers
+        for name in self.servers:
+            check_name(name)
+        for name, model in servers.items():
+            with about(f"--server {name}" if self.servers else None):
+                _check_server(model)
+        require_known(self.prices, servers, "--price")
+        missing = [name for name in servers if self.prices and name not in self.prices]
+        if missing:
+            raise SettingsError(f"no price for {missing[0]}: give --price {missing[0]}=C_E, or --c-e for all servers")
+        if self.prices and len(servers) == 1:  # those of the only server are the prices of the system
+            only = Costs.from_dict(next(iter(self.prices.values())))
+            for name, value in {"c_1": (only.c_1,), "c_e": (only.c_e,), "prices": {}}.items():
+                object.__setattr__(self, name, value)
         for name in ("server_version", "server_batch", "server_cache"):
-            if getattr(self, name) is not None and not is_remote(self.server):
+            if getattr(self, name) is not None and not any(map(is_remote, servers.values())):
                 flag = name.replace("_", "-")
                 raise SettingsError(
                     f"--{flag} goes with a server that is asked: --server https://... or module:function"
                 )
-        for who, model, names in (("client", self.client, STAND_INS), ("server", self.server, NAMES)):
-            self.feed_of(who)
-            given = [name for name in _OF_FILES if getattr(self, f"{who}_{name}", None)]
-            if given and (model in names or (is_remote(model) and given[0] == "preprocessing")):
-                flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
-                raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {model} is none")
-        object.__setattr__(self, "rejector", choose_method(self.learned, self.rejector, self.settings)[1])
-        choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings.recipe)
-        check_wanted(self.client_features, self.rejector or "attached")
+
+    @property
+    def named_servers(self) -> dict[str, str]:
+        """Return the servers by name; a single one without a name is called ``server``."""
+        return dict(self.servers) or {SERVER.name: self.server}
 
     @property
     def learned(self) -> Learned | None:
@@ -127,6 +154,13 @@ class Plan:
     @property
     def costs(self) -> list[Costs]:
         return cost_grid(self.c_1, self.c_e)
+
+    @property
+    def reported_costs(self) -> list[AnyCosts]:
+        """Return the prices to evaluate at: those of each server, or the grid."""
+        if self.prices:
+            return [{name: Costs.from_dict(self.prices[name]) for name in self.named_servers}]
+        return [*self.costs]
 
     @property
     def specs(self) -> list[RejectorSpec]:
@@ -143,22 +177,48 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         # What version 0.1 did not know is left out where it is not used.
-        return {name: value for name, value in asdict(self).items() if value or not name.endswith(_NEWER)}
+        values = {name: value for name, value in asdict(self).items() if value or not name.endswith(_NEWER)}
+        return {name: value for name, value in values.items() if name != "server" or not self.servers}
 
-    def make_server(self) -> Classifier | str:
-        """Return what :class:`l2h.HelpSystem` takes as the server; the key of an address is that of the environment."""
-        if self.server in NAMES or self.server.startswith(SKLEARN):
-            return self.server
-        server: Any = self.server
+    def make_server(self, model: str | None = None) -> Classifier | str:
+        """Return what :class:`l2h.HelpSystem` takes as a server, by default the plan's only one.
+
+        The key of an address is that of the environment.
+        """
+        model = model or self.server
+        if model in NAMES or model.startswith(SKLEARN):
+            return model
+        server: Any = model
         if is_remote(server):
             given = {"version": self.server_version, "batch": self.server_batch, "cache": self.server_cache}
             options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
             server = RemoteServer(server, key=given_key(), **options)
-        return as_client(server, preprocessing=self.feed_of("server"), output=self.server_output)
+        feed = Preprocessing() if is_remote(model) else self.feed_of("server")
+        return as_client(server, preprocessing=feed, output=self.server_output)
 
     def feed_of(self, who: str) -> Preprocessing:
         """Return what the user says that the client or the server is fed."""
         return Preprocessing.from_dict(getattr(self, f"{who}_preprocessing"))
+
+
+def require_known(named: Iterable[str], servers: Iterable[str], flag: str) -> None:
+    """Refuse what names a server that does not exist."""
+    unknown = [name for name in named if name not in set(servers)]
+    if unknown:
+        raise SettingsError(f"{flag} {unknown[0]}=...: no server is called so; the servers are {', '.join(servers)}")
+
+
+def _check_server(model: str) -> None:
+    if model.startswith(SKLEARN):
+        find_estimator(model)
+    elif model not in NAMES and not is_remote(model) and not Path(model).suffix:
+        known = f"{', '.join(NAMES)}, sklearn:NAME, a file (.onnx), an address (https://...), or module:function"
+        raise UnknownNameError(f"unknown model {model!r}; known: {known}")
+
+
+def _takes(model: str, names: Sequence[str], given: str) -> bool:
+    """Return whether a model is a file, or is asked and what is given is not about its inputs."""
+    return model not in names and not (is_remote(model) and given == "preprocessing")
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:
@@ -246,7 +306,9 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
     """Return the plan's system around its client, not yet fitted."""
     return HelpSystem(
         client=client,
-        server=plan.make_server(),
+        server=None if plan.servers else plan.make_server(),
+        servers={name: plan.make_server(model) for name, model in plan.servers.items()} or None,
+        second_opinion=plan.second_opinion,
         rejector=plan.rejector,
         method=plan.learned,
         settings=plan.settings,
@@ -262,7 +324,7 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
 
 def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
     """Train the plan's client, server and rejector, calibrate the system, save it and return it."""
-    for model in (plan.client, plan.server):
+    for model in (plan.client, *plan.named_servers.values()):
         if Path(model).suffix and not is_remote(model) and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")
     target.prepare(plan.as_dict())

@@ -78,6 +78,8 @@ def _prepare(
         raise SettingsError("--role trains by Algorithm 2: it goes with --recipe paper")
     if plan.sync != ("1",):
         raise SettingsError("--sync imitates a link: with --role the link is real, leave --sync out")
+    if plan.servers:
+        raise SettingsError("--role trains one server, without a name: --server lenet5")
     if plan.server not in NAMES:
         raise SettingsError(f"--role trains a named server ({', '.join(NAMES)}), not {plan.server}")
     target.prepare({**plan.as_dict(), "role": role, "send": link.send})

@@ -7,7 +7,7 @@ import numpy as np
 
 from l2h.costs import prices_text
 from l2h.decision import CLIENT, STUDENT, Answerer
-from l2h.metrics import OutcomeReport, Report
+from l2h.metrics import AnswererChoice, OutcomeReport, Report
 from l2h.report.common.text import SAME, number, percent, relation
 
 _Z95 = 1.959963984540054
@@ -44,15 +44,16 @@ def verdict(report: OutcomeReport) -> Verdict:
     always = {one: report.choice.always(one) for one in report.answerers}
     best = min(always, key=lambda one: always[one].risk(report.costs))
     lowest, rule = always[best].risk(report.costs), trivial_name(best, several=len(report.choice.servers) > 1)
-    paired = report.choice.losses(report.costs) - always[best].losses(report.costs)
-    interval = None if len(paired) < 2 else _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
+    interval = _interval(report, always[best])
     difference = report.risk.system - lowest
     pays = difference < -SAME
     clear = interval is not None and abs(difference) > max(interval, SAME)
     noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
     against = f"the risk is {relation(report.risk.system, lowest)} the best trivial rule ({rule}{noise})"
     text = _gain(against, clear, report) if pays else _loss(against, not best.remote, lowest, report)
-    text += _fewer_servers(report) + _student(report)
+    better = [text for text in (_fewer_servers(report), _student(report)) if text]
+    if better:
+        text += f"; but {'; and '.join(better)}"
     return Verdict(pays, clear, text, rule, lowest, difference, interval)
 
 
@@ -110,16 +111,15 @@ def _loss(against: str, local: bool, lowest: float, report: OutcomeReport) -> st
 
 
 def _fewer_servers(report: OutcomeReport) -> str:
-    """Say so where one server of several would do better alone."""
+    """Say so where one server of several would do better alone by more than the noise."""
     alone = {
-        one.name: report.alternatives[one.name].risk(report.costs)
-        for one in report.choice.servers
-        if one.name in report.alternatives
+        one.name: report.alternatives[one.name] for one in report.choice.servers if one.name in report.alternatives
     }
-    best = min(alone, key=alone.__getitem__, default="")
-    if not best or alone[best] >= report.risk.system - SAME:
+    risks = {name: choice.risk(report.costs) for name, choice in alone.items()}
+    best = min(risks, key=risks.__getitem__, default="")
+    if not best or report.risk.system - risks[best] <= max(_interval(report, alone[best]) or 0.0, SAME):
         return ""
-    return f"; but asking {best} alone would cost less: {number(alone[best])} against {number(report.risk.system)}"
+    return f"asking {best} alone would cost less: {number(risks[best])} against {number(report.risk.system)}"
 
 
 def _student(report: OutcomeReport) -> str:
@@ -127,7 +127,13 @@ def _student(report: OutcomeReport) -> str:
     student, system = report.student_risk if isinstance(report, Report) else None, report.risk.system
     if student is None or student >= system - SAME or STUDENT in report.answerers:
         return ""
-    text = "; but the rejector's student alone, in the client's place and asking nobody, would cost less: "
+    text = "the rejector's student alone, in the client's place and asking nobody, would cost less: "
     text += f"{number(student)} against {number(system)}"
     three = report.alternatives.get("three_ways")
-    return text if three is None else f"{text}; as a second opinion beside both, {number(three.risk(report.costs))}"
+    return text if three is None else f"{text} (as a second opinion {number(three.risk(report.costs))})"
+
+
+def _interval(report: OutcomeReport, other: AnswererChoice) -> float | None:
+    """Return half the 95% interval of the difference in risk to another choice; None for one sample."""
+    paired = report.choice.losses(report.costs) - other.losses(report.costs)
+    return None if len(paired) < 2 else _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
