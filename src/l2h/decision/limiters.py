@@ -82,11 +82,13 @@ class LimiterSet:
         repeated: dict[str, Any] = {"again": True} if again else {}  # a limiter of the user's may not know it
         overall = self._limiters.get(ALL)
         if overall is not None and len(self._limiters) == 1:
-            if again and not servers:
+            if not servers and again:
                 return -1
             score = self._scaled(ALL, gain[servers[0]]) if servers else -np.inf
             permit = overall.allow(score, _left(until), **repeated)
-            return None if permit.reason == limits.TIMED_OUT else servers[0] if servers and permit.granted else -1
+            if permit.reason == limits.TIMED_OUT:
+                return None
+            return servers[0] if servers and permit.granted else -1
         waiting = dict(self._limiters)
         found = -1
         for place, s in enumerate(servers):

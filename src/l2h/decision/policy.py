@@ -131,31 +131,30 @@ class Policy:
         limiters have not decided until a time of ``time.monotonic``, the rest is not asked about. ``again`` says that
         the inputs were proposed before, and a server failed to answer: they are no new requests.
         """
-        able, gain = proposal.able, proposal.gain
-        first = _best(gain, able)
-        if not self._limiters and (len(room) == 1 or not _is_overfull(first, room)):
-            return first, len(first)
-        choice = np.where(proposal.wanted, first, -1) if self._limiters else first.copy()
-        left = [0 if number is None else number for number in room]
-        if not any(left):
-            return choice, len(choice)
-        order = [[0]] * len(choice) if len(room) == 1 else np.argsort(-gain, axis=1, kind="stable").tolist()
-        rows = zip(order, able.tolist(), gain.tolist(), strict=True)
-        for i, (servers, may, gains) in enumerate(rows):
+        able, gain, n = proposal.able, proposal.gain, len(proposal.wanted)
+        if not self._limiters:
+            first = _best(gain, able)
+            if len(room) == 1 or not _is_overfull(first, room):
+                return first, n
+        left = [most or 0 for most in room]
+        counts = proposal.wanted.tolist() if self._limiters else [True] * n
+        order = [[0]] * n if len(room) == 1 else np.argsort(-gain, axis=1, kind="stable").tolist()
+        choice = np.full(n, -1)
+        for i, (servers, may, gains) in enumerate(zip(order, able.tolist(), gain.tolist(), strict=True)):
             asked = [s for s in servers if may[s]]
             roomy = [s for s in asked if left[s]]
-            if asked and not roomy:
-                if any(left):
-                    continue
-                break
+            if not roomy and (asked or not any(left)):
+                if asked and counts[i]:
+                    choice[i] = asked[0]
+                continue
             granted = self._limiters.grant(gains, roomy, until, again)
             if granted is None:
                 choice[i:] = -1
                 return choice, i
-            choice[i] = granted
             if granted >= 0:
+                choice[i] = granted
                 left[granted] -= 1
-        return choice, len(choice)
+        return choice, n
 
     def status(self) -> dict[str, Any] | None:
         """Return the limiter's status as plain values, the last known while it is busy; None without a limiter.
