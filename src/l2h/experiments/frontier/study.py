@@ -52,9 +52,9 @@ class FrontierStudy:
     def __post_init__(self) -> None:
         for text in (*self.budgets, *self.rivals):
             Budget.parse(text)
-        for name, values in (("seed", self.seeds), ("budget", self.budgets)):
-            if not values or len(set(values)) != len(values):
-                raise SettingsError(f"{name}s {', '.join(map(str, values)) or 'none'}: give one or more, each once")
+        for name, values in (("seeds", self.seeds), ("budgets", self.budgets), ("rivals", self.rivals)):
+            if len(set(values)) != len(values) or (not values and name != "rivals"):
+                raise SettingsError(f"{name} {', '.join(map(str, values)) or 'none'}: give one or more, each once")
         if self.part not in PARTS:
             raise SettingsError(f"--test-part {self.part!r} is unknown; known: {', '.join(PARTS)}")
         if self.plan.settings.recipe != "default":
