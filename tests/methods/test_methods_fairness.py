@@ -141,11 +141,11 @@ def trained(plan: Plan, dataset: Dataset) -> Any:
     ("plan", "dataset"),
     [
         (clouds_plan(), clouds(3)),
-        (clouds_plan(rejector_options={}, seed=4), clouds(3)),
+        (clouds_plan(rejector_options={"width": 4.0}, seed=4), clouds(3)),
         (spots_plan(), spots(4)),
         (replace(spots_plan(), client_share=1.0), spots(4)),
     ],
-    ids=["cross-fitted", "of the default width", "holdout and copies", "client kept from the holdout"],
+    ids=["cross-fitted", "of the width of comparisons", "holdout and copies", "client kept from the holdout"],
 )
 def test_the_row_of_the_default_is_what_the_system_decides(plan: Plan, dataset: Dataset) -> None:
     """Bit for bit: the same seed on the same processor."""
