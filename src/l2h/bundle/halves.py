@@ -180,16 +180,17 @@ class DeviceBundle(_Half):
         """Return the client's labels, the rejectors' scores, and the students' labels, empty where there are none."""
         x = numbers_of(X)
         if self._fused:
-            log_p, scores, *student = run(self._session, self._outputs, {"x": x}, self._file)
+            outputs = run(self._session, self._outputs, {"x": x}, self._file)
+            log_p = outputs[0]
             if not all_finite(log_p):
                 raise BundleError(f"{self._file}: the client's output is not finite")
-            return log_p.argmax(axis=1), scores, student[0] if student else _NOBODY
+            return log_p.argmax(axis=1), outputs[1], outputs[2] if self.second_opinion else _NOBODY
         assert self._client is not None
         label, log_p, embedding = self._client(X)
         values: dict[str, Any] = {"x": x, "log_probability": log_p, "embedding": embedding}
         feeds = {name: values[name] for name in self._inputs}
-        scores, *student = run(self._session, self._outputs, feeds, self._file)
-        return label, scores, student[0] if student else _NOBODY
+        outputs = run(self._session, self._outputs, feeds, self._file)
+        return label, outputs[0], outputs[1] if self.second_opinion else _NOBODY
 
     def model_calls(self, X: Inputs) -> Callable[[], None]:
         """Return a function that makes the calls of the models that :meth:`judge` makes, and nothing else.

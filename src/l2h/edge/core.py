@@ -90,6 +90,9 @@ class EdgeCore:
         self._deadline = self._servers[0].options.deadline
         self._names = np.array([answerer.name for answerer in self._bundle.answerers])
         self._local = sum(not answerer.remote for answerer in self._bundle.answerers)
+        self._by = [self._names[j : j + 1].copy() for j in range(self._local)]
+        for name in self._by:  # those of all answers that are kept
+            name.flags.writeable = False
         every_price = manifest.rejector.specs[0].costs is None
         self._policy = Policy(
             self._bundle.which, every_price, self._bundle.held_out, limit, answerers=self._bundle.answerers
@@ -245,8 +248,8 @@ class EdgeCore:
         self._counter.answered_one(0, column, latency)
         if self._labels is not None:
             label = self._labels.decode(label)
-        paid, by = np.array([terms.paid[column]]), self._names[column : column + 1].copy()
-        return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), paid, np.array([latency]), by)
+        paid = np.array([terms.paid[column]])
+        return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), paid, np.array([latency]), self._by[column])
 
     def _start_checks(self, seconds: float) -> dict[str, Future[None]]:
         """Begin to compare every server with the bundle; return what comes of it by the server's address."""

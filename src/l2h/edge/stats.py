@@ -184,6 +184,8 @@ class AnswerCounter:
 
     def answered(self, codes: npt.NDArray[np.int8], columns: npt.NDArray[np.intp], latency: float) -> None:
         """Count a call of ``predict``, with the reason and the answerer of every answer."""
+        if len(codes) == 1:
+            return self.answered_one(codes.item(), columns.item(), latency)
         reasons = np.bincount(codes, minlength=len(REASONS)).tolist()
         by = np.bincount(columns, minlength=len(self._names)).tolist()
         with self._lock:
