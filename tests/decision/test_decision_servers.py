@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -250,6 +251,18 @@ def test_after_a_failure_the_next_best_is_asked_with_permits_again() -> None:
     assert now is not None
     assert now["all"]["permits"] <= 3
     assert one.propose(judgement, terms, 0).rows(rows).gain.shape == (3, 2)
+
+
+@pytest.mark.parametrize("limit", [{"all": "9/1h"}, {"box": "9/1h"}, {"box": "9/1h", "all": "9/1h"}])
+def test_what_limiters_do_not_decide_in_time_is_not_asked_about(limit: Any) -> None:
+    one = policy(limit)
+    proposal = one.propose(judged(20, 50), one.terms(PRICES), 0)
+    choice, decided = one.permit(proposal, [20, 20], until=time.monotonic() - 1)
+    status = one.status()
+    assert status is not None
+    assert decided == 0
+    assert (choice == -1).all()
+    assert {s["used"] for s in status.values()} == {0}
 
 
 def test_a_limiter_is_kept_from_call_to_call_by_its_name_and_limit() -> None:
