@@ -10,7 +10,7 @@ from typing import Any
 from l2h.bundle.parts import NAME
 from l2h.classifiers import Classifier
 from l2h.decision import SERVER
-from l2h.errors import SettingsError, about
+from l2h.errors import SettingsError, about, shown
 from l2h.methods import Learned
 from l2h.training.job import server_title, take_server
 
@@ -39,26 +39,29 @@ def take_servers(
         raise SettingsError(
             "give one server, server=..., or several by their names, servers={'box': ..., 'cloud': ...}"
         )
+    if isinstance(server, Mapping):
+        raise SettingsError(f"server={shown(server)} is several servers: give servers={{'box': ..., 'cloud': ...}}")
     if servers is None:
-        return (
-            GivenServer(SERVER.name, *take_server(server, _of_all(train_server, SERVER.name)), dict(options or {})),
-        )
+        servers, options = {SERVER.name: server}, {SERVER.name: options or {}}
     if not isinstance(servers, Mapping) or not servers:
-        raise SettingsError(f"servers={servers!r} names no server: give {{'box': ..., 'cloud': ...}}")
+        raise SettingsError(f"servers={shown(servers)} names no server: give {{'box': ..., 'cloud': ...}}")
+    options = options or {}
+    files: dict[str, str] = {}
     for name in servers:
         check_name(name)
-    for what, named in (("server_options", options), ("train_server", train_server)):
-        unknown = [name for name in named if name not in servers] if isinstance(named, Mapping) else []
-        if unknown:
+        if files.setdefault(name.lower(), name) != name:
             raise SettingsError(
-                f"{what} are given for {unknown[0]!r}; the servers are {', '.join(servers)}: say {{'NAME': ...}}"
+                f"servers {files[name.lower()]!r} and {name!r} differ in case alone, and may share files"
             )
+    for what, named in (("server_options", options), ("train_server", train_server)):
+        for name, value in named.items() if isinstance(named, Mapping) else ():
+            if name not in servers or (named is options and not isinstance(value, Mapping)):
+                raise SettingsError(f"{what}={shown(named)} is by name, {{'NAME': ...}}, of {', '.join(servers)}")
     found = []
     for name, given in servers.items():
         with about(server_title(name)):
-            found.append(
-                GivenServer(name, *take_server(given, _of_all(train_server, name)), dict((options or {}).get(name, {})))
-            )
+            train = train_server.get(name) if isinstance(train_server, Mapping) else train_server
+            found.append(GivenServer(name, *take_server(given, train), dict(options.get(name, {}))))
     return tuple(found)
 
 
@@ -78,6 +81,8 @@ def check_name(name: Any) -> None:
 
 def check_method(method: Learned, servers: int, second_opinion: bool, rejector: Any, recipe: str) -> None:
     """Refuse a method that cannot train for several servers, or that gives no second opinion."""
+    if not isinstance(second_opinion, bool):
+        raise SettingsError(f"second_opinion={second_opinion!r} must be True or False")
     if servers > 1 and not method.several_servers:
         raise SettingsError(
             f"method {method.name!r} trains for one server; there are {servers}: loss 'priced' answers for any number"
@@ -97,7 +102,3 @@ def check_student(options: Mapping[str, Any]) -> None:
             "second_opinion=True needs a student, and this budget has room for none: give a larger budget, or a width "
             "above 0"
         )
-
-
-def _of_all(train_server: bool | Mapping[str, bool] | None, name: str) -> bool | None:
-    return train_server.get(name) if isinstance(train_server, Mapping) else train_server
