@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from l2h import methods
 from l2h.budgets import DEFAULT_BUDGET, Budget
 from l2h.costs import Costs, FloatArray
 from l2h.data import Dataset
-from l2h.decision import FREE, Answerer, RejectorSpec
+from l2h.decision import FREE, RejectorSpec
 from l2h.errors import RunError, SettingsError
 from l2h.experiments import runs
 from l2h.experiments.compare.comparing import comparison_plan
 from l2h.experiments.compare.seed import take_classes
 from l2h.experiments.overrides import parse_options
 from l2h.experiments.plan import Plan, divide, load_data, make_client, with_augment
-from l2h.methods import Bench, Learned, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
+from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
 from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice, spread
@@ -269,54 +268,51 @@ class TwoStageAt(TwoStageConfidence):
 def _run_seed(study: SeveralStudy, dataset: Dataset, context: Context) -> list[Row]:
     """Train client, servers and the rejectors of all methods, and return a row per price and method."""
     bench = _make_bench(study, dataset, context)
-    trainings: dict[Any, tuple[Learned, Bench]] = {
-        OURS: (_sized(OURS, bench), bench),
-        ONE_VS_ALL: (_sized(ONE_VS_ALL, bench), bench),
-    }
+    trainings = {name: (_sized(name, bench), bench) for name in (OURS, ONE_VS_ALL)}
     for k, name in enumerate(study.servers):
         one = bench.only(k)
         trainings[f"{name} alone"] = (_sized(OURS, one), one)
-    for number, pricing in enumerate(study.prices):
-        trainings[number] = (_sized(TwoStageAt(pricing), bench), bench)
+    for pricing in study.prices:
+        trainings[price_text(pricing)] = (_sized(TwoStageAt(pricing), bench), bench)
     rules = dict(zip(trainings, fit_together(list(trainings.values()), context), strict=True))
-    test = bench.outcomes(dataset.X_test, dataset.y_test)
-    right = np.column_stack([test.client_correct, test.server_correct])
-    servers, held = bench.answerers[1:], bench.calibration
-    known = held.client_correct, held.server_correct
+    test, held = bench.outcomes(dataset.X_test, dataset.y_test), bench.calibration
+    known = np.column_stack([held.client_correct, held.server_correct])
     rows = []
-    for number, pricing in enumerate(study.prices):
-        chosen: dict[str, tuple[tuple[Answerer, ...], npt.NDArray[Any], npt.NDArray[np.intp]]] = {}
-        nobody = np.zeros(len(test), dtype=np.intp)
-        for k in range(len(right[0])):
-            chosen[NEVER if k == 0 else f"always {servers[k - 1].name}"] = (bench.answerers, right, nobody + k)
-        for name in (OURS, ONE_VS_ALL, TWO_STAGE):
-            rule = rules[number if name == TWO_STAGE else name]
-            judgement = rule.judgement(test.inputs, FREE)
-            chosen[name] = (bench.answerers, right, judgement.choose(pricing, judgement.remote(pricing)))
-        for k, server in enumerate(servers):
-            judgement = rules[f"{server.name} alone"].judgement(test.inputs, FREE)
-            own = {server.name: pricing[server.name]}
-            who = judgement.choose(own, judgement.remote(own)) * (1 + k)
-            chosen[f"{server.name} alone"] = (bench.answerers, right, who)
-        ours = rules[OURS]
-        if isinstance(ours, PricedRule) and ours.rejectors.has_student:
-            judgement, label = ours.second_opinion(test.inputs)
-            with_student = np.insert(right, 1, label == test.y, axis=1)
-            who = judgement.choose(pricing, judgement.remote(pricing))
-            chosen[SECOND_OPINION] = (judgement.answerers, with_student, who)
-        losses = {name: AnswererChoice(*own).losses(pricing) for name, own in chosen.items()}
-        cascade = fit_cascade(_confidence(held), np.column_stack(known), bench.answerers, pricing)
-        who = cascade.choose(_confidence(test))
-        chosen[CASCADE], losses[CASCADE] = (
-            (bench.answerers, right, who),
-            cascade_losses(right, who, bench.answerers, pricing),
-        )
+    for pricing in study.prices:
+        choices = _choices(rules, bench, test, pricing)
+        losses = {name: choice.losses(pricing) for name, choice in choices.items()}
+        cascade = fit_cascade(_confidence(held), known, bench.answerers, pricing)
+        choices[CASCADE] = replace(choices[OURS], chosen=cascade.choose(_confidence(test)))
+        losses[CASCADE] = cascade_losses(choices[CASCADE].correct, choices[CASCADE].chosen, bench.answerers, pricing)
         rows += [
             {"data": dataset.name, "prices": price_text(pricing), "method": name}
-            | _figures(AnswererChoice(*own), losses[name], losses[OURS])
-            for name, own in chosen.items()
+            | _figures(choice, losses[name], losses[OURS])
+            for name, choice in choices.items()
         ]
     return rows
+
+
+def _choices(
+    rules: Mapping[str, LearnedRule], bench: Bench, test: Outcomes, pricing: Pricing
+) -> dict[str, AnswererChoice]:
+    """Return who answers at these prices by every method but the cascade."""
+    servers = bench.answerers[1:]
+    right = np.column_stack([test.client_correct, test.server_correct])
+    nobody = AnswererChoice(bench.answerers, right, np.zeros(len(test), dtype=np.intp))
+    choices = {NEVER: nobody} | {f"always {server.name}": nobody.always(server) for server in servers}
+    for name, rule in ((OURS, OURS), (ONE_VS_ALL, ONE_VS_ALL), (TWO_STAGE, price_text(pricing))):
+        judgement = rules[rule].judgement(test.inputs, FREE)
+        choices[name] = replace(nobody, chosen=judgement.choose(pricing, judgement.remote(pricing)))
+    for k, server in enumerate(servers, start=1):
+        judgement = rules[f"{server.name} alone"].judgement(test.inputs, FREE)
+        own = {server.name: pricing[server.name]}
+        choices[f"{server.name} alone"] = replace(nobody, chosen=k * judgement.choose(own, judgement.remote(own)))
+    ours = rules[OURS]
+    if isinstance(ours, PricedRule) and ours.rejectors.has_student:
+        judgement, label = ours.second_opinion(test.inputs)
+        who = judgement.choose(pricing, judgement.remote(pricing))
+        choices[SECOND_OPINION] = AnswererChoice(judgement.answerers, np.insert(right, 1, label == test.y, axis=1), who)
+    return choices
 
 
 def _figures(choice: AnswererChoice, losses: FloatArray, ours: FloatArray) -> Row:
