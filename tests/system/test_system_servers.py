@@ -175,6 +175,28 @@ def test_what_is_unseen_by_one_server_is_unseen_by_all(honest: str) -> None:
     assert torch.equal(pool.right[:, 2], taught == pool.y)
 
 
+@pytest.mark.parametrize("fixed", [False, True], ids=["all trained", "one fixed"])
+def test_changed_copies_of_images_are_learned_from_where_every_server_can_answer_them(fixed: bool) -> None:
+    rng = np.random.default_rng(0)
+    images, y = rng.integers(0, 256, (90, 1, 8, 8), dtype=np.uint8), rng.integers(0, 2, 90)
+
+    def bright(inputs: np.ndarray) -> np.ndarray:
+        return (inputs.mean(axis=(1, 2, 3)) > 127).astype(np.int64)
+
+    servers = {"box": "lenet5", "cloud": bright if fixed else "lenet5"}
+    system = make(bright, None, given={"servers": servers}, honest="holdout", augment="shift", copies=2)
+    job, context = system.prepare(images, y), Context(system.settings, system.device)
+    pools = make_pools(job, context, train_server(job, context))
+    if fixed:
+        assert pools.fitted is None
+        return
+    assert pools.fitted is not None
+    target, best = pools.fitted.server_target, pools.fitted.server_probability.amax(-1)
+    assert target.shape == (2 * (90 - len(pools.stopping) - len(pools.unseen) // 3), 2)
+    assert (target >= 0.5).all(), "of two classes the likelier one"
+    assert torch.equal(target[:, 0], best) or torch.equal(target[:, 1], best)
+
+
 def test_the_only_server_needs_no_name() -> None:
     one, named = make(server="mlp").fit(X, Y), make(server=None, given={"servers": {"server": "mlp"}}).fit(X, Y)
     assert_equal(tensors(one.require_fitted()), tensors(named.require_fitted()))
