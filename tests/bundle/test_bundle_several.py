@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 from bundle_maker import copied, edit
@@ -133,6 +134,21 @@ def test_prices_and_names_are_checked_before_anything_is_written(several: Any, t
     with pytest.raises(SettingsError, match="too long together"):
         several["servers"].export(tmp_path / "bundle", name="a" * 124)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_the_command_takes_prices_by_name_and_lets_the_student_answer_or_not(several: Any, tmp_path: Path) -> None:
+    several["opinion"].save(tmp_path / "run")
+    arguments = ["--out", tmp_path / "bundle", "--price", "cloud=0.2:1.5", "--no-second-opinion"]
+    status, out, err = commands.call("export", tmp_path / "run", *arguments)
+    assert status == 0, err
+    manifest = Manifest.read(tmp_path / "bundle")
+    assert [answerer.name for answerer in manifest.answerers] == ["client", "box", "cloud"]
+    assert manifest.prices["cloud"] == Costs(c_e=0.2, c_1=1.5)
+    for name in SERVERS:
+        assert f"--server {name}" in out
+    status, _, err = commands.call("export", tmp_path / "run", "--out", tmp_path / "other", "--price", "moon=0.1")
+    assert status in (1, 2)
+    assert "the servers are box, cloud" in err
 
 
 def test_a_student_that_names_no_class_is_refused(folders: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import commands
 import numpy as np
 import pytest
-from clouds import CLASSES, FEATURES
+from clouds import CLASSES, FEATURES, samples
 from rough_server import RoughServer
 from two_servers import CLOUD_FIRST, PRICES, TEST, make
 from waiting import free_port, until
@@ -221,6 +221,16 @@ def test_a_server_without_an_address_is_left_out(connect, servers, device):
     assert [edge.predict(x)[0].by for x in X[:30]] == answers.by[:30].tolist()
 
 
+def test_the_limit_of_one_server_does_not_see_drift_where_the_other_is_missing(connect, folder):
+    """Its limiter starts with what the calibration samples gain without the other server."""
+    edge = connect(server={"box": ServerBundle(folder, server="box").run}, costs=CLOUD_FIRST, limit={"box": "50%/100"})
+    for start in range(0, 1500, 100):
+        edge.predict(samples(100, 100 + start)[0], deadline=5.0)
+    status = edge.stats().limit["box"]
+    assert status["drift"] is None
+    assert abs(status["observed"] - status["expected"]) < 0.15
+
+
 BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
     "server= names the server 'moon'; the bundle has: box, cloud": (
         {"server": {"moon": "http://x"}},
@@ -394,6 +404,7 @@ def test_the_command_checks_every_server(folder, servers):
         (["--price", "box=cheap"], "box=cheap"),
         (["--price", "moon=0.1"], "moon"),
         (["--price", "box=0.1:-1"], "negative"),
+        (["--price", "box=0.1", "--c-e", "0.1"], "one or the other"),
         (["--limit", "moon=10%"], "moon"),
         (["--limit", "cloud=often"], "often"),
     ],

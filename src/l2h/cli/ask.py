@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import ServerPrices, Texts, by_name, read_prices, takes_groups
+from l2h.cli.options import ServerPrices, Texts, by_name, read_bounds, read_prices, takes_groups
 from l2h.cli.output import make_console, make_table, print_json, print_line, print_pairs
 
 if TYPE_CHECKING:
@@ -145,7 +145,6 @@ def ask(options: AskOptions) -> None:
 def _ask_run(options: AskOptions) -> None:
     """Answer with a finished run, whose own server is asked in this process."""
     from l2h.experiments.finished import open_run
-    from l2h.limits import RateLimit
 
     if not options.inputs or options.server is not None:
         raise typer.BadParameter(
@@ -153,9 +152,10 @@ def _ask_run(options: AskOptions) -> None:
             param_hint="BUNDLE",
         )
     run = open_run(options.bundle)
-    costs = None if options.c_e is None and options.c_1 is None else run.costs(options.c_e, options.c_1)
-    limit = None if options.limit is None else RateLimit.parse(options.limit[0])
-    rows = run.ask(options.inputs, options.index, costs, limit)
+    prices, limits = read_prices(options.price), read_bounds(options.limit)
+    given = prices or options.c_e is not None or options.c_1 is not None
+    costs = run.costs(options.c_e, options.c_1, prices) if given else None
+    rows = run.ask(options.inputs, options.index, costs, limits[0] if limits else None)
     if options.as_json:
         print_json({"answers": rows})
     else:
@@ -185,6 +185,10 @@ def _costs(manifest: Manifest, options: AskOptions) -> AnyCosts | None:
     c_e, c_1, named = options.c_e, options.c_1, read_prices(options.price)
     if c_e is None and c_1 is None and not named:
         return None
+    if named and (c_e is not None or c_1 is not None):
+        raise typer.BadParameter(
+            "it is for each server, --c-e and --c-1 for all: give one or the other", param_hint="--price"
+        )
     prices = {
         name: Costs(c_e=made.c_e if c_e is None else c_e, c_1=made.c_1 if c_1 is None else c_1)
         for name, made in manifest.prices.items()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import MethodFiles, ServerRun
+from l2h.cli.options import MethodFiles, SecondOpinion, ServerPrices, ServerRun, read_prices
 from l2h.cli.output import make_console, make_table, print_json, print_line
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def export(
     c_e: Annotated[
         float | None, Option("--c-e", help="Price of a request that it is made for. (default: the run's)")
     ] = None,
+    price: ServerPrices = None,
+    second_opinion: SecondOpinion = None,
     which: Annotated[int | None, Option(help="Number of the only rejector to export. (default: all)", min=0)] = None,
     int8: Annotated[
         bool, Option("--int8", help="Quantise the rejector; kept only where it is faster and no worse.")
@@ -45,6 +47,8 @@ def export(
     Example: [bold]l2h export runs/demo --out bundles/digits[/]
 
     Example: [bold]l2h export runs/demo --out bundles/digits --c-e 0.05 --int8 --force[/]
+
+    Example: [bold]l2h export runs/two --out bundles/two --price box=0.02 --price cloud=0.1:1.25[/], of two servers
     """
     from l2h.errors import RunError
     from l2h.experiments.finished import open_run
@@ -58,8 +62,10 @@ def export(
         raise typer.BadParameter("--data goes with --int8", param_hint="--data")
     check_target(out, force)
     finished = open_run(run, server_run)
+    if second_opinion is not None:
+        finished.allow_second_opinion(second_opinion)
     samples = finished.calibration_samples(data) if int8 else None
-    costs = finished.export_costs(c_e, c_1)
+    costs = finished.export_costs(c_e, c_1, read_prices(price))
     manifest = finished.system.export(out, name=name, costs=costs, which=which, int8=samples, force=force)
     if as_json:
         print_json({"folder": str(out), **manifest.as_dict()})
@@ -74,19 +80,24 @@ def _print(manifest: Manifest, folder: Path) -> None:
         difference = manifest.agreement.get(name)
         shown = "" if difference is None else f"{difference:.1e}"
         table.add_row(name, part.side, f"{part.bytes:,}", part.sha256[:12], shown)
-    print_line(f"{folder}: {manifest.name}, version {manifest.version}, made for {manifest.costs}")
+    from l2h.costs import prices_text
+
+    print_line(f"{folder}: {manifest.name}, version {manifest.version}, made for {prices_text(manifest.costs)}")
     make_console().print(table)
     measured = manifest.rejector.int8_measured
     if measured is not None:
         print_line(f"int8: {measured['why']}")
     if manifest.client.file is None:
         print_line("The client is not in the bundle: give it with EdgeClient(..., client=...).")
-    serves = manifest.server.file is not None
-    if serves:
-        print_line(f"Next: l2h serve {folder}    answers requests")
-    else:
-        print_line(
-            f"The server is not in the bundle: EdgeClient(..., server=function) asks a function, and l2h serve "
-            f"MODULE:FUNCTION --bundle {folder} serves one."
-        )
-    print_line(f"{'Then' if serves else 'Next'}: l2h ask {folder} ...    answers, and asks where it pays")
+    next_step = "Next"
+    for name, server in manifest.servers.items():
+        which, whose = (f" --server {name}", f"The server {name}") if manifest.named else ("", "The server")
+        if server.file is not None:
+            print_line(f"{next_step}: l2h serve {folder}{which}    answers requests")
+            next_step = "Then"
+        else:
+            print_line(
+                f"{whose} is not in the bundle: EdgeClient(..., server=function) asks a function, and l2h serve "
+                f"MODULE:FUNCTION --bundle {folder}{which} serves one."
+            )
+    print_line(f"{next_step}: l2h ask {folder} ...    answers, and asks where it pays")

@@ -65,9 +65,12 @@ class Policy:
         self._lock = threading.Lock()
         self._terms: dict[Any, Terms] = {}
 
-    def terms(self, costs: AnyCosts | None, which: int | None = None) -> Terms:
-        """Return what follows from prices, None for those of the beginning; raise where they cannot be used."""
-        return self._remembered(costs, which, frozenset())
+    def terms(self, costs: AnyCosts | None, which: int | None = None, out: Collection[str] = ()) -> Terms:
+        """Return what follows from prices, None for those of the beginning; raise where they cannot be used.
+
+        ``out`` names servers that are left out.
+        """
+        return self._remembered(costs, which, frozenset(out))
 
     def without(self, terms: Terms, names: Collection[str]) -> Terms:
         """Return the terms of the same prices with some servers left out: the others meet the shares."""
@@ -80,9 +83,9 @@ class Policy:
             return terms
         return self._remembered(terms.costs if terms.stated else None, terms.which, frozenset(names))
 
-    def settle_on(self, costs: AnyCosts | None) -> Terms:
+    def settle_on(self, costs: AnyCosts | None, out: Collection[str] = ()) -> Terms:
         """Return the terms of prices that stay, and measure scores by them for limiters that were made for others."""
-        terms = self.terms(costs)
+        terms = self.terms(costs, out=out)
         self._limiters.settle(lambda name: self._scores(name, terms))
         return terms
 

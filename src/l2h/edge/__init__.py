@@ -7,6 +7,6 @@ Inference Protocol. No torch is needed, and none is imported.
 from l2h.edge.client import AsyncEdgeClient, EdgeClient
 from l2h.edge.options import EdgeError, EdgeSettingsError
 from l2h.edge.reasons import REASONS
-from l2h.edge.stats import EdgeStats
+from l2h.edge.stats import EdgeStats, ServerStats
 
-__all__ = ["REASONS", "AsyncEdgeClient", "EdgeClient", "EdgeError", "EdgeSettingsError", "EdgeStats"]
+__all__ = ["REASONS", "AsyncEdgeClient", "EdgeClient", "EdgeError", "EdgeSettingsError", "EdgeStats", "ServerStats"]

@@ -99,13 +99,13 @@ class EdgeCore:
         )
         asked = [each for each in self._servers if each.dispatcher is not None]
         # Those without an address are left out of every decision, unless that would leave nobody to be missed.
-        self._absent = {each.name for each in self._servers if asked and each not in asked}
+        self._absent = frozenset(each.name for each in self._servers if asked and each not in asked)
         self._labels = None if self._bundle.labels.values is None else self._bundle.labels
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
         self._bounded = bool(self._policy.limits)
         try:
-            self._terms = self._present(self._policy.terms(costs))
+            self._terms = self._policy.terms(costs, out=self._absent)
         except NotFittedError as error:
             raise BundleError(str(error)) from error
         self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)
@@ -139,7 +139,7 @@ class EdgeCore:
 
     @costs.setter
     def costs(self, costs: AnyCosts | None) -> None:
-        self._terms = self._present(self._policy.settle_on(costs))
+        self._terms = self._policy.settle_on(costs, self._absent)
 
     @property
     def classes_compared(self) -> bool | dict[str, bool]:
@@ -288,10 +288,7 @@ class EdgeCore:
                 each.dispatcher.stop()
 
     def _terms_for(self, costs: AnyCosts | None) -> Terms:
-        return self._terms if costs is None else self._present(self._policy.terms(costs))
-
-    def _present(self, terms: Terms) -> Terms:
-        return self._policy.without(terms, self._absent) if self._absent else terms
+        return self._terms if costs is None else self._policy.terms(costs, out=self._absent)
 
     def _permit(self, proposal: Proposal, room: list[int], until: float, again: bool) -> tuple[Rows, int]:
         now = time.monotonic()
