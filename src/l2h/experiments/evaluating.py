@@ -41,6 +41,7 @@ class Evaluations:
     dataset: Dataset  # the data set whose test part was used
     training: dict[str, Any]  # plain values of the plan that the run was trained by, and of what it found out
     specs: Sequence[RejectorSpec]  # one per rejector of the system
+    run: Path  # the run folder
     history: Sequence[dict[str, Any]] = ()  # the rows of its training, where they are at hand
 
 
@@ -88,7 +89,7 @@ def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path
     results = evaluate_system(system, dataset, plan.reported_costs)
     runs.write_json(folder / runs.METRICS, results[0].as_dict())
     training = plan.as_dict() | _scales_found(system)
-    return Evaluations(results, dataset, training, system.specs, system.require_fitted().history)
+    return Evaluations(results, dataset, training, system.specs, folder, system.require_fitted().history)
 
 
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
@@ -103,7 +104,7 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
         runs.write_json(out / runs.METRICS, results[0].as_dict())
-    return Evaluations(results, dataset, run.training | _scales_found(run.system), run.system.specs)
+    return Evaluations(results, dataset, run.training | _scales_found(run.system), run.system.specs, folder)
 
 
 def _scales_found(system: HelpSystem) -> dict[str, Any]:

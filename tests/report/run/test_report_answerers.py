@@ -11,6 +11,7 @@ from report_maker import make_images, make_report, make_several
 from report_reader import Page, rendered
 
 from l2h import Costs
+from l2h.labels import LabelCodec
 from l2h.metrics import Answered, Report, evaluate, spread_of_reports
 from l2h.report import (
     answerer_table,
@@ -27,6 +28,7 @@ from l2h.report import (
     write_page,
 )
 from l2h.report.common.table import TextTable
+from l2h.report.run.tables import class_table
 
 
 def printed(table: TextTable) -> str:
@@ -72,7 +74,8 @@ def test_the_system_stands_beside_each_server_alone_and_the_other_number_of_ways
         assert float(found[rule][2][:-1]) == pytest.approx(100 * figures["reject_rate"], abs=0.0501)
     for server, risk in values["risk"]["by_server"].items():
         assert float(found[f"always ask {server}"][0]) == pytest.approx(risk, abs=5.01e-5)
-    assert float(found["its student in the client's place"][0]) == pytest.approx(values["student"]["risk"], abs=5.01e-5)
+    student = "its student in the client's place" if ways == "three_ways" else "the student alone"
+    assert float(found[student][0]) == pytest.approx(values["student"]["risk"], abs=5.01e-5)
     assert "confidence threshold, asking box" in found
 
 
@@ -194,3 +197,25 @@ def test_the_spread_over_seeds_has_every_answerer() -> None:
         mean, _, error = found[name][0].partition(" ± ")
         assert float(mean) == pytest.approx(np.mean(values), abs=5.1e-3 if "%" in name else 5.1e-5)
         assert float(error) == pytest.approx(np.std(values, ddof=1) / 3**0.5, abs=5.1e-3 if "%" in name else 5.1e-5)
+
+
+@pytest.mark.parametrize("labels", [("cat", "dog", "eel"), (3, 5, 9)])
+def test_the_table_of_classes_counts_labels_of_any_kind(labels: tuple[str | int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    y, client, server = (rng.integers(3, size=90) for _ in range(3))
+    report = evaluate(
+        y=y,
+        client_label=client,
+        client_confidence=np.ones(90),
+        server_probability=np.eye(3)[server],
+        remote=rng.random(90) < 0.5,
+        score=rng.random(90),
+        costs=Costs(c_e=0.1),
+        head_probability={},
+        class_names=LabelCodec.find(np.repeat(np.array(labels), 5)),
+    )
+    found = rows(class_table(report))
+    for k, label in enumerate(labels):
+        here = y == k
+        right = [f"{np.mean(given[here] == k):.1%}" for given in (client, server)]
+        assert found[str(label)] == [str(here.sum()), f"{report.remote[here].mean():.1%}", *right]

@@ -91,8 +91,13 @@ def write_run_page(evaluations: "Evaluations", folder: Path) -> Path:
     """Write the plots and the page of a run's first evaluation into a folder and return the path of the page."""
     report, dataset, history = evaluations.results[0].report, evaluations.dataset, evaluations.history
     steps = ["`l2h train --data DATA --client YOUR.onnx --server lenet5 --out runs/mine` trains around your own client"]
+    several = [server.name for server in report.choice.servers] if len(report.choice.servers) > 1 else []
+    prices = " ".join(f"--price {name}=0.1" for name in several) or "--c-e 0.05 --c-e 0.2"
     if report.heads:
-        steps = [f"`l2h evaluate {folder} --c-e 0.05 --c-e 0.2` prices it differently, with no new training", *steps]
+        steps = [f"`l2h evaluate {evaluations.run} {prices}` prices it differently, with no new training", *steps]
+    three = report.alternatives.get("three_ways")
+    if three is not None and three.risk(report.costs) < report.risk.system:
+        steps = [f"`l2h calibrate {evaluations.run} --second-opinion` lets the rejector's student answer too", *steps]
     page = write_page(
         report,
         folder,

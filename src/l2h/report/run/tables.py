@@ -53,7 +53,9 @@ def risk_rows(report: OutcomeReport) -> list[RiskRow]:
         RiskRow(RULES["oracle"], risk.oracle, choice.cheapest(costs).reject_rate, "oracle"),
     ]
     if isinstance(report, Report) and report.student_risk is not None:
-        rows.append(RiskRow(STUDENT_ALONE, report.student_risk, 0.0, "" if STUDENT in choice.answerers else "beside"))
+        may = STUDENT in choice.answerers
+        name = trivial_name(STUDENT) if may else STUDENT_ALONE
+        rows.append(RiskRow(name, report.student_risk, 0.0, "" if may else "beside"))
     names = WAYS | {one.name: f"asking {one.name} alone" for one in choice.servers}
     for key, changed in report.alternatives.items():
         rows.append(RiskRow(names[key], changed.risk(costs), changed.reject_rate, "beside"))
