@@ -19,19 +19,16 @@ from l2h import methods
 from l2h.budgets import DEFAULT_BUDGET, Budget
 from l2h.costs import Costs, FloatArray
 from l2h.data import Dataset
-from l2h.decision import FREE, RejectorSpec
+from l2h.decision import FREE
 from l2h.errors import RunError, SettingsError
 from l2h.experiments import runs
 from l2h.experiments.compare.comparing import comparison_plan
-from l2h.experiments.compare.seed import take_classes
-from l2h.experiments.overrides import parse_options
-from l2h.experiments.plan import Plan, divide, load_data, make_client, with_augment
+from l2h.experiments.compare.seed import make_bench, take_classes
+from l2h.experiments.plan import Plan, load_data, with_augment
 from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
 from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice, spread
-from l2h.system import HelpSystem
-from l2h.system.servers import check_name
 from l2h.system.sizing import size_rejector
 from l2h.training import Context, Progress, pick_device
 from l2h.training.loop import repeatable
@@ -51,9 +48,7 @@ Row = dict[str, Any]
 class SeveralStudy:
     """What is compared, on what, how often."""
 
-    plan: Plan  # data, client and settings; its server, seed, prices and rejector are of no account
-    servers: dict[str, str]  # by name, as ``l2h train`` takes one
-    options: dict[str, dict[str, Any]]  # of named servers
+    plan: Plan  # data, client, servers and settings; its seed, prices and rejector are of no account
     prices: tuple[Pricing, ...]
     seeds: tuple[int, ...]
     classes: tuple[str, ...] | None = None
@@ -63,8 +58,6 @@ class SeveralStudy:
         plan = replace(self.plan, settings=self.plan.settings.with_seed(0))
         values = {
             "training": plan.as_dict(),
-            "servers": self.servers,
-            "options": self.options,
             "prices": [price_text(pricing) for pricing in self.prices],
             "classes": self.classes,
         }
@@ -85,26 +78,11 @@ def several_study(
     seeds: Sequence[int],
     classes: Sequence[str] | None,
 ) -> SeveralStudy:
-    """Return the study that the words of a user stand for; the first five are those of :func:`comparison_plan`.
-
-    Options may also be of a server, as ``box.width=2``.
-    """
+    """Return the study that the words of a user stand for; the first five are those of :func:`comparison_plan`."""
     by_name = parse_servers(servers)
-    own = [text for text in options if text.partition(".")[0] in by_name]
-    rest = [text for text in options if text not in own]
-    plan = comparison_plan(
-        data, given | {"server": next(iter(by_name.values()))}, settings, overrides, rest, sized=True
-    )
-    if not any(text.startswith("server.") for text in overrides):
-        plan = replace(plan, settings=replace(plan.settings, server=None))  # what suits each of them
-    for text in by_name.values():
-        replace(plan, server=text)  # a misspelt name is refused here
-    each = {name: [text.partition(".")[2] for text in own if text.partition(".")[0] == name] for name in by_name}
-    parsed = {name: parse_options([f"server.{text}" for text in texts]) for name, texts in each.items()}
+    plan = comparison_plan(data, given | {"servers": by_name}, settings, overrides, options, sized=True)
     return SeveralStudy(
-        replace(plan, server_options={}, rejector_options={}),
-        by_name,
-        {name: found["server_options"] for name, found in parsed.items()},
+        replace(plan, rejector_options={}),
         parse_prices(prices, list(by_name)),
         tuple(seeds),
         None if classes is None else tuple(classes),
@@ -121,10 +99,8 @@ def named(texts: Sequence[str], flag: str) -> list[tuple[str, str]]:
 
 
 def parse_servers(texts: Sequence[str]) -> dict[str, str]:
-    """Return servers by name; raise a :class:`SettingsError` for a name that is given twice, or that none can have."""
+    """Return servers by name; raise a :class:`SettingsError` for a name that is given twice."""
     pairs = named(texts, "--server")
-    for name, _ in pairs:
-        check_name(name)
     servers = dict(pairs)
     if len(servers) < len(pairs):
         raise SettingsError(f"--server names one twice: {', '.join(name for name, _ in pairs)}")
@@ -267,9 +243,10 @@ class TwoStageAt(TwoStageConfidence):
 
 def _run_seed(study: SeveralStudy, dataset: Dataset, context: Context) -> list[Row]:
     """Train client, servers and the rejectors of all methods, and return a row per price and method."""
-    bench = _make_bench(study, dataset, context)
+    bench = make_bench(study.plan, dataset, context)
+    bench.costs = (FREE,)  # stands for all: it is the judgements that get the prices
     trainings = {name: (_sized(name, bench), bench) for name in (OURS, ONE_VS_ALL)}
-    for k, name in enumerate(study.servers):
+    for k, name in enumerate(study.plan.servers):
         one = bench.only(k)
         trainings[f"{name} alone"] = (_sized(OURS, one), one)
     for pricing in study.prices:
@@ -332,21 +309,6 @@ def _figures(choice: AnswererChoice, losses: FloatArray, ours: FloatArray) -> Ro
 def _confidence(outcomes: Outcomes) -> FloatArray:
     """Return (n, 1 + S), the largest probability of the client and of each server."""
     return np.column_stack([outcomes.client.confidence, outcomes.server_probability.max(axis=-1)])
-
-
-def _make_bench(study: SeveralStudy, dataset: Dataset, context: Context) -> Bench:
-    plan = study.plan
-    parts = divide(dataset, plan)
-    client = make_client(plan, dataset, parts, context)
-    system = HelpSystem(
-        client=client,
-        servers={name: replace(plan, server=text).make_server() for name, text in study.servers.items()},
-        settings=plan.settings,
-        class_names=dataset.labels,
-        server_options=study.options,
-    )
-    job = system.prepare(*parts.train, specs=[RejectorSpec()], held_out_rows=parts.held_out_rows)
-    return Bench(job, context, [FREE], parts.calibration)
 
 
 def _sized(method: str | Learned, bench: Bench) -> Learned:

@@ -140,12 +140,13 @@ def comparison_plan(
     base = digits_plan() if data == "digits" else Plan(data=data)
     named = {name: value for name, value in given.items() if value is not None}
     values = vars(base.settings) | settings
-    server = named.get("server", base.server)
-    if server != base.server:
+    servers = named.get("servers", {})
+    server = next(iter(servers.values()), named.get("server", base.server))
+    if servers or server != base.server:
         values["server"] = None  # what suits the other server
         base = replace(base, server_options={})
-    merged = {name: getattr(base, name) | more for name, more in parse_options(options).items()}
-    return replace(base, **named, **merged, settings=make_settings(values, overrides, server, sized))
+    merged = {name: getattr(base, name) | more for name, more in parse_options(options, servers).items()}
+    return replace(base, **named, **merged, settings=make_settings(values, overrides, server, sized, len(servers) > 1))
 
 
 def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:
