@@ -168,7 +168,7 @@ def test_a_student_that_names_no_class_is_refused(folders: Any, tmp_path: Path) 
 
     entry = {"sha256": sha256(data).hexdigest(), "bytes": len(data)}
     edit(folder, lambda values: values["files"]["rejector.onnx"].update(entry))
-    with pytest.raises(BundleError, match="no classes"):
+    with pytest.raises(BundleError, match="no labels"):
         DeviceBundle(folder).examine(X[:3])
 
 

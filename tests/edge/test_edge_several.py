@@ -162,6 +162,15 @@ def test_a_slow_server_gets_all_the_time_but_what_the_next_best_needs(connect, s
     assert 0.7 < answer.latency < 1.0
 
 
+def test_a_server_is_not_cut_short_for_the_next_best(connect, servers):
+    """Its own answers take longer than what two of the other's would leave."""
+    edge = connect(deadline=1.0, costs={"box": Costs(0.0, 0.0), "cloud": Costs(5.0)})
+    servers["box"].mode, servers["cloud"].mode = "slow:0.3", "slow:0.6"
+    assert edge.predict(X[0])[0].by == "box"
+    assert edge.predict(X[1], costs={"box": Costs(5.0), "cloud": Costs(0.0, 0.0)})[0].by == "cloud"
+    assert edge.predict(X[2], costs=CLOUD_FIRST)[0].by == "cloud"
+
+
 def test_nothing_is_left_for_one_that_would_be_too_late(connect, servers):
     edge = connect(deadline=0.6, costs={"box": Costs(0.0, 0.0), "cloud": Costs(5.0)})
     servers["box"].mode = "slow:0.5"
@@ -327,6 +336,33 @@ def test_an_asynchronous_client_asks_the_next_best_as_well(device, servers):
     assert stats.limit["box"]["used"] == 8, "the call that was cancelled asked no second server"
 
 
+def test_an_asynchronous_call_does_not_wait_for_a_thread_beyond_its_deadline(folder, servers):
+    """All threads compute for other calls when the server of this one fails."""
+    servers["cloud"].mode = "slow:0.1"
+
+    class Device(DeviceBundle):
+        def examine(self, X: Any, which: int = 0) -> Any:
+            time.sleep(0.0 if len(X) == 1 else 1.0)
+            return super().examine(X, which)
+
+    async def ask() -> tuple[Any, float]:
+        async with AsyncEdgeClient(Device(folder), urls(servers), deadline=DEADLINE, costs=CLOUD_FIRST) as edge:
+            call = asyncio.create_task(edge.predict(X[:1]))
+            await asyncio.sleep(0.05)
+            others = [asyncio.create_task(edge.predict(X[:2])) for _ in range(8)]
+            servers["cloud"].mode = "status:500"
+            servers["cloud"].drop()
+            begun = time.monotonic()
+            answer = (await call)[0]
+            seconds = time.monotonic() - begun
+            await asyncio.gather(*others)
+            return answer, seconds
+
+    answer, seconds = asyncio.run(ask())
+    assert seconds < DEADLINE + 0.1
+    assert answer.source == "local"
+
+
 def test_a_batch_is_spread_and_what_fails_of_it_is_asked_again(connect, servers, device, folder):
     edge = connect(costs=PRICES, max_batch=4, deadline=5.0, failures=1000)
     calm = edge.predict(X)
@@ -401,7 +437,8 @@ def test_the_command_checks_every_server(folder, servers):
         (["--server", "box=http://x", "--server", "box=http://y"], "given twice"),
         (["--server", "moon=http://x"], "'moon'"),
         (["--price", "0.1"], "names no server"),
-        (["--price", "box=cheap"], "box=cheap"),
+        (["--price", "box=cheap"], "box=cheap: no numbers; write box=C_E or box=C_E:C_1"),
+        (["--server", "box="], "has no value"),
         (["--price", "moon=0.1"], "moon"),
         (["--price", "box=0.1:-1"], "negative"),
         (["--price", "box=0.1", "--c-e", "0.1"], "one or the other"),

@@ -155,8 +155,9 @@ class DeviceBundle(_Half):
         if not self.second_opinion:
             return label, None, judgement
         # As numbers without a sign those below 0 are the largest.
-        if student.shape != (len(x), count) or student.view(np.uint64).max() >= len(self.classes):
-            raise BundleError(f"{self._file} gives labels {student.shape} that are no classes or of another shape")
+        fits = student.shape == (len(x), count) and student.dtype == np.int64
+        if not fits or student.view(np.uint64).max() >= len(self.classes):
+            raise BundleError(f"{self._file} gives {student.dtype} {student.shape} that are no labels of the classes")
         return label, student[:, which], judgement
 
     def which(self, costs: AnyCosts | None = None, which: int | None = None) -> tuple[int, AnyCosts]:

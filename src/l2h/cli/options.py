@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer import Argument, Option
 
-from l2h.errors import SettingsError
+from l2h.errors import CostError, SettingsError
 
 if TYPE_CHECKING:
     from l2h.costs import Costs
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Prices = list[float] | None
 Texts = list[str] | None
-_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.*)", re.DOTALL)
 #: Options by their panel of ``--help``.
 price_option = partial(Option, rich_help_panel="Prices")
 run_option = partial(Option, rich_help_panel="Run")
@@ -119,6 +119,8 @@ def by_name(texts: Texts, flag: str) -> str | dict[str, str] | None:
     for text, match in zip(texts, named, strict=True):
         if match is None:
             raise SettingsError(f"{flag} {text}: it has no name; with several write NAME=VALUE")
+        if not match[2]:
+            raise SettingsError(f"{flag} {text}: it has no value; write NAME=VALUE")
         if match[1] in found:
             raise SettingsError(f"{flag} {text}: {match[1]!r} is given twice")
         found[match[1]] = match[2]
@@ -136,8 +138,10 @@ def read_prices(texts: Texts) -> "dict[str, Costs]":
     for name, text in given.items():
         try:
             prices[name] = Costs(*(float(part) for part in text.split(":", 1)))
-        except ValueError as error:  # a CostError is one
+        except CostError as error:
             raise SettingsError(f"--price {name}={text}: {error}") from error
+        except ValueError:
+            raise SettingsError(f"--price {name}={text}: no numbers; write {name}=C_E or {name}=C_E:C_1") from None
     return prices
 
 

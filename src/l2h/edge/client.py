@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
@@ -130,7 +131,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             EdgeError: it is not so; the message says what differs.
         """
         checks = self._start_checks(timeout)
-        wait(checks.values(), timeout + 0.5)
+        wait(checks, timeout + 0.5)
         self._report_checks(checks)
 
     def close(self) -> None:
@@ -177,8 +178,8 @@ class AsyncEdgeClient(EdgeCore):
                 call.abandon()
                 raise
             failed = self._settle(call)
-            if failed and not self._closed:  # a limiter may take its time
-                await self._work(call, self._submit(self._ask_again, call, failed))
+            if failed and not self._closed:  # in a thread, since a limiter may take its time
+                await self._work(call, self._submit(self._ask_again, call, failed), call.until)
         return self._finish(call)
 
     async def judge(self, X: Any, costs: AnyCosts | None = None) -> Judgement:
@@ -188,7 +189,7 @@ class AsyncEdgeClient(EdgeCore):
     async def check(self, timeout: float = 5.0) -> None:
         """Compare the server with the bundle, as :meth:`EdgeClient.check` does."""
         checks = self._start_checks(timeout)
-        waiting = [asyncio.wrap_future(check) for check in checks.values()]
+        waiting = [asyncio.wrap_future(check) for check in checks]
         for check in waiting:  # what is raised is read below
             check.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait(waiting, timeout=timeout + 0.5)
@@ -207,10 +208,15 @@ class AsyncEdgeClient(EdgeCore):
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def _work(self, call: PredictCall, work: Future[T]) -> T:
-        """Wait for a thread that works for a call."""
+    async def _work(self, call: PredictCall, work: Future[T], until: float | None = None) -> T | None:
+        """Wait for a thread that works for a call; None where none is free until a time."""
+        waiting = asyncio.wrap_future(work)
         try:
-            return await asyncio.wrap_future(work)
+            if until is not None:
+                await asyncio.wait([waiting], timeout=max(0.0, until - time.monotonic()))
+                if work.cancel():
+                    return None
+            return await waiting
         except BaseException:
             call.abandoned = True
             # What the thread sends before it sees that is ended as well.

@@ -251,26 +251,26 @@ class EdgeCore:
         paid = np.array([terms.paid[column]])
         return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), paid, np.array([latency]), self._by[column])
 
-    def _start_checks(self, seconds: float) -> dict[str, Future[None]]:
-        """Begin to compare every server with the bundle; return what comes of it by the server's address."""
+    def _start_checks(self, seconds: float) -> list[Future[None]]:
+        """Begin to compare every server that has an address with the bundle."""
         self._require_usable()
         asked = [each for each in self._servers if each.dispatcher is not None]
         if not asked:
             raise EdgeError("there is no server to check: give server=")
         until = time.monotonic() + check_seconds("deadline", seconds)
-        checks = {}
+        checks = []
         for each in asked:
             assert each.dispatcher is not None
             try:
-                work = each.dispatcher.loop.submit(each.dispatcher.transport.check(until))
+                checks.append(each.dispatcher.loop.submit(each.dispatcher.transport.check(until)))
             except RuntimeError as error:  # closed by another thread meanwhile, or no thread could be started
                 raise self._closed_error() if self._closed else EdgeError(str(error)) from error
-            checks[str(each.options.server)] = work
         return checks
 
-    def _report_checks(self, checks: Mapping[str, Future[None]]) -> None:
-        """Raise what the first server that does not fit said."""
-        for address, check in checks.items():
+    def _report_checks(self, checks: list[Future[None]]) -> None:
+        """Raise what is wrong with the first server that does not fit."""
+        addresses = [each.options.server for each in self._servers if each.dispatcher is not None]
+        for address, check in zip(addresses, checks, strict=True):
             if not check.done():
                 raise EdgeError(f"{address} gave no answer in time")
             if check.cancelled():
@@ -342,7 +342,7 @@ class EdgeCore:
     ) -> None:
         """Send inputs to a server, in as many requests as it takes."""
         server = self._servers[s]
-        inputs = self._bundle.check(call.inputs)
+        inputs = call.inputs = self._bundle.check(call.inputs)
         if server.options.function is None:  # what travels; a function gets the rows of a table themselves
             inputs = numbers_of(inputs)
         size = server.options.max_batch
@@ -358,7 +358,8 @@ class EdgeCore:
             return 0.0
         left = call.until - time.monotonic()
         able = np.flatnonzero(call.proposal.able[rows].any(axis=0)).tolist()
-        return max((self._servers[o].reserve(left) for o in able if o != s and not unable[o]), default=0.0)
+        reserved = max((self._servers[o].reserve(left) for o in able if o != s and not unable[o]), default=0.0)
+        return min(reserved, self._servers[s].spare(left))
 
     def _send(self, call: PredictCall, s: int, inquiry: Inquiry, admission: Admission) -> bool:
         """Send some inputs; False where the loop has ended, and the admission was not used."""

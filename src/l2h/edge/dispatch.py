@@ -42,13 +42,13 @@ class Pace:
     def __init__(self, most: int) -> None:
         self._most, self.limit = most, float(most)
         self._halved = 0.0  # when the limit last fell
-        self._quick = self._slow = 0.0  # seconds of the quickest answers lately, and of the slowest
+        self._quick = self.slowest = 0.0  # seconds of the quickest answers lately, and of the slowest
         self._late, self._late_at = 0.0, 0.0  # seconds without an answer, and when they were over
 
     @property
     def expected(self) -> float:
         """Seconds that an answer takes."""
-        return max(self._slow, self._late)
+        return max(self.slowest, self._late)
 
     def admits(self, left: float) -> bool:
         """Return whether an answer is to be expected within so many seconds, beside others under way."""
@@ -58,9 +58,9 @@ class Pace:
         """Take in what came of a request: what it says of the server, and whether all places were taken."""
         seconds = now - begun
         if healthy:
-            self._quick, self._slow = self._quick or seconds, self._slow or seconds
+            self._quick, self.slowest = self._quick or seconds, self.slowest or seconds
             self._quick += (seconds - self._quick) / (32 if seconds > self._quick else 2)
-            self._slow += (seconds - self._slow) / (2 if seconds > self._slow else 32)
+            self.slowest += (seconds - self.slowest) / (2 if seconds > self.slowest else 32)
             if full and seconds < max(0.5 * (until - begun), 1.5 * self._quick):
                 self.limit = min(self._most, self.limit + 1 / self.limit)
             if begun >= self._late_at:  # what was asked since the time-out is answered
@@ -104,8 +104,13 @@ class Dispatcher:
 
     @property
     def expected(self) -> float:
-        """Seconds that an answer takes, as the last ones showed; 0 before the first."""
+        """Seconds that an answer takes, as the last ones and time-outs showed; 0 before the first."""
         return self._pace.expected
+
+    @property
+    def slowest(self) -> float:
+        """Seconds that the slowest answers took lately; 0 before the first."""
+        return self._pace.slowest
 
     def send(self, inquiry: Inquiry) -> None:
         """Send it now or when there is a place; raise ``RuntimeError`` where the loop has ended."""

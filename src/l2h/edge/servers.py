@@ -16,6 +16,8 @@ Address = str | Callable[..., Any]
 #: Of the time left, what is kept for the next best server: so many times what its slowest answers took lately, at least
 #: and at most these parts, and this part where it has not answered yet. What takes longer would be too late anyhow.
 _TIMES, _LEAST, _MOST, _UNKNOWN = 2.0, 0.1, 0.5, 0.25
+#: What a server itself keeps: so many times what its own slowest answers took lately.
+_OWN_TIMES = 1.25
 #: Options that may be given by the names of servers, with the values of those that are not named.
 _BY_NAME = {"key": None, "model": None, "input_name": "x", "output_name": "scores", "binary": True, "verify_tls": True}
 
@@ -50,6 +52,12 @@ class AskedServer:
         if expected > _MOST * left:
             return 0.0
         return min(max(_TIMES * expected, _LEAST * left), _MOST * left)
+
+    def spare(self, left: float) -> float:
+        """Return the seconds, of those left, that it can spare for another: all but what its own answers take."""
+        assert self.dispatcher is not None
+        needed = self.dispatcher.slowest
+        return max(0.0, left - _OWN_TIMES * needed) if needed <= left else left
 
     def stats(self) -> ServerStats:
         """Return its counters."""
