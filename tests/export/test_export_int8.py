@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from bundle_maker import TABLE_CAL, digits
 from l2h import Costs, HelpSystem
 from l2h.bundle import DeviceBundle, Manifest, ServerBundle
 from l2h.costs import generalized_loss
+from l2h.decision import Judgement
 from l2h.errors import DataError
 from l2h.export import quantising
+from l2h.export.models import export_models
 from l2h.export.quantising import quantise
 
 Systems = Callable[[str], HelpSystem]
@@ -86,6 +89,30 @@ def test_an_int8_bundle_decides_nearly_as_the_float_one(int8: Path, bundles: Bun
     np.testing.assert_array_equal(ours[0], floats[0])
     for costs in (Costs(c_e=0.05), Costs(c_e=0.1), Costs(c_e=0.3)):
         assert (ours[1].remote(costs) == floats[1].remote(costs)).mean() > 0.95
+
+
+def test_with_a_second_opinion_the_student_is_measured_too(systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantising, "KEEP_BELOW", np.inf)
+    monkeypatch.setattr(quantising, "STANDARD_ERRORS", np.inf)
+    fitted = replace(systems("fused").fitted, second_opinion=True)
+    X, y = digits()[1]
+    models = export_models(fitted, [0])
+    quantised, measured = quantising.int8_rejector(fitted, models, [0], Costs(c_e=0.1), X, y)
+    said = []
+    for model in (quantised, models.on_device(models.rejector)):
+        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        said.append(dict(zip([o.name for o in session.get_outputs()], session.run(None, {"x": X}), strict=True)))
+    wrong = [(outputs["student"][:, 0] != y).mean() for outputs in said]
+    assert measured.also["student"] == pytest.approx(wrong[0] - wrong[1], abs=1e-12)
+    # Without the student's column the decision is that of the same heads between client and server.
+    server_right = np.asarray(fitted.server_log_probability(X).argmax(axis=1) == y)
+    client_right = said[0]["log_probability"].argmax(axis=1) == y
+    losses = []
+    for outputs in said:
+        two = Judgement.from_heads(outputs["scores"][:, 0, [0, 2]], fitted.calibration.platt[0])
+        losses.append(generalized_loss(client_right, server_right, two.remote(Costs(c_e=0.1)), Costs(c_e=0.1)).mean())
+    assert measured.also["two_ways"] == pytest.approx(losses[0] - losses[1], abs=1e-9)
+    assert "without the student's answers" in measured.why
 
 
 # The bounds, on a rejector of its own.

@@ -27,6 +27,7 @@ from l2h.export.onnx import ExportedClassifier, quiet, to_onnx
 from l2h.fitted import FittedSystem
 from l2h.methods import Learned
 from l2h.models import AttachedRejector, InputScale, SeparateRejector, client_view, fold_batch_norm
+from l2h.models.lean import LeanRejector
 from l2h.models.student import student_features, student_logit
 
 if TYPE_CHECKING:
@@ -228,19 +229,22 @@ class _RejectorGraph(nn.Module):
     def forward(
         self, x: Tensor, log_probability: Tensor | None = None, embedding: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        inputs: tuple[Tensor, ...] = (x,)
-        if self.reads_client:
-            assert log_probability is not None
-            inputs = (x, client_view(log_probability, embedding))
-        outputs = [rejector(*inputs) for rejector in self.rejectors]
-        scores = [each[:, : self.heads] for each in outputs]
+        if isinstance(self.rejectors[0], LeanRejector):
+            outputs = [rejector(x, log_probability, embedding) for rejector in self.rejectors]
+        else:
+            inputs: tuple[Tensor, ...] = (x,)
+            if self.reads_client:
+                assert log_probability is not None
+                inputs = (x, client_view(log_probability, embedding))
+            outputs = [rejector(*inputs).tensor_split([self.heads], dim=1) for rejector in self.rejectors]
+        scores = [each for each, _ in outputs]
         if self.has_final:
             assert log_probability is not None
             scores = [self.method.final(each, log_probability).float() for each in scores]
         if not self.answers:
             return torch.stack(scores, dim=1)
         assert log_probability is not None
-        taught, label = [each[:, self.heads :] for each in outputs], log_probability.argmax(dim=1)
+        taught, label = [each for _, each in outputs], log_probability.argmax(dim=1)
         columns = [self._with_student(r, scores[r], taught[r], label) for r in range(len(scores))]
         return torch.stack(columns, dim=1), torch.stack([each.argmax(dim=1) for each in taught], dim=1)
 
@@ -253,14 +257,18 @@ class _RejectorGraph(nn.Module):
 def rejector_to_onnx(
     rejectors: Sequence[nn.Module], method: Learned, example: dict[str, Array], student: StudentColumn | None = None
 ) -> ModelProto:
-    """Convert rejectors on the CPU into one model, the batch norm of L2H's own folded into their convolutions.
+    """Convert rejectors on the CPU into one model, those of L2H's own with few operators.
 
     ``example`` has two samples by the name of each input: ``x``, and where the rejectors read the client's answers
     ``log_probability`` and, where it exposes features, ``embedding``. ``student`` is given where it may answer.
     """
-    own = (AttachedRejector, SeparateRejector)
-    folded = [fold_batch_norm(rejector) if isinstance(rejector, own) else rejector for rejector in rejectors]
-    graph = _RejectorGraph(folded, method, student)
+    small: list[nn.Module] = []
+    for rejector in rejectors:
+        if isinstance(rejector, AttachedRejector):
+            small.append(LeanRejector(rejector, example["log_probability"].shape[1]))
+        else:
+            small.append(fold_batch_norm(rejector) if isinstance(rejector, SeparateRejector) else rejector)
+    graph = _RejectorGraph(small, method, student)
     return to_onnx(graph, example, graph.outputs, "the rejector")
 
 

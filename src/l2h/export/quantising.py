@@ -52,6 +52,9 @@ class Int8Measurement:
     samples: int  # how many
     kept: bool  # whether it is the one in the bundle
     why: str  # the reason in words
+    #: With a second opinion: what else int8 changes, as means over the samples: ``two_ways``, the risk where the
+    #: student may not answer, and ``student``, the share of inputs on which the student is wrong.
+    also: Mapping[str, float] | None = None
 
 
 def int8_rejector(
@@ -64,21 +67,28 @@ def int8_rejector(
     platt = bundle_platt(fitted, chosen)[at]
     lowest, highest = outcome_costs(fitted.answerers, costs).T
 
-    def loss(outputs: Mapping[str, Array]) -> FloatArray:
-        scores = outputs[SCORES][:, at]
-        if fitted.specs[chosen[at]].costs is None:
-            judgement = Judgement.from_heads(scores, platt, fitted.answerers)
-        else:
-            judgement = Judgement(scores, answerers=fitted.answerers)
-        column = judgement.choose(costs, judgement.remote(costs))
+    def loss(outputs: Mapping[str, Array], left_out: int | None = None) -> FloatArray:
+        """Return the loss on each sample, where the answerer of one column may be left out."""
         students = [outputs[STUDENT][:, at] == y] if STUDENT in outputs else []
-        right = np.column_stack([answers.label == y, *students, *servers])[np.arange(len(y)), column]
-        return np.asarray(np.where(right, lowest[column], highest[column]))
+        right = np.column_stack([answers.label == y, *students, *servers])
+        kept = [k for k in range(right.shape[1]) if k != left_out]
+        answerers, scores = tuple(fitted.answerers[k] for k in kept), outputs[SCORES][:, at][:, kept]
+        if fitted.specs[chosen[at]].costs is None:
+            judgement = Judgement.from_heads(scores, platt[kept], answerers)
+        else:
+            judgement = Judgement(scores, answerers=answerers)
+        column = np.array(kept)[judgement.choose(costs, judgement.remote(costs))]
+        return np.asarray(np.where(right[np.arange(len(y)), column], lowest[column], highest[column]))
+
+    def also(outputs: Mapping[str, Array]) -> dict[str, FloatArray]:
+        if STUDENT not in outputs:
+            return {}
+        return {"two_ways": loss(outputs, left_out=1), "student": (outputs[STUDENT][:, at] != y).astype(float)}
 
     known = {"x": numbers_of(X), "log_probability": answers.log_probability, "embedding": answers.embedding}
     names = {entry.name for entry in models.rejector.graph.input} | {"x"}
     feeds = {name: values for name, values in known.items() if name in names and values is not None}
-    quantised, measured = quantise(models.rejector, models.on_device, feeds, loss)
+    quantised, measured = quantise(models.rejector, models.on_device, feeds, loss, also)
     return models.on_device(models.rejector) if quantised is None else quantised, measured
 
 
@@ -87,14 +97,16 @@ def quantise(
     on_device: Callable[[ModelProto], ModelProto],
     feeds: Mapping[str, Array],
     loss: Callable[[Mapping[str, Array]], FloatArray],
+    also: Callable[[Mapping[str, Array]], dict[str, FloatArray]] = lambda outputs: {},
 ) -> tuple[ModelProto | None, Int8Measurement]:
     """Quantise a rejector in two ways; return the better one as the device runs it, if worth having, and its figures.
 
     ``rejector`` is the float model, not fused; ``on_device`` turns it into what the device runs; ``feeds`` are its
     inputs on the samples to measure on, and ``loss`` gives the system's loss on each of them from its outputs by name.
+    ``also`` gives further figures of each sample, which are recorded and decide nothing.
     """
     original = _TimedModel(on_device(rejector), feeds)
-    before = loss(original.outputs)
+    before, others = loss(original.outputs), also(original.outputs)
     measured: list[tuple[Int8Measurement, ModelProto]] = []
     failed = ""
     for method in ("static", "dynamic"):
@@ -108,7 +120,8 @@ def quantise(
             failed = "the client's answers would change"
             continue
         ratio, difference = _time_ratio(original, candidate), loss(candidate.outputs) - before
-        measured.append((_judge(method, ratio, difference), model))
+        changed = {name: float((values - others[name]).mean()) for name, values in also(candidate.outputs).items()}
+        measured.append((_judge(method, ratio, difference, changed), model))
     best, model = min(
         measured,
         key=lambda entry: (not entry[0].kept, entry[0].ratio),
@@ -137,7 +150,7 @@ def _server_labels(fitted: FittedSystem, models: BundleModels, X: Array, number:
     return np.asarray(np.concatenate(scores).argmax(axis=1))
 
 
-def _judge(method: str, ratio: float, difference: FloatArray) -> Int8Measurement:
+def _judge(method: str, ratio: float, difference: FloatArray, also: Mapping[str, float]) -> Int8Measurement:
     n = len(difference)
     rise = float(difference.mean())
     error = float(difference.std(ddof=1) / np.sqrt(n)) if n > 1 else 0.0
@@ -147,7 +160,9 @@ def _judge(method: str, ratio: float, difference: FloatArray) -> Int8Measurement
     elif rise > STANDARD_ERRORS * error + 1e-12:  # a rise on one sample alone is just its standard error
         kept, verdict = False, "not kept, worse"
     why = f"{verdict}: {method}, {ratio:.2f} of the float time, risk {rise:+.4f} ± {error:.4f} on {n} samples"
-    return Int8Measurement(method, round(ratio, 4), rise, error, n, kept, why)
+    if also:
+        why += f"; without the student's answers {also['two_ways']:+.4f}, the student's error {also['student']:+.4f}"
+    return Int8Measurement(method, round(ratio, 4), rise, error, n, kept, why, dict(also) or None)
 
 
 class _TimedModel:
