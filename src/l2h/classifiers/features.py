@@ -5,7 +5,6 @@ Maps (n, C, H, W) are averaged over the image and tokens (n, T, C) over the toke
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +22,8 @@ _OUTPUT = "l2h_features"
 
 def unknown_tensor(name: str, known: Iterable[str]) -> ClientError:
     """Return the error about a tensor that a client does not have, with the names nearest to it."""
+    import difflib
+
     names = list(known)
     near = difflib.get_close_matches(name, names, 8, 0.4)
     few = near or names[:8]

@@ -26,11 +26,16 @@ class LeanRejector(nn.Module):
         super().__init__()
         own = fold_batch_norm(net)
         assert isinstance(own, AttachedRejector)
-        self.heads, self.taught, self.top = net.heads, net.classes > 0, min(TOP, num_classes)
+        self.heads, self.top = net.heads, min(TOP, num_classes)
         self.trunk, self.student = own.trunk, own.student
-        self.input: nn.Module = own.input
-        if self.trunk is not None:
-            self._fold_images(tuple(own.input.shift.shape))
+        layers = [] if own.trunk is None else list(own.trunk.modules())
+        first = next((layer for layer in layers if isinstance(layer, nn.Conv2d | nn.Linear)), None)
+        #: The scaling of the inputs; None where the first convolution has the scale in its weights.
+        self.input: nn.Module | None = own.input
+        if isinstance(first, nn.Conv2d):
+            first.weight.data *= own.input.scale.reshape(1, -1, 1, 1)
+            self.register_buffer("input_shift", own.input.shift)
+            self.input = None
         self.register_buffer("labels", torch.eye(num_classes))
         hidden = None if isinstance(net.hidden, nn.Identity) else net.hidden[0]
         features = 0
@@ -50,17 +55,6 @@ class LeanRejector(nn.Module):
             self.last = _linear(torch.cat([net.head.weight.detach(), eye, -eye], dim=1), net.head.bias.detach())
         self.first = _linear(weight, bias)
 
-    def _fold_images(self, axes: tuple[int, ...]) -> None:
-        """Put the scale of the images into the first convolution."""
-        assert self.trunk is not None
-        found = next((m for m in self.trunk.modules() if isinstance(m, nn.Conv2d | nn.Linear)), None)
-        if len(axes) == 3 and isinstance(found, nn.Conv2d):
-            scale = self.input.get_buffer("scale")
-            found.weight.data *= scale.reshape(1, -1, 1, 1)
-            self.input.register_buffer("scale", torch.ones_like(scale))
-            self.register_buffer("input_shift", self.input.get_buffer("shift"))
-            self.input = nn.Identity()
-
     def forward(self, x: Tensor, log_probability: Tensor, embedding: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the heads' numbers, (n, heads), and the student's scores, (n, K), or what stands for none."""
         clipped = log_probability.clamp(min=LOG_FLOOR)
@@ -72,8 +66,7 @@ class LeanRejector(nn.Module):
         parts += [clipped, F.embedding(answer, self.labels)] + ([] if embedding is None else [embedding])
         taught = clipped
         if self.trunk is not None:
-            images = self.input(x) if not isinstance(self.input, nn.Identity) else x.float() - self.input_shift
-            features = self.trunk(images)
+            features = self.trunk(x.float() - self.input_shift if self.input is None else self.input(x))
             parts = [features, *parts] if self.reads_trunk else parts
             if self.student is not None:
                 taught = self.student(features)
