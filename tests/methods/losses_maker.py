@@ -14,6 +14,7 @@ import torch
 from l2h import methods
 from l2h.classifiers import ClassifierAnswers
 from l2h.costs import Costs, FloatArray
+from l2h.decision import TWO
 from l2h.methods import Bench, Learned, Outcomes, Prices
 from l2h.models import client_view
 from l2h.training import SamplePool
@@ -103,7 +104,8 @@ def make_pool(
 def bench_of(calibration: Outcomes, costs: Sequence[Costs], seed: int = 0) -> Bench:
     """What rules look at of a bench, without one: nothing is trained."""
     context = SimpleNamespace(device=CPU)
-    return cast(Bench, SimpleNamespace(calibration=calibration, costs=tuple(costs), seed=seed, context=context))
+    known = {"calibration": calibration, "costs": tuple(costs), "seed": seed, "context": context, "answerers": TWO}
+    return cast(Bench, SimpleNamespace(**known))
 
 
 def outcomes_of(
