@@ -134,6 +134,7 @@ def test_calibrating_turns_the_second_opinion_on_for_good(runs: list[Path], tmp_
     assert found["prices"] == {name: costs.as_dict() for name, costs in COSTS.items()}
     (report,) = call("evaluate", folder, "--json").json()
     assert "student" in report["answerers"]
+    assert_told(call("evaluate", folder, runs[1]), [1], "other answerers", "--second-opinion")
     said = one_line(call("calibrate", folder, "--no-second-opinion", "--limit", "20%", "--limit", "30%").out)
     assert "answered by cloud" in said
     assert "threshold for 20%" in said

@@ -122,6 +122,10 @@ def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[Seed
     require_seeds(folders)
     by_run = [evaluate_run(folder, conditions).results for folder in folders]
     for folder, results in zip(folders, by_run, strict=True):
+        if [r.report.answerers for r in results] != [r.report.answerers for r in by_run[0]]:
+            raise RunError(
+                f"{folder} has other answerers than {folders[0]}: --second-opinion and --no-second-opinion set them"
+            )
         if [(r.report.costs, r.spec) for r in results] != [(r.report.costs, r.spec) for r in by_run[0]]:
             raise RunError(
                 f"{folder} has other prices or rejectors than {folders[0]}: --c-1 and --c-e, or --price, set the prices"
