@@ -17,7 +17,7 @@ from commands import QUICK, call, command, environment, execute
 from PIL import Image
 from prompts import write_csv
 from shown_commands import COMMANDS, PAGES, PROJECT, Shown, blocks, parse, shown
-from this_platform import VERSION_0_1, same_platform
+from this_platform import VERSION_0_1
 from waiting import free_port
 
 import l2h
@@ -32,6 +32,8 @@ ONLY_PARSED = {
     r"--server https://host": "a host of somebody: tests/remote runs a training against one",
     r"serve mymodel.py:predict": "tests/serving runs functions without a bundle",
 }
+#: By how many percentage points the tutorial's figures may differ where floating-point sums differ.
+OTHER_POINTS = 6.0
 #: Pages that build on each other, in the order in which they run in one folder.
 STORIES = {
     "tutorial": ["tutorial.md"],
@@ -182,15 +184,22 @@ def test_the_tutorial_runs_and_prints_what_it_shows(reader: Reader, capsys: pyte
     Path("old.py").write_text(first)
     said = "\n".join(reader.type(one) for one in to_run([page]))
     exec(compile(last.replace(":8080", f":{reader.port}"), str(page), "exec"), {})
-    assert "remote" in capsys.readouterr().out
-    lines = [words(line) for line in said.splitlines()]
+    assert "server worth_asking" in capsys.readouterr().out
     for line in "".join(blocks(text, "text")).splitlines():
-        assert any(other[: len(words(line))] == words(line) for other in lines), line
+        assert any(alike(line.split(), other.split()) for other in said.splitlines()), line
 
 
-def words(line: str) -> list[str]:
-    """The words of a line; elsewhere than where the figures were made, any number is as good as another."""
-    return (line if same_platform() else re.sub(r"[+-]?\d[\d.]*%?", "#", line)).split()
+def alike(shown: list[str], printed: list[str]) -> bool:
+    """Whether a printed line begins as the page shows it; figures of another platform's training differ a little."""
+    if len(printed) < len(shown):
+        return False
+    for one, other in zip(shown, printed, strict=False):
+        numbers = [re.fullmatch(r"([+-]?\d+\.\d+)%?", word) for word in (one, other)]
+        a, b = (float(number[1]) if number else 0.0 for number in numbers)
+        near = all(numbers) and abs(a - b) <= (OTHER_POINTS if max(abs(a), abs(b)) > 1 else OTHER_POINTS / 100)
+        if one != other and not near:
+            return False
+    return True
 
 
 @pytest.mark.long
