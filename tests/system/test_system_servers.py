@@ -305,6 +305,9 @@ def test_a_training_of_two_servers_goes_on_as_if_it_had_never_stopped(tmp_path: 
         assert_equal(tensors(again.require_fitted()), tensors(whole.require_fitted()))
     with pytest.raises(L2HError, match="servers"):
         two("mlp", "lenet5", stage=stage).fit(X, Y, run=run, resume=True)
+    other = make(tree(), None, rejector_stage=stage, given={"servers": {"cloud": "mlp", "box": "mlp"}})
+    with pytest.raises(L2HError, match=r"order of servers was \['box', 'cloud'\], is \['cloud', 'box'\]"):
+        other.fit(X, Y, run=run, resume=True)  # the heads of the checkpoint are in the other order
 
 
 # What is refused.

@@ -294,7 +294,7 @@ def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
         **(
             {"server": servers[decision.SERVER.name]}
             if list(servers) == [decision.SERVER.name]
-            else {"servers": servers}
+            else {"servers": servers, "order of servers": list(servers)}  # that of the rejector's heads
         ),
         "data": digest(job.X, job.y),
         "client_answers": digest(job.answers.log_probability),
