@@ -19,7 +19,7 @@ from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.data.objects import take_samples
 from l2h.decision import CLIENT, STUDENT, Answerer, CostsT, Judgement, RejectorSpec, select_rejector
-from l2h.errors import DataError, NotFittedError
+from l2h.errors import DataError, NotFittedError, about
 from l2h.labels import LabelCodec
 from l2h.methods.learned import Learned
 from l2h.models import client_view_size, multiply_adds
@@ -28,6 +28,7 @@ from l2h.settings import Settings
 from l2h.table import Table
 from l2h.training import Context, HeldOut, RejectorBatch, StudentAnswers
 from l2h.training.counting import classifier_multiply_adds
+from l2h.training.job import server_title
 from l2h.training.recipes import rejector_scores, server_log_probabilities
 
 #: Prices in use where neither the caller nor the training names any.
@@ -216,7 +217,8 @@ class FittedSystem:
         """Return (n, K), the log-probabilities of the server with this number."""
         server = self.servers[number]
         if server.classifier is not None:
-            return server.classifier.answers(X, self.num_classes).log_probability
+            with about(server_title(server.name)):
+                return server.classifier.answers(X, self.num_classes).log_probability
         assert server.network is not None
         return server_log_probabilities(server.network, X, self.context)
 

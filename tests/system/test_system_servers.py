@@ -251,6 +251,8 @@ def test_every_kind_of_server_comes_back(file: Path, tmp_path: Path) -> None:
     assert json.loads((folder / "config.json").read_text())["schema"] == 2
     with pytest.raises(RunError, match=r"'nobody'.*net, file, trees, api"):
         l2h.load(folder, client=scores, servers={"nobody": cloud})
+    with pytest.raises(L2HError, match=r"^server api: .*never asked.*servers=\{'NAME': \.\.\.\}"):
+        l2h.load(folder, client=scores).evaluate(*samples(7, 50))
     again = l2h.load(folder, client=scores, servers={"api": cloud})
     assert [answerer.name for answerer in again.require_fitted().answerers] == [
         *("client", "student", "net", "file", "trees", "api")

@@ -301,7 +301,8 @@ class _NotGiven:
     def __call__(self, X: Array) -> Any:
         raise RemoteError(
             "it was never asked about these inputs, and a run folder does not run functions: give it again, with "
-            f"--server {self.name} or l2h.load(folder, server=...)"
+            f"--server {self.name}, of several servers --server NAME={self.name}; in Python with "
+            "l2h.load(folder, servers={'NAME': ...}) or l2h.load(folder, server=...)"
         )
 
 
