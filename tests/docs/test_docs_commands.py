@@ -28,7 +28,7 @@ ONLY_PARSED = {
     r"--role (server|client)": "two hosts: tests/training/hosts runs both",
     r"compare --dataset digits --seeds 5|DATA/": "how the figures were made, in minutes to hours",
     r"^l2h frontier": "a training for each budget and seed: tests/cli/test_cli_frontier.py runs smaller ones",
-    r"box=|bundles/two": "several servers: tests/cli, tests/edge and tests/serving train, serve and ask them",
+    r"box=|(bundles|runs)/two": "several servers: tests/cli, tests/edge and tests/serving train, serve and ask them",
     r"--server https://host": "a host of somebody: tests/remote runs a training against one",
     r"serve mymodel.py:predict": "tests/serving runs functions without a bundle",
 }
@@ -37,9 +37,9 @@ OTHER_POINTS = 6.0
 #: Pages that build on each other, in the order in which they run in one folder.
 STORIES = {
     "tutorial": ["tutorial.md"],
-    "field": ["README.md", "bundle.md", "deploy.md", "edge.md"],
+    "field": ["README.md", "guide.md", "bundle.md", "deploy.md", "edge.md"],
     "serving": ["serving.md"],
-    "models": ["guide.md", "CONTRIBUTING.md", "api.md"],
+    "models": ["CONTRIBUTING.md", "api.md"],
     "tables": ["tables.md"],
     "routing": ["routing.md"],
 }
