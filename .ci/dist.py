@@ -138,7 +138,7 @@ def check_docs(env: Environment) -> None:
 
 def check_dev(env: Environment) -> None:
     """The sdist has what its tests need: some of them run from it, with the wheel in place of the source."""
-    tests = ("tests/test_costs.py", "tests/test_structure.py", "tests/compatibility", "tests/cli/test_cli_runs.py")
+    tests = ("tests/test_costs.py", "tests/test_structure.py", "tests/cli/test_cli_runs.py", "tests/docs")
     said = env.run("-m", "pytest", "-m", "not long", *tests, folder=unpacked(env.folder))
     assert " passed" in said
     env.l2h("demo", "--out", "demo")

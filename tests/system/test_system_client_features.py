@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from commands import QUICK, call, one_line
+from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
 import l2h
@@ -60,6 +61,13 @@ def tensor_of(file: Path, size: int) -> str:
 def fitted(client: Any, features: str | None) -> HelpSystem:
     system = HelpSystem(client, "lenet5", settings=SETTINGS, budget="20k", client_features=features)
     return system.fit(DATA.X_train, DATA.y_train)
+
+
+def test_a_tree_has_nothing_inside(tmp_path: Path) -> None:
+    X = DATA.X_train.reshape(len(DATA.X_train), -1)
+    old = DecisionTreeClassifier(max_depth=4).fit(X, DATA.y_train)
+    l2h.export.save_onnx(old, tmp_path / "old.onnx")
+    assert as_client(tmp_path / "old.onnx").inner_features(X) == {}
 
 
 @pytest.mark.parametrize(("layer", "size"), [("conv1", 4), ("conv2", 6), ("tokens", 5), ("head", 10)])

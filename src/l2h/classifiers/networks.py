@@ -222,6 +222,8 @@ class OnnxClassifier(Classifier):
     def inner_features(self, X: Inputs) -> dict[str, Array]:
         tensors = inner_tensors(self.data, self.scores)
         names = spread_evenly(list(tensors), MOST)
+        if not names:  # a tree, for one; onnxruntime would give everything that was not asked for
+            return {}
         data, outputs = give_out(self.data, {name: tensors[name] for name in names})
         session, given = self._open(data), self.prepared(X)
         found = self._run_session(session, outputs, given)
