@@ -169,7 +169,7 @@ def _places(summary: Values) -> tuple[dict[str, float], list[str]]:
     labels = []
     for budget, row in ours.items():
         micro = _mean(row["microseconds"])
-        share = f"{work[budget] / client:.2g}x" if client else budget
+        share = f"{round(work[budget] / client, 2):.2g}x" if client else budget
         size = f"{work[budget] / 1000:,.0f}k" if work[budget] >= 1000 else f"{work[budget]:.0f}"
         labels.append("\n".join([share, size, "" if micro is None else f"{micro:.0f} us"]))
     return places, labels

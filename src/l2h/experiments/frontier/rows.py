@@ -85,7 +85,7 @@ def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
         "samples": int(samples),
         "seeds": sorted({int(row["seed"]) for row in known}),
         "prices": {name: costs.as_dict() for name, costs in SHOWN.items()} | {"mean": [c.as_dict() for c in GRID]},
-        "common": {name: _spread([row[name] for row in first]) for name in _OF_A_SEED},
+        "common": {name: _over_seeds(name, [row[name] for row in first]) for name in _OF_A_SEED},
         "rows": [],
         "command": command,
     }
@@ -93,7 +93,7 @@ def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
         for way in WAYS:
             own = [row for row in known if (row["budget"], row["method"]) == (budget, way)]
             if own:
-                figures = {name: _spread([row[name] for row in own]) for name in _OF_A_WAY}
+                figures = {name: _over_seeds(name, [row[name] for row in own]) for name in _OF_A_WAY}
                 out["rows"].append({"budget": budget, "method": way, "seeds": len(own)} | figures)
     return out
 
@@ -104,9 +104,12 @@ def _work(rows: Sequence[Row], budget: str) -> float:
     return max(own, default=0.0)
 
 
-def _spread(values: Sequence[float | None]) -> dict[str, Any] | None:
+def _over_seeds(name: str, values: Sequence[float | None]) -> dict[str, Any] | None:
     known = [value for value in values if value is not None]
-    return spread(known).as_dict() if len(known) == len(values) and known else None
+    if len(known) < len(values) or not known:
+        return None
+    # A net's time does not depend on the seed, and whatever else ran only added to it.
+    return spread([min(known)] if name.endswith("microseconds") else known).as_dict()
 
 
 def _number(row: Row, name: str, path: Path) -> float | None:
