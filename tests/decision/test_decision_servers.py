@@ -301,7 +301,8 @@ def test_nan_is_refused_whoever_it_is_of() -> None:
     [
         ({"clout": "10%"}, None, LimitError, "clout; the servers are box, cloud, and 'all'"),
         ({"cloud": None}, None, LimitError, "cloud is None"),
-        ({"cloud": "10 per hour"}, None, LimitError, "10 per hour"),
+        ({"cloud": "10 per hour"}, None, LimitError, "limit of cloud: .*10 per hour"),
+        ({"cloud": "101%"}, None, LimitError, "limit of cloud: .*1.01"),
         ({"cloud": "10%@95%"}, None, LimitError, "cloud: 10%@95% has a confidence"),
         ({"cloud": "10%", "all": "20%@95%"}, None, LimitError, "all: 20%@95% has a confidence"),
         ({"cloud": "10%"}, "stochastic", SettingsError, "one share over all"),
@@ -319,6 +320,8 @@ def test_what_is_wrong_with_names_and_prices_is_said() -> None:
     with pytest.raises(LimitError, match="limits another name too"):
         policy({"cloud": shared, "all": shared})
     one = policy()
+    with pytest.raises(CostError, match="given for nobody; the servers are box, cloud"):
+        one.terms({})
     with pytest.raises(SettingsError, match="no server is called clout"):
         one.without(one.terms(PRICES), ("clout",))
     with pytest.raises(CostError, match="clout"):

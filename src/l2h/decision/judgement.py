@@ -151,7 +151,8 @@ def outcome_costs(answerers: Sequence[Answerer], costs: AnyCosts) -> FloatArray:
         return np.array([asked if answerer.remote else kept for answerer in answerers])
     servers, by_server = [answerer.name for answerer in answerers if answerer.remote], dict(costs)
     if set(by_server) != set(servers):
-        raise CostError(f"costs are given for {', '.join(by_server)}; the servers are {', '.join(servers)}: name each")
+        given = ", ".join(map(str, by_server)) or "nobody"
+        raise CostError(f"costs are given for {given}; the servers are {', '.join(servers)}: name each")
     local = {(one.c_cc, one.c_ce) for one in by_server.values()}
     if len(local) != 1:
         raise CostError(f"a local answer has one cost, whoever is asked instead; got (c_cc, c_ce) of {sorted(local)}")

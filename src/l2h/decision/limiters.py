@@ -12,6 +12,7 @@ import numpy as np
 
 from l2h import limits
 from l2h.costs import FloatArray
+from l2h.errors import about
 from l2h.limits import Limiter, LimitError, Permit, RateLimit
 
 #: One limit over all servers, or limits by the server's name, ``all`` for all servers together.
@@ -37,6 +38,7 @@ class LimiterSet:
     def __init__(self, servers: list[str], given: Mapping[str, Limiter], kept: KeptLimiters | None) -> None:
         self._servers, self._kept = servers, kept
         self._limiters = dict(given)
+        self._made: set[str] = set()  # names of those that are not the user's own
         #: Scores of the calibration samples at the prices that a limiter was made for.
         self._calibration: dict[str, FloatArray] = {}
         #: Sorted scores of the calibration samples, at the prices of now and at those that a limiter was made for.
@@ -46,6 +48,11 @@ class LimiterSet:
 
     def __bool__(self) -> bool:
         return bool(self._limiters)
+
+    @property
+    def counts_inputs(self) -> bool:
+        """Whether a limit is a share of inputs in a row: those that are not worth asking about count, too."""
+        return any(limiter.limit.window is not None for limiter in self._limiters.values())
 
     def make(self, name: str, limit: RateLimit, scores: Callable[[], FloatArray | None]) -> None:
         """Make the limiter that keeps a limit, unless there is one, maybe of an earlier call: a cap is over all calls.
@@ -61,6 +68,7 @@ class LimiterSet:
             made = Limiter(limit, calibration=calibration, min_score=_LOWEST)
         with _SHARING:
             found = self._limiters.setdefault(name, kept.setdefault((name, limit), made))
+            self._made.add(name)
             if found is made and calibration is not None:
                 self._calibration[name] = calibration
 
@@ -85,7 +93,7 @@ class LimiterSet:
             if not servers and again:
                 return -1
             score = self._scaled(ALL, gain[servers[0]]) if servers else -np.inf
-            permit = overall.allow(score, _left(until), **repeated)
+            permit = overall.allow(score, _left(until), **repeated, **self._watched(ALL, gain, score))
             if permit.reason == limits.TIMED_OUT:
                 return None
             return servers[0] if servers and permit.granted else -1
@@ -95,14 +103,16 @@ class LimiterSet:
             own = waiting.pop(self._servers[s], None)
 
             def ask_overall(left: float | None, score: float = gain[s]) -> Permit:
-                return waiting.pop(ALL).allow(self._scaled(ALL, score), left, **repeated)
+                score = self._scaled(ALL, score)
+                return waiting.pop(ALL).allow(score, left, **repeated, **self._watched(ALL, gain, score))
 
             if own is not None:
                 # What it saves over the next best answer, which is given if there is no permit.
                 rival = max([0.0, *(gain[other] for other in servers[place + 1 : place + 2])])
                 agreed: dict[str, Any] = {} if overall is None else {"other": ask_overall}
                 value = self._scaled(self._servers[s], gain[s] - rival)
-                permit = own.allow(value, _left(until), **repeated, **agreed)
+                watched = self._watched(self._servers[s], gain, value)
+                permit = own.allow(value, _left(until), **repeated, **agreed, **watched)
             elif overall is not None:
                 permit = ask_overall(_left(until))
             else:
@@ -114,8 +124,9 @@ class LimiterSet:
             if permit.granted or (overall is not None and ALL not in waiting):
                 break  # the limiter over all would refuse the others too
         if not again:
-            for limiter in waiting.values():
-                if limiter.allow(-np.inf, _left(until)).reason == limits.TIMED_OUT and found < 0:
+            for name, limiter in waiting.items():
+                permit = limiter.allow(-np.inf, _left(until), **self._watched(name, gain, -np.inf))
+                if permit.reason == limits.TIMED_OUT and found < 0:
                     return None
         return found
 
@@ -127,6 +138,19 @@ class LimiterSet:
             if name in self._scale and status["threshold"] is not None:
                 status["threshold"] = _interpolated(status["threshold"], *reversed(self._scale[name]))
         return found
+
+    def _watched(self, name: str, gain: list[float], score: float) -> dict[str, Any]:
+        """Return what a limiter measures drift by, where that is not the score.
+
+        Limiters start with scores of calibration samples about which every server can be asked. So what other limiters
+        refuse, or a server that fails, does not count as a change of the inputs.
+        """
+        if name not in self._made:
+            return {}
+        s = -1 if name == ALL else self._servers.index(name)
+        value = max(gain) if s < 0 else gain[s] - max([0.0, *gain[:s], *gain[s + 1 :]])
+        value = self._scaled(name, value)
+        return {} if value == score else {"watched": value}
 
     def _scaled(self, name: str, score: float) -> float:
         return score if name not in self._scale else _interpolated(score, *self._scale[name])
@@ -149,7 +173,8 @@ def limits_by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, Rate
         )
     read: dict[str, RateLimit | Limiter] = {}
     for name, one in named.items():
-        value = one if isinstance(one, Limiter) else limits.as_limit(one)
+        with about(f"limit of {name}" if isinstance(limit, Mapping) else None):
+            value = one if isinstance(one, Limiter) else limits.as_limit(one)
         if value is None:
             raise LimitError(f"limit of {name} is None: leave it out, or give one")
         if isinstance(value, Limiter) and value in read.values():

@@ -130,9 +130,10 @@ class Policy:
         The best server that may be asked is asked, or the next best where its limiter refuses. Each server has room
         for some inputs, None where it cannot be asked at all. An input that would be asked about, but for which no
         server has room left, counts as asked of its best server, and no limiter is asked about it: the caller keeps
-        what is beyond the room of a server. An :class:`L2HError` says that a limiter's clock or file fails. Where the
-        limiters have not decided until a time of ``time.monotonic``, the rest is not asked about. ``again`` says that
-        the inputs were proposed before, and a server failed to answer: they are no new requests.
+        what is beyond the room of a server. One that nobody would be asked about still counts in a window of inputs. An
+        :class:`L2HError` says that a limiter's clock or file fails. Where the limiters have not decided until a time
+        of ``time.monotonic``, the rest is not asked about. ``again`` says that the inputs were proposed before, and a
+        server failed to answer: they are no new requests.
         """
         able, gain, n = proposal.able, proposal.gain, len(proposal.wanted)
         if not self._limiters:
@@ -140,13 +141,14 @@ class Policy:
             if len(room) == 1 or not _is_overfull(first, room):
                 return first, n
         left = [most or 0 for most in room]
+        counted = self._limiters.counts_inputs and any(most is not None for most in room)
         counts = proposal.wanted.tolist() if self._limiters else [True] * n
         order = [[0]] * n if len(room) == 1 else np.argsort(-gain, axis=1, kind="stable").tolist()
         choice = np.full(n, -1)
         for i, (servers, may, gains) in enumerate(zip(order, able.tolist(), gain.tolist(), strict=True)):
             asked = [s for s in servers if may[s]]
             roomy = [s for s in asked if left[s]]
-            if not roomy and (asked or not any(left)):
+            if not roomy and (asked or not (counted or any(left))):
                 if asked and counts[i]:
                     choice[i] = asked[0]
                 continue

@@ -290,7 +290,7 @@ class EdgeCore:
     def _terms_for(self, costs: AnyCosts | None) -> Terms:
         return self._terms if costs is None else self._policy.terms(costs, out=self._absent)
 
-    def _permit(self, proposal: Proposal, room: list[int], until: float, again: bool) -> tuple[Rows, int]:
+    def _permit(self, proposal: Proposal, room: list[int | None], until: float, again: bool) -> tuple[Rows, int]:
         now = time.monotonic()
         try:
             return self._policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
@@ -313,7 +313,8 @@ class EdgeCore:
             for s, each in enumerate(self._servers):
                 admissions.append([] if unable[s] else each.admit(int(proposal.able[:, s].sum())))
             room = [len(admissions[s]) * each.options.max_batch for s, each in enumerate(self._servers)]
-            choice, decided = self._permit(proposal, room, call.until, rows is not None)
+            reachable = [None if unable[s] else most for s, most in enumerate(room)]
+            choice, decided = self._permit(proposal, reachable, call.until, rows is not None)
             if rows is None:
                 call.codes = _DECIDED[2 * (choice >= 0) + proposal.wanted]
                 if decided < len(choice):

@@ -214,6 +214,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         *,
         again: bool = False,
         other: Callable[[float | None], Permit] | None = None,
+        watched: float | None = None,
     ) -> Permit:
         """Decide whether the server may be asked about an input of this score; larger means more to gain.
 
@@ -227,6 +228,7 @@ class Limiter(AbstractContextManager["Limiter"]):
             again: the input was a request before and is no new one: another server is asked about it.
             other: asks another limiter, which has to agree. It is called with the seconds left, and only where this
                 limiter would give a permit; this one is spent only if the other gives one too.
+            watched: the score by which drift is measured, where it is another one.
 
         Raises:
             DataError: the score is NaN.
@@ -243,6 +245,8 @@ class Limiter(AbstractContextManager["Limiter"]):
             timeout = end - time.monotonic()
         try:
             self._follow_fork()
+            if self._monitor is not None and not again:
+                self._monitor.observe((score if watched is None else watched) > self._cut)
             permit = self._decide(float(score), timeout, again, other)
             self._count[permit.reason] += 1
             return permit
@@ -305,8 +309,6 @@ class Limiter(AbstractContextManager["Limiter"]):
         now = self._now()
         store.begin_request(now, again)
         self._warn_clock(now)
-        if self._monitor is not None and not again:
-            self._monitor.observe(score > self._cut)
         asked = None
         reason = WITHIN_LIMIT
         if pacer is not None and not again:
