@@ -21,6 +21,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "decision": (),
     "edge": ("AsyncEdgeClient", "EdgeClient", "EdgeError"),
     "errors": (),
+    "estimator": ("HelpClassifier",),
     "export": (),
     "limits": ("Limiter", "RateLimit"),
     "losses": (),
@@ -34,7 +35,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "system": ("HelpSystem", "load"),
     "training": (),
 }
-_MODULES = _NAMES.keys() - {"answers", "system"}  # only their names are public
+_MODULES = _NAMES.keys() - {"answers", "estimator", "system"}  # only their names are public
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Dataset",
     "EdgeClient",
     "EdgeError",
+    "HelpClassifier",
     "HelpSystem",
     "Limiter",
     "Preprocessing",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from l2h.costs import Costs
     from l2h.data import Dataset, load_dataset
     from l2h.edge import AsyncEdgeClient, EdgeClient, EdgeError
+    from l2h.estimator import HelpClassifier
     from l2h.limits import Limiter, RateLimit
     from l2h.metrics import Report
     from l2h.remote import RemoteServer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to many inputs, as arrays of one length.
+    """The answers to many inputs, as arrays of one length. Where an array is expected, they are that of the labels.
+
+    Attributes:
+        label: the classes, as they stood in the training labels.
+        source: ``"local"`` or ``"remote"``, of each answer.
+        reason: why.
+        cost: what asking cost.
+        latency: seconds, where they were measured.
+        by: names of the answerers.
+        probability: (n, K), what each answerer gives every class, in the order of the system's classes; None where
+            only labels are known, as on a device.
 
     Example:
         >>> answers = Answers.of(client_label=np.array([3, 5]), server_label=np.array([3, 8]),
@@ -67,6 +77,8 @@ class Answers:
         array([3, 8])
         >>> answers[1]
         Answer(label=8, source='remote', reason='worth_asking', cost=0.1, latency=None, by='server')
+        >>> np.asarray(answers)
+        array([3, 8])
     """
 
     label: npt.NDArray[Any]
@@ -75,6 +87,7 @@ class Answers:
     cost: FloatArray
     latency: FloatArray | None = None
     by: npt.NDArray[np.str_] = _BY_SOURCE
+    probability: FloatArray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.by is _BY_SOURCE:
@@ -106,6 +119,7 @@ class Answers:
         answerers: Sequence[Answerer],
         paid: npt.ArrayLike,
         wanted: BoolArray | None = None,
+        probability: FloatArray | None = None,
     ) -> Answers:
         """Return answers of J answerers: ``column`` (n,) says who gave each label, ``paid`` (J,) what that costs."""
         remote = np.array([answerer.remote for answerer in answerers])[column]
@@ -115,10 +129,15 @@ class Answers:
             reason=reasons(remote, wanted),
             cost=np.asarray(paid, dtype=np.float64)[column],
             by=np.array([answerer.name for answerer in answerers])[column],
+            probability=probability,
         )
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the labels, so that ``accuracy_score(y, answers)`` and the like work."""
+        return np.array(self.label, dtype=dtype, copy=copy)
 
     def __getitem__(self, i: int) -> Answer:
         return Answer(

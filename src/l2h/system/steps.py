@@ -325,11 +325,16 @@ def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: i
     proposal = policy.propose(fitted.judgement(scores[terms.which], terms.which, features), terms, seed)
     choice, _ = policy.permit(proposal, [len(X)] * len(fitted.servers))
     column = terms.column(proposal, choice)
-    label = answers.label.copy()
+    label, log_p = answers.label.copy(), answers.log_probability.copy()
     if student is not None:
-        label = np.where(column == fitted.answerers.index(decision.STUDENT), student.label[terms.which], label)
+        taught = column == fitted.answerers.index(decision.STUDENT)
+        label[taught] = student.label[terms.which][taught]
+        log_p[taught] = student.log_probability[terms.which][taught]
     for number in range(len(fitted.servers)):
         asked = choice == number
         if asked.any():
-            label[asked] = fitted.server_log_probability(X[asked], number).argmax(axis=1)
-    return Answers.chosen(fitted.labels.decode(label), column, fitted.answerers, terms.paid, proposal.wanted)
+            log_p[asked] = fitted.server_log_probability(X[asked], number)
+            label[asked] = log_p[asked].argmax(axis=1)
+    probability = replace(answers, log_probability=log_p).probability
+    labels = fitted.labels.decode(label)
+    return Answers.chosen(labels, column, fitted.answerers, terms.paid, proposal.wanted, probability)

@@ -34,12 +34,14 @@ class StudentAnswers:
     label: npt.NDArray[np.int64]  # (R, n)
     #: (R, n, 2), from which it follows how likely they are right (:mod:`l2h.models.student`).
     features: npt.NDArray[np.float32]
+    log_probability: npt.NDArray[np.float32]  # (R, n, K)
 
     @classmethod
     def of(cls, scores: Tensor, client_label: npt.NDArray[np.int64]) -> StudentAnswers:
         """Read the scores (R, n, K) of the students beside the client's labels (n,)."""
         scores = scores.cpu()
-        return cls(scores.argmax(-1).numpy(), student_features(scores, torch.from_numpy(client_label)).numpy())
+        features = student_features(scores, torch.from_numpy(client_label))
+        return cls(scores.argmax(-1).numpy(), features.numpy(), torch.log_softmax(scores, dim=-1).numpy())
 
 
 @dataclass(frozen=True)
