@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 import l2h
 from l2h.errors import ClientError, CostError, DataError, SettingsError
@@ -31,8 +31,8 @@ NAMES = np.array(["cat", "dog", "eel"])
 GUIDE = Path(__file__).parents[1] / "docs" / "guide.md"
 #: What fails of scikit-learn's own checks, and why.
 EXEMPT = {
-    "check_sample_weight_equivalence_on_dense_data": "rows are drawn by their weights: a weight of 2 is no second copy, "
-    "which would be among the samples that a fold's server was trained on and among those it is judged by",
+    "check_sample_weight_equivalence_on_dense_data": "rows are drawn by their weights: a weight of 2 is no second "
+    "copy, which would be among the samples that a fold's server is fitted to and among those it is judged by",
     "check_sample_weights_not_overwritten": "one of its 16 weights is ten times the others: the rows that are drawn "
     "are too few to train on (that weights stay as they are is tested below)",
 }
@@ -57,10 +57,15 @@ def fitted(old: FrozenEstimator, data: tuple[Any, Any]) -> l2h.HelpClassifier:
 
 
 @parametrize_with_checks(
-    [l2h.HelpClassifier(settings=QUICK)], expected_failed_checks=lambda _: EXEMPT, xfail_strict=True
+    [l2h.HelpClassifier(epochs=2, random_state=0)], expected_failed_checks=lambda _: EXEMPT, xfail_strict=True
 )
 def test_scikit_learn_agrees_that_it_is_an_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.long
+def test_the_default_passes_the_checks_as_well() -> None:
+    check_estimator(l2h.HelpClassifier(random_state=0), expected_failed_checks=EXEMPT, on_skip=None)
 
 
 # Searches, pipelines, data frames.
