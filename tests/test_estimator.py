@@ -192,6 +192,8 @@ def test_what_does_not_fit_is_one_clear_line(old: FrozenEstimator, data: tuple[A
         model.fit(X, y, sample_weight=[1, 1, -1, *[1] * (len(y) - 3)])
     with pytest.raises(DataError, match="y has one class, 'cat'"):
         model.fit(X[y == "cat"], y[y == "cat"])
+    with pytest.raises(DataError, match="2 samples are too few for 2 parts"):  # the stand-in has the third
+        l2h.HelpClassifier(random_state=0).fit(X[:3], ["cat", "cat", "dog"])
 
 
 def test_without_scikit_learn_it_says_what_to_install() -> None:

@@ -209,7 +209,7 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, number: npt.NDArray[np.int64], seed: int) -> Settings:
         # A part needs samples of two classes: those of the second largest are enough for as many parts.
-        folds = max(2, min(Settings.folds, int(np.sort(np.bincount(number))[-2])))
+        folds = max(2, min(Settings.folds, int(np.sort(np.bincount(number, minlength=2))[-2])))
         given = vars(self.settings or Settings(folds=folds)) | {"seed": seed}
         stages = [] if self.epochs is None else [f"{stage}.epochs={self.epochs}" for stage in ("server", "rejector")]
         return make_settings(given, stages, self.server if isinstance(self.server, str) else "", sized=True)
