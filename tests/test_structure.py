@@ -36,7 +36,7 @@ VALUES = {
     "clock": set(),
     "limits": {"clock", "costs", "errors"},
     "decision": {"answers", "costs", "errors", "limits"},
-    "metrics": {"costs", "decision", "errors", "labels"},
+    "metrics": {"costs", "decision", "errors", "labels", "limits"},
 }
 #: The packages above them; every one may import all of ``VALUES``.
 PACKAGES = {

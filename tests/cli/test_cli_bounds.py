@@ -217,7 +217,8 @@ def test_evaluate_meets_each_bound(finished: dict[str, Path], kind: str, rule: s
         assert abs(rate - q) <= 4 * math.sqrt(q * (1 - q) * (1 / TEST + 4 / ROWS)) + 1e-12, q
     for q, report in zip(bounds, result.json(), strict=True):
         assert_schema(report)
-        assert report["bound"] == {"limit": f"{100 * q:g}%", "rule": rule}
+        allowed = math.floor(round(q * TEST, 9)) / TEST
+        assert report["bound"] == {"limit": f"{100 * q:g}%", "rule": rule, "allowed": allowed}
     assert call("evaluate", finished[kind], "--json").json()[0]["bound"] is None
 
 

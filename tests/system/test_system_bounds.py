@@ -143,9 +143,13 @@ def test_the_server_is_asked_about_what_goes_and_nothing_else(priced: HelpSystem
 
 def test_a_seed_decides_what_is_drawn(priced: HelpSystem) -> None:
     limit = RateLimit(fraction=0.3)
-    drawn = [sent(priced, limit=limit, rule="stochastic", seed=seed) for seed in (4, 4, 5)]
-    assert np.array_equal(drawn[0], drawn[1])
+    drawn = [sent(priced, limit=limit, rule="stochastic", seed=seed) for seed in (41, 41, 42)]
+    assert not np.array_equal(drawn[0], drawn[1]), "the second call goes on where the first stopped"
     assert not np.array_equal(drawn[0], drawn[2])
+    judged = [priced.evaluate(X_NEW, Y_NEW, limit=limit, rule="stochastic", seed=seed).remote for seed in (41, 41, 42)]
+    assert np.array_equal(judged[0], drawn[0])
+    assert np.array_equal(judged[0], judged[1]), "evaluate begins afresh"
+    assert np.array_equal(judged[2], drawn[2])
     cut = [sent(priced, limit=limit, rule="threshold", seed=seed) for seed in (4, 5)]
     assert np.array_equal(*cut), "no two scores are equal here, so nothing is drawn"
 

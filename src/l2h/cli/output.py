@@ -53,12 +53,11 @@ def print_results(results: Sequence[Evaluation]) -> None:
         out.print()
     out.print(contrastive_table(results[0].report))
     out.print()
-    if results[0].limit is None:
-        out.print(risk_table(results[0].report))
+    out.print(risk_table(results[0].report))
     if isinstance(results[0].report, Report) and results[0].report.compute is not None:
         out.print()
         out.print(compute_table(results[0].report))
-    if len(results) > 1 or results[0].limit is not None:
+    if len(results) > 1:
         out.print()
         out.print(grid_table([result.as_dict() for result in results]))
 
@@ -73,7 +72,7 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
     table = make_table(
         columns,
         right=columns,
-        title="Risk at every price, beside never and always asking",
+        title="Risk at every price, beside never and always asking" + ", as often as the bound allows" * with_bound,
         title_justify="left",
         caption="bold: the lowest but the oracle's",
         caption_justify="left",

@@ -5,6 +5,7 @@ the same system on a device choose alike.
 """
 
 from l2h.answers import Answerer
+from l2h.decision.bounds import Allowed, KeptDraws, continued
 from l2h.decision.judgement import CLIENT, SERVER, STUDENT, TWO, AnyCosts, CostsT, Judgement, one_price
 from l2h.decision.limiters import AnyLimit, KeptLimiters
 from l2h.decision.policy import FREE, RULES, Policy
@@ -19,11 +20,13 @@ __all__ = [
     "SERVER",
     "STUDENT",
     "TWO",
+    "Allowed",
     "Answerer",
     "AnyCosts",
     "AnyLimit",
     "CostsT",
     "Judgement",
+    "KeptDraws",
     "KeptLimiters",
     "Policy",
     "Proposal",
@@ -32,6 +35,7 @@ __all__ = [
     "bayes",
     "confidence",
     "confidence_threshold",
+    "continued",
     "expected_costs",
     "fitting_rejectors",
     "one_price",

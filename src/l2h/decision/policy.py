@@ -14,6 +14,7 @@ import numpy.typing as npt
 from l2h import limits
 from l2h.answers import Answerer
 from l2h.costs import BoolArray, Costs, FloatArray, require_costs
+from l2h.decision.bounds import Allowed
 from l2h.decision.judgement import TWO, AnyCosts, Judgement, outcome_costs
 from l2h.decision.limiters import ALL, AnyLimit, KeptLimiters, LimiterSet, limits_by_name
 from l2h.decision.terms import Proposal, Terms
@@ -160,6 +161,33 @@ class Policy:
                 choice[i] = granted
                 left[granted] -= 1
         return choice, n
+
+    def allowed(self, proposal: Proposal, choice: npt.NDArray[np.intp]) -> Allowed | None:
+        """Return how many of the inputs could be asked about, by what :meth:`permit` chose; None without limits.
+
+        Of a share, that share of them. Of a limiter, what it granted where it refused some, else all that its limit
+        lets be asked at once.
+        """
+        if not self.limits:
+            return None
+        n, asked = len(choice), np.bincount(choice[choice >= 0], minlength=len(self._servers)).tolist()
+        best = np.where(choice < 0, -np.inf, proposal.gain[np.arange(n), choice])
+        most = {}
+        for name, limit in self.limits.items():
+            most[name] = limit.most(n)
+            if name in self._shares:
+                continue
+            if name == ALL:
+                count, refused = sum(asked), proposal.able.any(axis=1) & (choice < 0)
+            else:
+                s = self._servers.index(name)
+                count, refused = asked[s], proposal.able[:, s] & (proposal.gain[:, s] > best)
+            most[name] = count if refused.any() else max(count, most[name])
+        own = [min(most.get(name, n), most.get(ALL, n)) for name in self._servers]
+        text = ", ".join(f"{name}={limit}" for name, limit in self.limits.items())
+        if set(self.limits) == {ALL}:
+            text = str(self.limits[ALL])
+        return Allowed(text, n, min(most.get(ALL, n), sum(own)), dict(zip(self._servers, own, strict=True)))
 
     def status(self) -> dict[str, Any] | None:
         """Return the limiter's status as plain values, the last known while it is busy; None without a limiter.

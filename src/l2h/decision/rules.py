@@ -63,11 +63,16 @@ def confidence(max_probability: npt.ArrayLike, threshold: float) -> BoolArray:
 
 
 def confidence_threshold(
-    max_probability: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike, costs: Costs
+    max_probability: npt.ArrayLike,
+    client_correct: npt.ArrayLike,
+    server_correct: npt.ArrayLike,
+    costs: Costs,
+    most: int | None = None,
 ) -> float:
     """Return the threshold of :func:`confidence` with the lowest risk on these held-out samples.
 
     Every cut between two neighbouring values is tried, and so are keeping all (``-inf``) and sending all (``inf``).
+    Where ``most`` is given, no cut that sends more of these samples.
     """
     p = np.asarray(max_probability, dtype=np.float64)
     refuse_nan(p)
@@ -81,6 +86,8 @@ def confidence_threshold(
     sorted_p = p[order]
     # A cut after k samples is possible only where the k-th and the next value differ.
     possible = np.concatenate([[True], np.diff(sorted_p) > 0, [True]])
+    if most is not None:
+        possible[most + 1 :] = False
     best = int(np.argmax(np.where(possible, saved, -np.inf)))
     if best == 0:
         return -np.inf

@@ -29,8 +29,10 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of ``metrics.json``."""
-        bound = None if self.limit is None else {"limit": bound_text(self.limit), "rule": self.rule}
-        return self.report.as_dict() | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}, "bound": bound}
+        values, bound = self.report.as_dict(), None
+        if self.limit is not None:
+            bound = values["bound"] | {"limit": bound_text(self.limit), "rule": self.rule}
+        return values | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}, "bound": bound}
 
 
 @dataclass(frozen=True)

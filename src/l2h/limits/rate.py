@@ -108,6 +108,21 @@ class RateLimit:
             return None
         return _floor(self.fraction, self.window)
 
+    def most(self, inputs: int) -> int:
+        """Return how many of so many inputs in a row, all at once, may be asked about.
+
+        Example:
+            >>> RateLimit.parse("20%").most(1001), RateLimit.parse("20%/1000").most(1001)
+            (200, 201)
+        """
+        if self.fraction is None:
+            assert self.count is not None
+            return min(self.count, inputs)
+        if self.cap is None or self.window is None:
+            return _floor(self.fraction, inputs)
+        windows, rest = divmod(inputs, self.window)
+        return windows * self.cap + min(self.cap, rest)
+
     @classmethod
     def parse(cls, text: str) -> RateLimit:
         """Read a limit from text, as ``str`` writes it.

@@ -40,20 +40,22 @@ class ServerShares:
     ties: Mapping[int, tuple[float, ...]]
     tolerance: float  # savings that differ by less are tied
 
-    def choose(self, gain: FloatArray, rng: np.random.Generator | int) -> npt.NDArray[np.intp]:
+    def choose(self, gain: FloatArray, rng: np.random.Generator | int | None) -> npt.NDArray[np.intp]:
         """Return int (n,), the server that each input goes to by its gain (n, S) from each of them, or -1.
 
-        ``rng`` breaks ties; one number is drawn per input where some have to be broken at random.
+        ``rng`` breaks ties; one number is drawn per input where some have to be broken at random. None breaks them in
+        the order of the inputs: of the calibration samples themselves no share is then exceeded.
         """
         tied = _tied(gain - self.prices, self.tolerance)
         choice = _first_server(tied)
         broken = {mask: p for mask, p in self.ties.items() if p[1 + _lowest(mask)] < 1}
         if broken:
-            draw = np.random.default_rng(rng).random(len(gain))
+            draw = None if rng is None else np.random.default_rng(rng).random(len(gain))
             masks = _masks(tied)
             for mask, probability in broken.items():
                 rows = np.flatnonzero(masks == mask)
-                choice[rows] = np.searchsorted(np.cumsum(probability)[:-1], draw[rows], side="right") - 1
+                at = (np.arange(len(rows)) + 0.5) / len(rows) if draw is None else draw[rows]
+                choice[rows] = np.searchsorted(np.cumsum(probability)[:-1], at, side="right") - 1
         return choice
 
     def apply(self, gain: FloatArray, rng: np.random.Generator | int) -> tuple[FloatArray, BoolArray]:

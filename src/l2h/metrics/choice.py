@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import BoolArray, FloatArray, as_bool
-from l2h.decision import STUDENT, TWO, Answerer, AnyCosts
+from l2h.decision import STUDENT, TWO, Allowed, Answerer, AnyCosts
 from l2h.decision.judgement import outcome_costs
 from l2h.errors import DataError
+from l2h.limits import shares_for
 
 Names = npt.NDArray[np.str_]
 
@@ -120,10 +121,21 @@ class AnswererChoice:
         """Return the mean generalized 0-1 loss."""
         return float(self.losses(costs).mean())
 
-    def cheapest(self, costs: AnyCosts) -> AnswererChoice:
-        """Return the choice of who costs least, with every outcome known; a local answerer of equals."""
+    def cheapest(self, costs: AnyCosts, allowed: Allowed | None = None) -> AnswererChoice:
+        """Return the choice of who costs least, with every outcome known; a local answerer of equals.
+
+        Where only so many inputs may be asked about, the choice that costs least in all.
+        """
         right, wrong = outcome_costs(self.answerers, costs).T
-        return replace(self, chosen=np.where(self.correct, right, wrong).argmin(axis=1))
+        paid = np.where(self.correct, right, wrong)
+        if allowed is None:
+            return replace(self, chosen=paid.argmin(axis=1))
+        first = len(self.answerers) - len(self.servers)
+        gain = paid[:, :first].min(axis=1)[:, None] - paid[:, first:]
+        shares = shares_for(gain, [allowed.share_of(server.name) for server in self.servers], allowed.share)
+        server = shares.choose(gain, None)
+        asked = (server >= 0) & (gain[np.arange(len(self)), server] > shares.tolerance)
+        return replace(self, chosen=np.where(asked, first + server, paid[:, :first].argmin(axis=1)))
 
     def figures(self) -> dict[str, AnswererFigures]:
         """Return the share and the accuracies of every answerer, by name."""
@@ -155,6 +167,7 @@ class Answered:
         local: who answers where nobody is asked: the best on the device.
         remote: which server is asked where one is.
         confidence: who answers by a threshold on the client's confidence; None where no threshold was found.
+        allowed: how many inputs may be asked about under the limit that held; None without one.
         alternatives: who answers in the same system changed: ``three_ways`` with its student as a second opinion,
             ``two_ways`` without it, and one without all other servers by the name of each server.
     """
@@ -164,14 +177,17 @@ class Answered:
     local: Names
     remote: Names
     confidence: Names | None = None
+    allowed: Allowed | None = None
     alternatives: Mapping[str, Names] = field(default_factory=dict)
 
     @classmethod
-    def of_two(cls, remote: BoolArray, confidence_remote: BoolArray | None = None) -> Answered:
+    def of_two(
+        cls, remote: BoolArray, confidence_remote: BoolArray | None = None, allowed: Allowed | None = None
+    ) -> Answered:
         """Return what a client and a server answer, where decisions are true for the server."""
         client, server = (np.full(len(remote), answerer.name) for answerer in TWO)
         confidence = None if confidence_remote is None else np.where(confidence_remote, server, client)
-        return cls(TWO, np.where(remote, server, client), client, server, confidence)
+        return cls(TWO, np.where(remote, server, client), client, server, confidence, allowed)
 
 
 def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:

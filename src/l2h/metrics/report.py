@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import BoolArray, Costs, FloatArray, prices_text
-from l2h.decision import CLIENT, SERVER, STUDENT, Answerer, AnyCosts
+from l2h.decision import CLIENT, SERVER, STUDENT, Allowed, Answerer, AnyCosts
 from l2h.decision.judgement import outcome_costs
 from l2h.errors import DataError
 from l2h.labels import ClassNames, LabelCodec
@@ -22,7 +22,7 @@ from l2h.metrics.frontier import (
     label_free_score,
     routing_measures,
 )
-from l2h.metrics.risk import Contrastive, Risks, contrastive_of, reject_rate_per_class, risks_of
+from l2h.metrics.risk import Contrastive, Risks, contrastive_of, losses_of_one, reject_rate_per_class, risks_of
 
 SCHEMA = 1
 
@@ -48,6 +48,8 @@ class OutcomeReport:
         confidence_choice: who answers by the confidence rule; ``None`` without a held-out threshold.
         alternatives: who would answer in the same system changed, as :class:`l2h.metrics.Answered` names them.
         score: (n,), the ranking behind the system's frontier; larger means more to gain from asking.
+        allowed: how many samples may be asked about under the limit that held, which every baseline keeps to; ``None``
+            without one.
     """
 
     dataset: str
@@ -66,6 +68,7 @@ class OutcomeReport:
     confidence_choice: AnswererChoice | None
     alternatives: dict[str, AnswererChoice]
     score: FloatArray
+    allowed: Allowed | None
 
     @property
     def answerers(self) -> tuple[Answerer, ...]:
@@ -92,14 +95,19 @@ class OutcomeReport:
         """Bool (n,), where the server is right; of several, the most accurate one."""
         return self.choice.correct_of(self.choice.best_server)
 
+    def losses_of_one(self, answerer: Answerer) -> FloatArray:
+        """Return (n,), what each answer costs if one answerer gives all, a server as many as a limit allows."""
+        return losses_of_one(self.choice, self.costs, answerer, self.allowed)
+
     def __len__(self) -> int:
         return len(self.choice)
 
     def __repr__(self) -> str:
         risk = self.risk
         confidence = "n/a" if risk.confidence is None else f"{risk.confidence:.4f}"
+        limit = "" if self.allowed is None else f", limit {self.allowed.limit}"
         return (
-            f"{type(self).__name__}({self.dataset}, {len(self)} samples, {prices_text(self.costs)}: "
+            f"{type(self).__name__}({self.dataset}, {len(self)} samples, {prices_text(self.costs)}{limit}: "
             f"risk {risk.system:.4f}, sent {100 * self.reject_rate:.1f}%; "
             f"never ask {risk.all_local:.4f}, always {risk.all_remote:.4f}, "
             f"random {risk.random:.4f}, confidence {confidence}, oracle {risk.oracle:.4f})"
@@ -137,6 +145,8 @@ class OutcomeReport:
             values["single_server"] = {
                 name: self.alternatives[name].summary(self.costs) for name in names if name in self.alternatives
             }
+        if self.allowed is not None:
+            values["bound"] = self.allowed.as_dict()
         for ways in ("three_ways", "two_ways"):
             if ways in self.alternatives:
                 values[ways] = self.alternatives[ways].summary(self.costs)
@@ -277,10 +287,11 @@ def evaluate_outcomes(
     head_probability: dict[str, FloatArray],
     dataset: str = "unnamed",
     seed: int | None = None,
+    allowed: Allowed | None = None,
 ) -> OutcomeReport:
     """Return the report on decisions of which only the outcomes are known; the arguments are those of its fields."""
     right = {CLIENT.name: client_correct, SERVER.name: server_correct}
-    measured = _measure(right, Answered.of_two(remote), {"system": score}, costs, head_probability)
+    measured = _measure(right, Answered.of_two(remote, allowed=allowed), {"system": score}, costs, head_probability)
     return OutcomeReport(dataset=dataset, seed=seed, **measured)
 
 
@@ -312,7 +323,7 @@ def _measure(
         "costs": costs,
         "accuracy": {"client": float(client.mean()), "server": float(server.mean()), "system": choice.accuracy},
         "reject_rate": choice.reject_rate,
-        "risk": risks_of(choice, costs, confidence),
+        "risk": risks_of(choice, costs, confidence, answered.allowed),
         "contrastive": contrastive_of(choice),
         "frontiers": frontiers,
         "gains": {name: frontier_gain(curve.area, client, server, best) for name, curve in frontiers.items()},
@@ -323,4 +334,5 @@ def _measure(
         "confidence_choice": confidence,
         "alternatives": {name: choice_of(by, everyone) for name, by in answered.alternatives.items()},
         "score": scores["system"],
+        "allowed": answered.allowed,
     }

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.costs import BoolArray, Costs, as_bool
-from l2h.decision import AnyCosts
+from l2h.costs import BoolArray, Costs, FloatArray, as_bool
+from l2h.decision import Allowed, Answerer, AnyCosts
 from l2h.metrics.choice import AnswererChoice
 
 
 @dataclass(frozen=True)
 class Risks:
-    """The risk of a system and of its baselines, all on the same samples at the same prices."""
+    """The risk of a system and of its baselines, all on the same samples at the same prices.
+
+    Under a limit every baseline keeps to it: "always" is as often as it allows, at random, and the risk is expected.
+    """
 
     system: float  # of the decisions taken
     all_local: float  # of never asking the server
@@ -76,8 +79,10 @@ def risks(
     return risks_of(choices[0], costs, choices[1])
 
 
-def risks_of(choice: AnswererChoice, costs: AnyCosts, confidence: AnswererChoice | None = None) -> Risks:
-    """Return the risk of a choice among any number of answerers, and of every baseline.
+def risks_of(
+    choice: AnswererChoice, costs: AnyCosts, confidence: AnswererChoice | None = None, allowed: Allowed | None = None
+) -> Risks:
+    """Return the risk of a choice among any number of answerers, and of every baseline within what is allowed.
 
     Example:
         >>> from l2h.decision import CLIENT, Answerer
@@ -88,9 +93,12 @@ def risks_of(choice: AnswererChoice, costs: AnyCosts, confidence: AnswererChoice
         >>> round(found.system, 4), found.by_server
         (0.1667, {'box': 0.43333333333333335, 'cloud': 0.4000000000000001})
     """
-    always = [choice.always(answerer).risk(costs) for answerer in choice.answerers]
-    by_server = {one.name: risk for one, risk in zip(choice.answerers, always, strict=True) if one.remote}
+    always = [float(losses_of_one(choice, costs, one).mean()) for one in choice.answerers]
+    bounded = [float(losses_of_one(choice, costs, one, allowed).mean()) for one in choice.answerers]
+    by_server = {one.name: risk for one, risk in zip(choice.answerers, bounded, strict=True) if one.remote}
     shares = [figures.share for figures in choice.figures().values()]
+    if allowed is not None:
+        shares = _within(shares, choice.answerers, allowed)
     shares[0] = 1 - sum(shares[1:])
     return Risks(
         system=choice.risk(costs),
@@ -98,9 +106,35 @@ def risks_of(choice: AnswererChoice, costs: AnyCosts, confidence: AnswererChoice
         all_remote=min(by_server.values()),
         random=sum(share * cost for share, cost in zip(reversed(shares), reversed(always), strict=True)),
         confidence=None if confidence is None else confidence.risk(costs),
-        oracle=choice.cheapest(costs).risk(costs),
+        oracle=choice.cheapest(costs, allowed).risk(costs),
         by_server=by_server if len(by_server) > 1 else None,
     )
+
+
+def losses_of_one(
+    choice: AnswererChoice, costs: AnyCosts, answerer: Answerer, allowed: Allowed | None = None
+) -> FloatArray:
+    """Return (n,), what each answer costs if one answerer gives all of them.
+
+    If that is a server and there is a limit, it is expected: as many inputs as are allowed, chosen at random, go to the
+    server and the client answers the others.
+    """
+    losses = choice.always(answerer).losses(costs)
+    if allowed is None or not answerer.remote:
+        return losses
+    share = allowed.share_of(answerer.name)
+    return share * losses + (1 - share) * choice.always(choice.answerers[0]).losses(costs)
+
+
+def _within(shares: list[float], answerers: tuple[Answerer, ...], allowed: Allowed) -> list[float]:
+    """Return the shares of the answerers, those of servers cut down to what is allowed."""
+    shares = [
+        min(share, allowed.share_of(one.name)) if one.remote else share
+        for share, one in zip(shares, answerers, strict=True)
+    ]
+    asked = sum(share for share, one in zip(shares, answerers, strict=True) if one.remote)
+    factor = allowed.share / asked if asked > allowed.share else 1.0
+    return [share * factor if one.remote else share for share, one in zip(shares, answerers, strict=True)]
 
 
 @dataclass(frozen=True)

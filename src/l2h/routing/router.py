@@ -13,7 +13,7 @@ import numpy.typing as npt
 from l2h.answers import BY, reasons
 from l2h.costs import Costs, FloatArray
 from l2h.data.outcomes import check_outcomes, check_prompts, read_outcomes
-from l2h.decision import Judgement, KeptLimiters, Policy, Proposal, Terms, one_price
+from l2h.decision import Judgement, KeptDraws, KeptLimiters, Policy, continued, one_price
 from l2h.errors import DataError
 from l2h.limits import RateLimit
 from l2h.metrics import OutcomeReport, evaluate_outcomes
@@ -103,6 +103,7 @@ class Router:
     seed: int = 0
     choice: dict[str, float] = field(default_factory=dict)
     _limiters: KeptLimiters = field(default_factory=dict, init=False)
+    _draws: KeptDraws = field(default_factory=dict, init=False)
 
     @property
     def columns(self) -> int:
@@ -135,12 +136,13 @@ class Router:
             limit: a bound on asking, as an object or as text: ``"20%"``, ``"100/1h"``. A number in a time is kept by a
                 limiter from call to call.
             rule: how a share is met: ``threshold``, ``guaranteed`` or ``stochastic``.
-            seed: of what a rule draws.
+            seed: of what a rule draws. Each call goes on where the last one with this seed stopped.
         """
         judgement = self.judge(X)
         policy = self._policy(limit, rule, self._limiters)
         terms = policy.terms(costs)
-        proposal, remote = self._decide(judgement, policy, terms, seed)
+        proposal = policy.propose(judgement, terms, continued(self._draws, seed))
+        remote = policy.permit(proposal, [len(judgement)])[0] >= 0
         return Routes(
             source=np.where(remote, "remote", "local"),
             reason=reasons(remote, proposal.wanted),
@@ -172,15 +174,18 @@ class Router:
         judgement = self.judge(known.X)
         policy = self._policy(limit, rule, {})  # a limiter of its own: measuring spends nothing of predict's
         terms = policy.terms(costs)
+        proposal = policy.propose(judgement, terms, seed)
+        choice, _ = policy.permit(proposal, [len(judgement)])
         return evaluate_outcomes(
             client_correct=known.client_right,
             server_correct=known.server_right,
-            remote=self._decide(judgement, policy, terms, seed)[1],
+            remote=choice >= 0,
             score=judgement.gain,
             costs=one_price(terms.costs),
             head_probability=judgement.stated,
             dataset=dataset or known.name,
             seed=self.seed,
+            allowed=policy.allowed(proposal, choice),
         )
 
     def save(self, folder: str | Path) -> Path:
@@ -232,13 +237,6 @@ class Router:
         return Policy(
             lambda costs, _: (0, costs or Costs(c_e=0.1)), True, lambda _: held_out, limit, rule, kept=limiters
         )
-
-    @staticmethod
-    def _decide(
-        judgement: Judgement, policy: Policy, terms: Terms, seed: int
-    ) -> tuple[Proposal, npt.NDArray[np.bool_]]:
-        proposal = policy.propose(judgement, terms, seed)
-        return proposal, policy.permit(proposal, [len(judgement)])[0] >= 0
 
 
 def logit_terms(logits: npt.NDArray[np.floating], span: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ from l2h.bundle import Manifest
 from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
 from l2h.data.outcomes import check_outcomes, read_outcomes
-from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptLimiters, RejectorSpec
+from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptDraws, KeptLimiters, RejectorSpec, continued
 from l2h.errors import ClientError, NotFittedError, warn
 from l2h.export import export_system
 from l2h.files import note_training
@@ -120,6 +120,7 @@ class HelpSystem:
         for remote in self.remote_servers:
             remote.class_names = self.class_names
         self._limiters: KeptLimiters = {}
+        self._draws: KeptDraws = {}
 
     @property
     def remote_servers(self) -> list[RemoteServer]:
@@ -299,13 +300,13 @@ class HelpSystem:
                 a time, by a :class:`l2h.Limiter` that the system keeps from call to call.
             rule: for a share: ``threshold`` (the default: what gains most), ``guaranteed`` (the default of a limit with
                 a confidence), or ``stochastic`` (the paper's).
-            seed: of what a rule draws.
+            seed: of what a rule draws. Each call goes on where the last one with this seed stopped.
             which: number of the rejector in ``specs``, where the prices do not tell.
         """
         fitted = self.require_fitted()
         policy = steps.make_policy(fitted, limit, rule, self._limiters)
         terms = policy.terms(costs, which)
-        return steps.answer(fitted, fitted.check_inputs(X), policy, terms, seed)
+        return steps.answer(fitted, fitted.check_inputs(X), policy, terms, continued(self._draws, seed))
 
     def evaluate(
         self,

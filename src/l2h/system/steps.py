@@ -317,12 +317,12 @@ def make_policy(fitted: FittedSystem, limit: AnyLimit | None, rule: str | None, 
     return Policy(fitted.select, every_price, fitted.held_out_judgement, limit, rule, fitted.answerers, limiters)
 
 
-def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, seed: int) -> Answers:
-    """Answer every input, asking a server where the policy says so."""
+def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, rng: np.random.Generator) -> Answers:
+    """Answer every input, asking a server where the policy says so; ``rng`` is for what a rule draws."""
     answers = fitted.client.answers(X, fitted.num_classes)
     scores, student = fitted.opinions(X, answers) if fitted.second_opinion else (fitted.scores(X, answers), None)
     features = None if student is None else student.features[terms.which]
-    proposal = policy.propose(fitted.judgement(scores[terms.which], terms.which, features), terms, seed)
+    proposal = policy.propose(fitted.judgement(scores[terms.which], terms.which, features), terms, rng)
     choice, _ = policy.permit(proposal, [len(X)] * len(fitted.servers))
     column = terms.column(proposal, choice)
     label, log_p = answers.label.copy(), answers.log_probability.copy()

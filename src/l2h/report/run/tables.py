@@ -11,7 +11,7 @@ from l2h.decision import STUDENT
 from l2h.metrics import OutcomeReport, Report, Side
 from l2h.report.common.table import Column, TextTable, headings, texts
 from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, signed
-from l2h.report.run.verdict import trivial_name, verdict
+from l2h.report.run.verdict import rule_name, trivial_name, verdict, within_limit
 
 KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
 #: The rules that risk is compared over, by their names in ``metrics.json``.
@@ -47,10 +47,13 @@ def risk_rows(report: OutcomeReport) -> list[RiskRow]:
     rows = [
         RiskRow(RULES["system"], risk.system, report.reject_rate, "system"),
         RiskRow(RULES["all_local"], risk.all_local, 0.0),
-        *(RiskRow(trivial_name(one, several=several), choice.always(one).risk(costs), 1.0) for one in choice.servers),
-        RiskRow(RULES["random"] + "s" * several, risk.random, report.reject_rate),
+        *(
+            RiskRow(rule_name(report, one), float(report.losses_of_one(one).mean()), _most(report, one.name))
+            for one in choice.servers
+        ),
+        RiskRow(RULES["random"] + "s" * several, risk.random, min(report.reject_rate, _most(report))),
         RiskRow(RULES["confidence"] + asked, risk.confidence, None if confidence is None else confidence.reject_rate),
-        RiskRow(RULES["oracle"], risk.oracle, choice.cheapest(costs).reject_rate, "oracle"),
+        RiskRow(RULES["oracle"], risk.oracle, choice.cheapest(costs, report.allowed).reject_rate, "oracle"),
     ]
     if isinstance(report, Report) and report.student_risk is not None:
         may = STUDENT in choice.answerers
@@ -74,7 +77,7 @@ def risk_table(report: OutcomeReport) -> TextTable:
         rows.append(texts(row.name + " (best)" * best, number(row.risk), versus, percent(row.rate), kind=kind))
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
-    title = f"{report.dataset}: risk at {prices_text(report.costs)}"
+    title = f"{report.dataset}: risk at {prices_text(report.costs)}{within_limit(report)}"
     return TextTable(
         title, headings("rule", "risk", "vs system", "reject rate"), rows, result.text, style=f"bold {colour}"
     )
@@ -95,12 +98,13 @@ def answerer_table(report: OutcomeReport) -> TextTable:
                 percent(figures.accuracy),
                 *((f"{price.c_e:g}", f"{price.c_1:g}") if one.remote and price is not None else ("0", "1")),
                 MISSING if work is None else f"{work:,}",
-                number(report.choice.always(one).risk(report.costs)),
+                number(float(report.losses_of_one(one).mean())),
             )
         )
-    names = ("answerer", "answers", "right on these", "right on all", "c_e", "c_1", "multiply-adds", "risk alone")
+    names = ("answerer", "answers", "right on these", "right on all", "c_e", "c_1", "multiply-adds")
+    alone = "risk alone" if report.allowed is None else "risk alone, limited"
     note = "the student is a part of the rejector, which runs for every input" if STUDENT in report.answerers else ""
-    return TextTable(f"{report.dataset}: who answers", headings(*names), rows, note)
+    return TextTable(f"{report.dataset}: who answers", headings(*names, alone), rows, note)
 
 
 def compute_table(report: Report) -> TextTable:
@@ -180,8 +184,10 @@ def spread_table(merged: Mapping[str, Any], n: int) -> TextTable:
     if len(answerers) > 2:
         shares |= {f"answered by {name}": figures["share"] for name, figures in answerers.items()}
     rows = [texts(f"{name}, %", plus_minus(value, ".2f", factor=100)) for name, value in shares.items()]
-    risks = {name: risk.get(key) for key, name in RULES.items()}
-    risks |= {f"always ask {name}": value for name, value in (risk.get("by_server") or {}).items()}
+    allowed = (merged.get("bound") or {}).get("allowed")
+    often = "always ask" if allowed is None else "ask at random within the limit,"
+    risks = {name: risk.get(key) for key, name in (RULES | {"all_remote": often.rstrip(",")}).items()}
+    risks |= {f"{often} {name}": value for name, value in (risk.get("by_server") or {}).items()}
     beside = {STUDENT_ALONE: merged.get("student")} | {name: merged.get(key) for key, name in WAYS.items()}
     beside |= {f"asking {name} alone": figures for name, figures in (merged.get("single_server") or {}).items()}
     risks |= {name: figures["risk"] for name, figures in beside.items() if figures}
@@ -207,6 +213,13 @@ def _prices(merged: Mapping[str, Any]) -> str:
 def _who(report: OutcomeReport) -> list[Column]:
     kinds = {"client": "client", "student": ""}
     return [Column(one.name, kind=kinds.get(one.name, "server")) for one in report.answerers]
+
+
+def _most(report: OutcomeReport, server: str | None = None) -> float:
+    """Return the share of the inputs that a server, or all together, may be asked about."""
+    if report.allowed is None:
+        return 1.0
+    return report.allowed.share if server is None else report.allowed.share_of(server)
 
 
 def _asked(report: OutcomeReport) -> str:

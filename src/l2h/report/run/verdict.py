@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from l2h.costs import prices_text
+from l2h.costs import FloatArray, prices_text
 from l2h.decision import CLIENT, STUDENT, Answerer
-from l2h.metrics import AnswererChoice, OutcomeReport, Report
+from l2h.metrics import OutcomeReport, Report
 from l2h.report.common.text import SAME, number, percent, relation
 
 _Z95 = 1.959963984540054
@@ -37,20 +37,27 @@ class Verdict:
 def verdict(report: OutcomeReport) -> Verdict:
     """Compare the system with the best of never and always asking, and with a confidence threshold.
 
-    Always asking is meant of each server; where the student may answer, it alone is a trivial rule too. The noise is
+    Always asking is meant of each server; where the student may answer, it alone is a trivial rule too. Under a limit
+    these rules keep to it: always asking becomes asking as often as it allows, at random. The noise is
     that of the test set alone: the standard error of the paired difference of the losses, in the normal approximation.
     It says nothing about the spread over trainings, which needs several seeds.
     """
-    always = {one: report.choice.always(one) for one in report.answerers}
-    best = min(always, key=lambda one: always[one].risk(report.costs))
-    lowest, rule = always[best].risk(report.costs), trivial_name(best, several=len(report.choice.servers) > 1)
+    always = {one: report.losses_of_one(one) for one in report.answerers}
+    risks = {one: float(losses.mean()) for one, losses in always.items()}
+    best = min(risks, key=risks.__getitem__)
+    lowest, rule = risks[best], rule_name(report, best)
     interval = _interval(report, always[best])
     difference = report.risk.system - lowest
     pays = difference < -SAME
     clear = interval is not None and abs(difference) > max(interval, SAME)
     noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
     against = f"the risk is {relation(report.risk.system, lowest)} the best trivial rule ({rule}{noise})"
-    text = _gain(against, clear, report) if pays else _loss(against, not best.remote, lowest, report)
+    text = _gain(against, clear, report) if pays else _loss(against, best, lowest, report)
+    if report.allowed is not None and report.reject_rate > report.allowed.share + SAME:
+        sent = f"{percent(report.reject_rate)} against {percent(report.allowed.share)}"
+        text += (
+            f"; the system asked about more than the limit allows here ({sent}), since a share is met in expectation"
+        )
     better = [text for text in (_fewer_servers(report), _student(report)) if text]
     if better:
         text += f"; but {'; and '.join(better)}"
@@ -70,10 +77,24 @@ def headline(report: OutcomeReport) -> str:
     student = f", and its student answers {percent(figures['student'].share)}" if STUDENT in report.answerers else ""
     alone = [f"{called[one]} alone {percent(figures[one.name].accuracy)}" for one in report.answerers[1:]]
     return (
-        f"At {prices_text(report.costs)} the risk of the system is {number(risk.system)}, {against}. It asks {asks} of "
-        f"the inputs{student}. Its accuracy is {percent(report.accuracy['system'])}; the client alone has "
-        f"{percent(report.accuracy['client'])}, {', '.join(alone)}."
+        f"At {prices_text(report.costs)}{within_limit(report)} the risk of the system is {number(risk.system)}, "
+        f"{against}. It asks {asks} of the inputs{student}. Its accuracy is {percent(report.accuracy['system'])}; "
+        f"the client alone has {percent(report.accuracy['client'])}, {', '.join(alone)}."
     )
+
+
+def rule_name(report: OutcomeReport, answerer: Answerer) -> str:
+    """Return the rule by which one answerer answers as much as a limit allows, as people call it."""
+    several = len(report.choice.servers) > 1
+    if report.allowed is None or not answerer.remote:
+        return trivial_name(answerer, several=several)
+    share = percent(report.allowed.share_of(answerer.name))
+    return f"ask {answerer.name} for {share} at random" if several else f"ask {share} at random"
+
+
+def within_limit(report: OutcomeReport) -> str:
+    """Return `` within the limit 20%``, or nothing where there is none."""
+    return "" if report.allowed is None else f" within the limit {report.allowed.limit}"
 
 
 def trivial_name(answerer: Answerer, *, several: bool = False) -> str:
@@ -91,7 +112,7 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def _gain(against: str, clear: bool, report: OutcomeReport) -> str:
-    opening = "asking pays" if clear else "asking may pay"
+    opening = ("asking pays" if clear else "asking may pay") + within_limit(report)
     confidence = report.risk.confidence
     if confidence is None:
         return f"{opening}: {against}"
@@ -100,14 +121,15 @@ def _gain(against: str, clear: bool, report: OutcomeReport) -> str:
     return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
 
 
-def _loss(against: str, local: bool, lowest: float, report: OutcomeReport) -> str:
+def _loss(against: str, best: Answerer, lowest: float, report: OutcomeReport) -> str:
     confidence = report.risk.confidence
-    closing = "does not pay at these prices"
+    closing = f"does not pay at these prices{within_limit(report)}"
     if confidence is not None and confidence < lowest - SAME:
         other = f"while a confidence threshold is {relation(confidence, lowest)} that rule"
         return f"this system {closing}: {against}, {other}"
     # Where always asking is the best trivial rule, it is answering locally that does not pay.
-    return f"{'asking' if local else 'answering locally'} {closing}: {against}"
+    what = "asking" if not best.remote else "answering locally" if report.allowed is None else "this system"
+    return f"{what} {closing}: {against}"
 
 
 def _fewer_servers(report: OutcomeReport) -> str:
@@ -117,7 +139,10 @@ def _fewer_servers(report: OutcomeReport) -> str:
     }
     risks = {name: choice.risk(report.costs) for name, choice in alone.items()}
     best = min(risks, key=risks.__getitem__, default="")
-    if not best or report.risk.system - risks[best] <= max(_interval(report, alone[best]) or 0.0, SAME):
+    if not best:
+        return ""
+    noise = _interval(report, alone[best].losses(report.costs)) or 0.0
+    if report.risk.system - risks[best] <= max(noise, SAME):
         return ""
     return f"asking {best} alone would cost less: {number(risks[best])} against {number(report.risk.system)}"
 
@@ -133,7 +158,7 @@ def _student(report: OutcomeReport) -> str:
     return text if three is None else f"{text} (as a second opinion {number(three.risk(report.costs))})"
 
 
-def _interval(report: OutcomeReport, other: AnswererChoice) -> float | None:
-    """Return half the 95% interval of the difference in risk to another choice; None for one sample."""
-    paired = report.choice.losses(report.costs) - other.losses(report.costs)
+def _interval(report: OutcomeReport, other: FloatArray) -> float | None:
+    """Return half the 95% interval of the difference in risk to other losses (n,); None for one sample."""
+    paired = report.choice.losses(report.costs) - other
     return None if len(paired) < 2 else _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
