@@ -167,9 +167,9 @@ class Answered:
         local: who answers where nobody is asked: the best on the device.
         remote: which server is asked where one is.
         confidence: who answers by a threshold on the client's confidence; None where no threshold was found.
-        allowed: how many inputs may be asked about under the limit that held; None without one.
         alternatives: who answers in the same system changed: ``three_ways`` with its student as a second opinion,
             ``two_ways`` without it, and one without all other servers by the name of each server.
+        allowed: how many inputs may be asked about under the limit that held; None without one.
     """
 
     answerers: tuple[Answerer, ...]
@@ -177,8 +177,8 @@ class Answered:
     local: Names
     remote: Names
     confidence: Names | None = None
-    allowed: Allowed | None = None
     alternatives: Mapping[str, Names] = field(default_factory=dict)
+    allowed: Allowed | None = None
 
     @classmethod
     def of_two(
@@ -187,7 +187,7 @@ class Answered:
         """Return what a client and a server answer, where decisions are true for the server."""
         client, server = (np.full(len(remote), answerer.name) for answerer in TWO)
         confidence = None if confidence_remote is None else np.where(confidence_remote, server, client)
-        return cls(TWO, np.where(remote, server, client), client, server, confidence, allowed)
+        return cls(TWO, np.where(remote, server, client), client, server, confidence, allowed=allowed)
 
 
 def same_length(**arrays: npt.ArrayLike) -> list[BoolArray]:
