@@ -44,10 +44,14 @@ def test_every_number_behind_them_is_that_of_version_0_1() -> None:
 def test_every_report_is_that_of_version_0_1() -> None:
     reports = reports_of(HERE)
     assert reports.keys() == WRITTEN["reports"].keys()
-    for name, report in reports.items():
+    for name, now in reports.items():
         before = WRITTEN["reports"][name]
-        assert report.keys() - before.keys() <= {"answerers", "compute", "student", "three_ways"}
-        assert_near({key: report[key] for key in before}, before, NEAR, name)
+        assert now.keys() - before.keys() <= {"answerers", "bound", "compute", "student", "three_ways"}
+        same = {key: now[key] for key in before}
+        if "bound" in now:  # its baselines keep to the limit, those of version 0.1 did not
+            kept = ("system", "all_local")
+            same, before = ({**one, "risk": {key: one["risk"][key] for key in kept}} for one in (same, before))
+        assert_near(same, before, NEAR, name)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -57,7 +57,7 @@ def print_results(results: Sequence[Evaluation]) -> None:
     if isinstance(results[0].report, Report) and results[0].report.compute is not None:
         out.print()
         out.print(compute_table(results[0].report))
-    if len(results) > 1:
+    if len(results) > 1 or results[0].limit is not None:
         out.print()
         out.print(grid_table([result.as_dict() for result in results]))
 
