@@ -124,7 +124,7 @@ def evaluate_seeds(folders: Sequence[Path], conditions: Conditions) -> list[Seed
     require_seeds(folders)
     by_run = [evaluate_run(folder, conditions).results for folder in folders]
     for folder, results in zip(folders, by_run, strict=True):
-        if [r.report.answerers for r in results] != [r.report.answerers for r in by_run[0]]:
+        if results[0].report.answerers != by_run[0][0].report.answerers:
             raise RunError(
                 f"{folder} has other answerers than {folders[0]}: --second-opinion and --no-second-opinion set them"
             )
