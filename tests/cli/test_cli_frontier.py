@@ -18,6 +18,9 @@ WAYS = ("two-ways", "three-ways", "student", "replaced")
 RIVALS = ("selective-query", "appealnet")
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of noisy images of 8 by 8 pixels."""
@@ -96,7 +99,6 @@ def test_the_summary_has_the_means_over_seeds(measured: tuple[Path, Result]) -> 
     assert len(summary["prices"]["mean"]) == len(GRID) == 9
 
 
-@pytest.mark.long
 def test_rows_that_are_there_are_kept_and_the_others_come_out_the_same(
     images: Path, measured: tuple[Path, Result], tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def compared(table: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
     return folder, result
 
 
+@pytest.mark.long
 def test_every_method_is_measured_at_every_price(compared: tuple[Path, Result]) -> None:
     folder, result = compared
     summary = json.loads(result.out)
@@ -71,6 +72,7 @@ def test_every_method_is_measured_at_every_price(compared: tuple[Path, Result]) 
             assert cell["more"]["mean"] == cell["more"]["error"] == 0
 
 
+@pytest.mark.long
 def test_finished_seeds_are_kept_and_other_prices_need_another_folder(
     table: Path, compared: tuple[Path, Result]
 ) -> None:
@@ -83,6 +85,7 @@ def test_finished_seeds_are_kept_and_other_prices_need_another_folder(
     assert_told(call(*arguments(table, folder, *PRICES, "--price", "box=0.3")), 1, "--force replaces it")
 
 
+@pytest.mark.long
 def test_the_rows_of_several_files_make_one_table(compared: tuple[Path, Result], tmp_path: Path) -> None:
     folder, result = compared
     lines = (folder / "several.csv").read_text().splitlines(keepends=True)

@@ -96,7 +96,7 @@ def test_an_onnx_file_gives_the_same_features_as_the_module_that_it_came_from(fi
     assert client.answers(TEST, 10).embedding is None, "the client itself is not changed"
 
 
-@pytest.mark.parametrize("kind", ["torch", "named", "onnx"])
+@pytest.mark.parametrize("kind", [pytest.param("torch", marks=pytest.mark.long), "named", "onnx"])
 def test_chosen_features_are_saved_and_exported_and_the_client_runs_once(kind: str, file: Path, tmp_path: Path) -> None:
     torch.manual_seed(1)
     clients = {"torch": Legacy(), "named": l2h.models.build_scaled("lenet5", (1, 8, 8), 10, width=0.5), "onnx": file}
