@@ -256,7 +256,7 @@ def assert_commands(interpreter: str, folder: Path) -> None:
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)["answers"]) == 40
     Image.fromarray(np.load(folder / "X.npy")[0, 0]).save(folder / "one.png")
-    assert "local" in l2h_command("ask", folder / "bundle", folder / "one.png").stdout
+    assert "client" in l2h_command("ask", folder / "bundle", folder / "one.png").stdout
     assert "unfinished" not in l2h_command("runs", VERSION_0_1).stdout
     for source, form in ((None, "'l2h[serve]'"), (PROJECT / "src", f"-e '{PROJECT}[serve]'")):
         refused = l2h_command("serve", folder / "bundle", "--print-config", path=source)
