@@ -388,6 +388,7 @@ def test_an_answer_without_an_end_is_cut_off() -> None:
                 remote.answers(X[:9], 3)
 
 
+@pytest.mark.long
 def test_a_training_that_is_killed_goes_on_and_pays_for_nothing_twice(api: Api, tmp_path: Path) -> None:
     """The whole path on the command line: train, kill -9, resume, evaluate from the cache, evaluate on new inputs."""
     adapter = tmp_path / "adapter.py"
