@@ -1,5 +1,6 @@
 """The run folder: ``config.json``, ``metrics.json``, ``history.csv``, ``checkpoints/``, ``plots/``, ``report.html``."""
 
+import csv
 import io
 import json
 import shutil
@@ -127,6 +128,18 @@ def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[st
         yield json.loads(str(arrays.pop("meta"))), arrays
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path} is damaged: {error}; remove it, and {then}") from error
+
+
+def read_rows(path: Path, fields: Sequence[str], what: str) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file with these columns; raise a :class:`RunError` for any other."""
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != tuple(fields):
+                raise RunError(f"{path} has other columns than {what}: name another file")
+            return list(reader)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _never_began(folder: Path) -> bool:

@@ -180,17 +180,7 @@ def _write_summary(rows: Sequence[Row], folder: Path, command: str) -> dict[str,
 
 def read_several(paths: Sequence[Path]) -> list[Row]:
     """Return the rows of CSV files; raise a :class:`RunError` for one that is missing or not such a table."""
-    rows: list[Row] = []
-    for path in paths:
-        try:
-            with path.open(newline="") as file:
-                reader = csv.DictReader(file)
-                if tuple(reader.fieldnames or ()) != FIELDS:
-                    raise RunError(f"{path} has other columns than a comparison of several servers: name another file")
-                rows += list(reader)
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    return rows
+    return [row for path in paths for row in runs.read_rows(path, FIELDS, "a comparison of several servers")]
 
 
 def summarise_several(rows: Sequence[Row], command: str) -> dict[str, Any]:

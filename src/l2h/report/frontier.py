@@ -94,9 +94,24 @@ def frontier_table(summary: Values) -> TextTable:
         f"{summary['dataset']}, {summary['part']}, {summary['samples']:,} samples, "
         f"{counted(len(summary['seeds']), 'seed')}: client {_mean(common['client']):.3f}, server "
         f"{_mean(common['server']):.3f}. ± is the standard error over seeds; that of the mean risk over samples is "
-        f"about {max(errors, default=0.0):.4f}.\n{_NOTE}"
+        f"about {max(errors, default=0.0):.4f}.\n{_trivial(summary)}\n{_NOTE}"
     )
     return TextTable("What the device can afford", columns, rows, note, "the lowest of its column", keys=2)
+
+
+def _trivial(summary: Values) -> str:
+    """Return what never and always asking cost, which follows from how often client and server are right."""
+
+    def risk(right: Values, c_e: float, c_1: float) -> str:
+        error = "" if right["sem"] is None else f" ± {c_1 * right['sem']:.4f}"
+        return f"{c_e + c_1 * (1 - right['mean']):.4f}{error}"
+
+    client, server, prices = summary["common"]["client"], summary["common"]["server"], summary["prices"]
+    at = [(f"at {c['c_1']:g}, {c['c_e']:g}", c["c_e"], c["c_1"]) for name, c in prices.items() if name != "mean"]
+    nine = prices["mean"]
+    at.append(("on average", *(sum(one[key] for one in nine) / len(nine) for key in ("c_e", "c_1"))))
+    always = ", ".join(f"{risk(server, c_e, c_1)} {where}" for where, c_e, c_1 in at)
+    return f"Never asking costs {risk(client, 0.0, 1.0)}; always asking {always}."
 
 
 def plot_budgets(summary: Values) -> Figure:

@@ -9,6 +9,7 @@ from typing import Any
 
 from l2h.costs import Costs, cost_grid
 from l2h.errors import RunError
+from l2h.experiments import runs
 from l2h.metrics import spread
 
 SCHEMA = 1
@@ -51,16 +52,9 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
     """
     rows: dict[tuple[str, ...], Row] = {}
     for path in paths:
-        try:
-            with path.open(newline="") as file:
-                reader = csv.DictReader(file)
-                if tuple(reader.fieldnames or ()) != FIELDS:
-                    raise RunError(f"{path} has other columns than a frontier's: remove it, or name another file")
-                for row in reader:
-                    key = tuple(row[name] for name in ("data", "part", "seed", "budget", "method"))
-                    rows[key] = row | {name: _number(row, name, path) for name in (*_OF_A_WAY, *_OF_A_SEED)}
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}") from error
+        for row in runs.read_rows(path, FIELDS, "a frontier"):
+            key = tuple(row[name] for name in ("data", "part", "seed", "budget", "method"))
+            rows[key] = row | {name: _number(row, name, path) for name in (*_OF_A_WAY, *_OF_A_SEED)}
     return list(rows.values())
 
 
