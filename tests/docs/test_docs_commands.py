@@ -121,7 +121,7 @@ class Reader:
         # A method of one's own would stay registered in this process.
         result = (execute if "--method-file" in words else call)(*words[1:])
         assert result.status == 0, f"{one.page}: {one.text}\n{result.err}"
-        if key := re.search(r"l2h_\w+", result.out):
+        if key := re.search(r"l2h_[\w-]+", result.out):
             self.patch.setenv("L2H_KEY", key[0])
         return result.out
 
