@@ -67,7 +67,7 @@ ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.it
 #: What packages of others each may import, beside numpy.
 EXTERNAL = {
     **{name: set() for name in VALUES},
-    "table": {"pandas"},  # only where a model wants a data frame
+    **{name: {"pandas"} for name in ("metrics", "table")},  # only where a data frame is asked for
     # torch and LiteRT only for models of their kind, onnx only where a tensor inside a file is chosen
     "classifiers": {"ai_edge_litert", "onnx", "onnxruntime", "torch"},
     "protocol": {"orjson"},
@@ -91,6 +91,8 @@ EXTERNAL = {
     "cli": {"rich", "typer"},
     "__main__": set(),
 }
+#: What looks up through the public face, ``l2h.NAME``, when it is called: a report shows and saves itself.
+LOOKS_UP = {("metrics/report.py", "report")}
 #: The modules that know SQLite: the permits of a device, the charges of a server, the answers of somebody's API.
 STORES = {"limits/sqlite.py", "remote/cache.py", "serving/accounts/sqlite.py"}
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
@@ -150,6 +152,16 @@ def test_imports_point_down_only() -> None:
         needed = {home_of(part[1]) for part in parts if part[0] == "l2h" and len(part) > 1 and part[1] != "__version__"}
         found |= {(package, other) for other in needed - ALLOWED[package] - {package}}
     assert not found
+
+
+def test_only_what_is_listed_looks_up_through_the_public_face() -> None:
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "l2h":
+                package, home = package_of(path), "errors" if node.attr == "__version__" else home_of(node.attr)
+                found |= {(name_of(path), home)} if home not in ALLOWED[package] | {package} else set()
+    assert found == LOOKS_UP
 
 
 @pytest.mark.parametrize("package", EXTERNAL)

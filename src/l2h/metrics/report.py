@@ -1,16 +1,18 @@
 """The measurements of one system on one test set at one price, as one plain object."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+import l2h  # for l2h.report, which is above this package: only what shows or saves a report needs it
 from l2h.costs import BoolArray, Costs, FloatArray, prices_text
 from l2h.decision import CLIENT, SERVER, STUDENT, Allowed, Answerer, AnyCosts
 from l2h.decision.judgement import outcome_costs
-from l2h.errors import DataError
+from l2h.errors import DataError, MissingExtraError, SettingsError
 from l2h.labels import ClassNames, LabelCodec
 from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
 from l2h.metrics.choice import Answered, AnswererChoice, Names
@@ -51,6 +53,8 @@ class OutcomeReport:
         allowed: how many samples may be asked about under the limit that held, which every baseline keeps to; ``None``
             without one.
     """
+
+    _subject: ClassVar[str] = "Routing"  # of the page's title
 
     dataset: str
     seed: int | None
@@ -113,6 +117,65 @@ class OutcomeReport:
             f"random {risk.random:.4f}, confidence {confidence}, oracle {risk.oracle:.4f})"
         )
 
+    def __str__(self) -> str:
+        """Return the table of every rule with the verdict, as the commands print it."""
+        return str(l2h.report.risk_table(self))
+
+    def _repr_html_(self) -> str:
+        """Return the same table as a notebook shows it."""
+        return str(l2h.report.risk_table(self).as_html())
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        title: str | None = None,
+        history: Sequence[Mapping[str, Any]] = (),
+        images: npt.NDArray[np.uint8] | None = None,
+    ) -> Path:
+        """Write the page with every number and picture as one file that needs no other, and return its path.
+
+        Args:
+            path: a name that ends in ``.html``. Folders that do not exist are made, and a file that is there replaced.
+            title: of the page; by default it names the data set.
+            history: rows of a training, ``system.fitted.history``, for its loss curves.
+            images: uint8 (n, C, H, W), the test images in the report's order, for those kept and those sent.
+
+        Raises:
+            SettingsError: another name.
+            MissingExtraError: the extra ``report`` is not installed; the message has the command.
+        """
+        path = Path(path)
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise SettingsError(f"path={str(path)!r} must end in .html: a report is saved as one page")
+        title = title or self._subject + ("" if self.dataset == "unnamed" else f" on {self.dataset}")
+        write = l2h.report.write_page
+        return Path(write(self, path.parent, title=title, history=history, images=images, file=path.name))
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame with one row per rule: this system, its baselines, the oracle, the system changed.
+
+        The index has the names of ``metrics.json``: ``system``, ``all_local``, ``random`` and so on. The columns are
+        ``rule`` (what reports call it), ``risk``, ``difference`` (its risk minus the system's), ``accuracy``, and
+        ``reject_rate`` (the share of the samples that a server is asked about). A value that was not measured is NaN.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("to_frame() needs the package 'pandas': pip install pandas") from error
+        rows = l2h.report.risk_rows(self)
+        frame = pandas.DataFrame(
+            {
+                "rule": [row.name for row in rows],
+                "risk": [row.risk for row in rows],
+                "accuracy": [row.accuracy for row in rows],
+                "reject_rate": [row.rate for row in rows],
+            },
+            index=[row.key for row in rows],
+        )
+        frame.insert(2, "difference", frame["risk"] - self.risk.system)
+        return frame
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON: shares and rates are fractions, a missing value is ``None``."""
         names = [server.name for server in self.choice.servers]
@@ -167,6 +230,8 @@ class Report(OutcomeReport):
             named), ``None`` where they cannot be counted, and the ``budget`` that the rejector was sized to, if any;
             ``client_features`` where a tensor inside the client was chosen.
     """
+
+    _subject = "Learning to help"
 
     per_class: FloatArray
     labels: LabelCodec

@@ -96,10 +96,7 @@ def risks_of(
     always = [float(losses_of_one(choice, costs, one).mean()) for one in choice.answerers]
     bounded = [float(losses_of_one(choice, costs, one, allowed).mean()) for one in choice.answerers]
     by_server = {one.name: risk for one, risk in zip(choice.answerers, bounded, strict=True) if one.remote}
-    shares = [figures.share for figures in choice.figures().values()]
-    if allowed is not None:
-        shares = _within(shares, choice.answerers, allowed)
-    shares[0] = 1 - sum(shares[1:])
+    shares = random_shares(choice, allowed)
     return Risks(
         system=choice.risk(costs),
         all_local=always[0],
@@ -124,6 +121,18 @@ def losses_of_one(
         return losses
     share = allowed.share_of(answerer.name)
     return share * losses + (1 - share) * choice.always(choice.answerers[0]).losses(costs)
+
+
+def random_shares(choice: AnswererChoice, allowed: Allowed | None = None) -> list[float]:
+    """Return the share of the inputs of every answerer where they are drawn as often as the choice takes them.
+
+    Those of servers are cut down to what is allowed, and the client answers the rest.
+    """
+    shares = [figures.share for figures in choice.figures().values()]
+    if allowed is not None:
+        shares = _within(shares, choice.answerers, allowed)
+    shares[0] = 1 - sum(shares[1:])
+    return shares
 
 
 def _within(shares: list[float], answerers: tuple[Answerer, ...], allowed: Allowed) -> list[float]:

@@ -25,7 +25,9 @@ _NAMES = {
         *("plot_contrastive", "plot_frontier", "plot_history", "plot_per_class"),
         *("plot_reliability", "plot_risk", "plot_sync"),
     ),
-    "run.tables": ("answerer_table", "compute_table", "contrastive_table", "risk_table", "spread_table"),
+    "run.tables": (
+        *("answerer_table", "compute_table", "contrastive_table", "risk_rows", "risk_table", "spread_table"),
+    ),
     "run.verdict": ("Verdict", "headline", "verdict"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

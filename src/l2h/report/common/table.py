@@ -4,11 +4,12 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -86,6 +87,31 @@ class TextTable:
                 out.add_row(*(texts[j] for j in part), style=_STYLES.get(row.kind, ""))
             drawn.append(out)
         return Group(*drawn)
+
+    def __str__(self) -> str:
+        """Return what a terminal of 120 columns shows, without colours."""
+        out = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
+        with out.capture() as printed:
+            out.print(self)
+        return "\n".join(line.rstrip() for line in printed.get().splitlines()).strip("\n")
+
+    def as_html(self) -> str:
+        """Return the table as a notebook shows it; every text is escaped."""
+
+        def safe(text: str) -> str:
+            return escape(text and one_line(text, 600))
+
+        def row(kind: str, cells: Iterable[str]) -> str:
+            aligned = zip(self.columns, cells, strict=True)
+            inside = [f'<{kind} style="text-align:{column.justify}">{safe(cell)}</{kind}>' for column, cell in aligned]
+            return f"<tr>{''.join(inside)}</tr>"
+
+        head = row("th", (column.name for column in self.columns))
+        rows = [row("th" if one.kind == "best" else "td", (cell.text for cell in one.cells)) for one in self.rows]
+        table = f"<caption>{safe(self.title)}</caption><thead>{head}</thead><tbody>{''.join(rows)}</tbody>"
+        return f"<table>{table}</table>" + (f"<p>{safe(self.note)}</p>" if self.note else "")
+
+    _repr_html_ = as_html
 
 
 def headings(*names: str) -> list[Column]:

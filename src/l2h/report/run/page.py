@@ -42,8 +42,9 @@ def write_page(
     next_steps: Sequence[str] = (),
     seed: int = 0,
     plots: str | None = None,
+    file: str = "report.html",
 ) -> Path:
-    """Write ``folder/report.html`` and return it. Each file is replaced in one step: a reader never sees half of one.
+    """Write a page into a folder and return its path. Each file is replaced in one step: nobody reads half a file.
 
     Args:
         report: what the page is about.
@@ -55,6 +56,7 @@ def write_page(
         next_steps: what the reader may do now, one line each; text between backticks is set as code.
         seed: of the choice of images.
         plots: a folder within ``folder`` for the plots as PNG files; ``None`` to write the page alone.
+        file: the name of the page.
     """
     folder = Path(folder)
     figures = draw(report, history, None if plots is None else images, seed)
@@ -64,7 +66,7 @@ def write_page(
             write_atomically(folder / plots / f"{name}.png", content)
     sides = {} if images is None or not isinstance(report, Report) else choose(report, images, per_side=12, seed=seed)
     return write_html(
-        folder / "report.html",
+        folder / file,
         "report.html.j2",
         title=title,
         report=report,

@@ -8,7 +8,8 @@ import numpy as np
 
 from l2h.costs import Costs, prices_text
 from l2h.decision import STUDENT
-from l2h.metrics import OutcomeReport, Report, Side
+from l2h.metrics import AnswererChoice, OutcomeReport, Report, Side
+from l2h.metrics.risk import random_shares
 from l2h.report.common.table import Column, TextTable, headings, texts
 from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, signed
 from l2h.report.run.verdict import rule_name, trivial_name, verdict, within_limit
@@ -31,37 +32,43 @@ _GAINS = {"gain": "this system", "confidence_gain": "confidence", "label_free_ga
 
 @dataclass(frozen=True)
 class RiskRow:
-    """A rule, what it costs and how often it asks; None where that was not measured."""
+    """A rule, what it costs, how often it is right and how often it asks; None where that was not measured."""
 
+    key: str  # its place in ``metrics.json``: ``all_local``, with several servers ``by_server.NAME``
     name: str
     risk: float | None
+    accuracy: float | None
     rate: float | None
     kind: str = ""  # "system"; "oracle", which no device can follow; "beside" for another system than this one
 
 
 def risk_rows(report: OutcomeReport) -> list[RiskRow]:
     """Return this system, the rules that it must beat, the oracle, and what the system would be if it were changed."""
-    costs, risk, choice = report.costs, report.risk, report.choice
-    several, confidence = len(choice.servers) > 1, report.confidence_choice
+    choice, several, confidence = report.choice, len(report.choice.servers) > 1, report.confidence_choice
     asked = "" if confidence is None or not several else f", asking {_asked(report)}"
     rows = [
-        RiskRow(RULES["system"], risk.system, report.reject_rate, "system"),
-        RiskRow(RULES["all_local"], risk.all_local, 0.0),
-        *(
-            RiskRow(rule_name(report, one), float(report.losses_of_one(one).mean()), _most(report, one.name))
-            for one in choice.servers
-        ),
-        RiskRow(RULES["random"] + "s" * several, risk.random, min(report.reject_rate, _most(report))),
-        RiskRow(RULES["confidence"] + asked, risk.confidence, None if confidence is None else confidence.reject_rate),
-        RiskRow(RULES["oracle"], risk.oracle, choice.cheapest(costs, report.allowed).reject_rate, "oracle"),
+        _measured(report, "system", RULES["system"], choice, "system"),
+        _measured(report, "all_local", RULES["all_local"], choice.always(choice.answerers[0])),
     ]
-    if isinstance(report, Report) and report.student_risk is not None:
+    for one in choice.servers:
+        key, share = f"by_server.{one.name}" if several else "all_remote", _most(report, one.name)
+        risk = float(report.losses_of_one(one).mean())
+        rows.append(_expected(report, key, rule_name(report, one), risk, {one.name: share}))
+    shares = dict(zip((one.name for one in choice.answerers), random_shares(choice, report.allowed), strict=True))
+    rows += [
+        _expected(report, "random", RULES["random"] + "s" * several, report.risk.random, shares),
+        RiskRow("confidence", RULES["confidence"], None, None, None)
+        if confidence is None
+        else _measured(report, "confidence", RULES["confidence"] + asked, confidence),
+        _measured(report, "oracle", RULES["oracle"], choice.cheapest(report.costs, report.allowed), "oracle"),
+    ]
+    if isinstance(report, Report) and report.student_correct is not None:
         may = STUDENT in choice.answerers
-        name = trivial_name(STUDENT) if may else STUDENT_ALONE
-        rows.append(RiskRow(name, report.student_risk, 0.0, "" if may else "beside"))
-    names = WAYS | {one.name: f"asking {one.name} alone" for one in choice.servers}
+        name, kind = (trivial_name(STUDENT), "") if may else (STUDENT_ALONE, "beside")
+        rows.append(RiskRow("student", name, report.student_risk, float(report.student_correct.mean()), 0.0, kind))
     for key, changed in report.alternatives.items():
-        rows.append(RiskRow(names[key], changed.risk(costs), changed.reject_rate, "beside"))
+        name = WAYS.get(key, f"asking {key} alone")
+        rows.append(_measured(report, key if key in WAYS else f"single_server.{key}", name, changed, "beside"))
     return rows
 
 
@@ -213,6 +220,18 @@ def _prices(merged: Mapping[str, Any]) -> str:
 def _who(report: OutcomeReport) -> list[Column]:
     kinds = {"client": "client", "student": ""}
     return [Column(one.name, kind=kinds.get(one.name, "server")) for one in report.answerers]
+
+
+def _measured(report: OutcomeReport, key: str, name: str, made: AnswererChoice, kind: str = "") -> RiskRow:
+    """Return the row of a rule whose answers are known."""
+    return RiskRow(key, name, made.risk(report.costs), made.accuracy, made.reject_rate, kind)
+
+
+def _expected(report: OutcomeReport, key: str, name: str, risk: float, shares: Mapping[str, float]) -> RiskRow:
+    """Return the row of a rule that draws who answers: these shares of the inputs, and the client the others."""
+    rest, figures = 1 - sum(shares.values()), report.choice.figures()
+    right = rest * report.accuracy["client"] + sum(share * figures[who].accuracy for who, share in shares.items())
+    return RiskRow(key, name, risk, right, sum(shares.get(one.name, 0.0) for one in report.choice.servers))
 
 
 def _most(report: OutcomeReport, server: str | None = None) -> float:
