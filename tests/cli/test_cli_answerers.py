@@ -181,6 +181,7 @@ def test_runs_lists_every_server(runs: list[Path]) -> None:
     [
         (["--server", "box=mlp", "--server", "box=lenet5"], ["--server", "box", "twice"]),
         (["--server", "box=mlp", "--server", "lenet5"], ["lenet5", "NAME=VALUE"]),
+        (["--server", "mlp", "--server", "lenet5"], ["--server mlp", "--server box=... --server cloud=..."]),
         (["--server", "all=mlp", "--server", "box=lenet5"], ["all", "called"]),
         (["--server", "box=mlp", "--server", "cloud=lenett"], ["cloud", "lenett", "alexnet"]),
         ([*TWO[8:], "--price", "box=0.1"], ["no price for cloud", "--price cloud="]),
@@ -190,7 +191,7 @@ def test_runs_lists_every_server(runs: list[Path]) -> None:
         ([*TWO[8:], "--loss", "shifted"], ["one server", "priced"]),
         ([*TWO[8:], "--recipe", "paper"], ["one server"]),
         ([*TWO[8:], "--option", "server.width=2"], ["box.NAME", "cloud.NAME"]),
-        (["--second-opinion", "--budget", "0"], ["student", "budget"]),
+        (["--second-opinion", "--budget", "0"], ["the smallest rejector with a student", "needs"]),
         (["--second-opinion", "--rejector", "separate"], ["student", "attached"]),
         (["--second-opinion", "--loss", "swapped"], ["student", "every price"]),
     ],

@@ -102,11 +102,11 @@ def test_the_rows_of_several_files_make_one_table(compared: tuple[Path, Result],
 
 def test_bad_input_is_told_in_a_line(table: Path, tmp_path: Path) -> None:
     for more, told in (
-        (["--price", "box=0.1"], "server 'cloud' has no price"),
-        ([*PRICES, "--price", "attic=0.1"], "no server 'attic'"),
-        ([*PRICES, "--price", "box=cheap"], "expected NAME=C_E or NAME=C_E:C_1"),
-        ([*PRICES, "--server", "box=mlp"], "names one twice"),
-        ([*PRICES, "--server", "mlp"], "each is NAME="),
+        (["--price", "box=0.1"], "no price for cloud"),
+        ([*PRICES, "--price", "attic=0.1"], "attic=...: no server is called so"),
+        ([*PRICES, "--price", "box=cheap"], "write box=C_E or box=C_E:C_1"),
+        ([*PRICES, "--server", "box=mlp"], "given twice"),
+        ([*PRICES, "--server", "mlp"], "--server box=... --server cloud=..."),
         ([*PRICES, "--server", "student=mlp"], "cannot be called 'student'"),
         ([*PRICES, "--server", "shed=lenet99", "--price", "shed=1"], "lenet99"),
         ([*PRICES, "--c-e", "0.1"], "--c-e is for one server"),

@@ -350,8 +350,17 @@ def test_what_cannot_be_is_told_before_anything_is_trained(given: dict[str, Any]
 
 
 def test_a_budget_without_a_student_gives_no_second_opinion() -> None:
-    with pytest.raises(SettingsError, match="needs a student, and this budget has room for none"):
-        make(scores, "mlp", given={"budget": 0, "second_opinion": True}).fit(X, Y)
+    def system(budget: Any) -> HelpSystem:
+        return make(scores, "mlp", given={"budget": budget, "second_opinion": True})
+
+    with pytest.raises(L2HError, match=r"needs a student: .* the smallest rejector with a student .* needs") as told:
+        system(0).fit(X, Y)
+    smallest = int(str(told.value).split()[-1].replace(",", "")) / 1000
+    with pytest.raises(L2HError, match="needs a student"):
+        system(f"{smallest - 0.001}k").prepare(X, Y)
+    assert system(f"{smallest}k").prepare(X, Y).size.options["width"] > 0
+    with pytest.raises(SettingsError, match="width 0 has none"):
+        make(scores, "mlp", given={"rejector_options": {"width": 0}, "second_opinion": True}).fit(X, Y)
 
 
 def test_a_server_of_other_classes_is_named(file: Path) -> None:

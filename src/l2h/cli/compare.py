@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from l2h.cli import options as shared
-from l2h.cli.options import Prices, Texts, price_option, run_option, takes_groups, training_option
-from l2h.cli.output import console, log, make_console, print_json
+from l2h.cli.options import (
+    Prices,
+    StudyOptions,
+    Texts,
+    by_name,
+    price_option,
+    read_price_grid,
+    run_option,
+    takes_groups,
+)
+from l2h.cli.output import command_line, console, log, make_console, print_json
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -22,19 +29,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CompareOptions:
+class CompareOptions(StudyOptions):
     """What is compared, how often, and where it goes."""
 
-    data: Annotated[
-        str,
-        Option(
-            "--dataset",
-            "--data",
-            "-d",
-            help="digits (with the demo's client and server), or whatever l2h train takes: an .npz, a table, an image "
-            "folder, Parquet, CIFAR, SVHN.",
-        ),
-    ] = "digits"
     methods: Annotated[
         Texts,
         Option(
@@ -42,7 +39,6 @@ class CompareOptions:
         ),
     ] = None
     seeds: Annotated[int, run_option(help="How many seeds.")] = 5
-    first_seed: Annotated[int, run_option(help="The first of them.", min=0)] = 0
     out: Annotated[Path, run_option("--out", "-o", help="The folder.")] = Path("runs/compare")
     c_1: Annotated[Prices, price_option("--c-1", help="A value of the grid; repeat. (default: 1 and 1.25)")] = None
     c_e: Annotated[
@@ -56,16 +52,9 @@ class CompareOptions:
         ),
     ] = None
     method_files: shared.MethodFiles = None
-    test: shared.TestPart = None
-    target: shared.Target = None
-    limit: shared.Limit = None
-    size: shared.Size = None
     classes: Annotated[
         str | None, Option(help="Only these classes, by name, with commas: 3,8. Two make it a binary task.")
     ] = None
-    client: Annotated[str | None, Option("--client", "-m", help="As in l2h train. (default: lenet5; digits: tree)")] = (
-        None
-    )
     client_share: Annotated[float | None, Option(help="As in l2h train. (default: 1; digits: 0.3)")] = None
     server: Annotated[
         Texts,
@@ -78,13 +67,6 @@ class CompareOptions:
     calibration: Annotated[
         float | None, Option(help="Share of the training samples kept for calibration. (default: 0.1; digits: 0.15)")
     ] = None
-    augment: Annotated[
-        str | None, training_option(help="none, shift or flip+shift. (default: what suits the data)")
-    ] = None
-    device: shared.Device = "auto"
-    precision: shared.Precision = "fp32"
-    set_: shared.Set = None
-    option: shared.ModelOption = None
     jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
     draws: Annotated[int, run_option(help="Draws of the bootstrap.", min=100)] = 2000
     rows: Annotated[
@@ -112,27 +94,24 @@ def compare(options: CompareOptions) -> None:
     cloud=0.2 --price cloud=0.3:1.25 --seeds 3 --out runs/two-servers[/]
     """
     if options.rows or options.price or len(options.server or ()) > 1:
-        _print_several(_joined(options) if options.rows else _compare_several(options), options.as_json)
+        _print_several(_compare_several(options), options.as_json)
         return
-    from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, comparison_plan
+    from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods
     from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
 
-    if options.seeds < 1:
-        raise SettingsError(f"--seeds {options.seeds}: at least 1")
-    given = _given(options) | {"server": options.server[0] if options.server else None}
-    given |= {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
-    settings = {"device": options.device, "precision": options.precision}
+    prices = {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
+    server = options.server[0] if options.server else None
     summary = compare_methods(
-        comparison_plan(options.data, given, settings, options.set_ or [], options.option or []),
+        options.plan(sized=False, server=server, **prices, **_given(options)),
         options.methods,
-        range(options.first_seed, options.first_seed + options.seeds),
+        options.all_seeds,
         options.out,
         _progress,
-        classes=options.classes.split(",") if options.classes else None,
+        classes=_classes(options),
         augment=options.augment,
         jobs=options.jobs,
         draws=options.draws,
-        command=shlex.join(["l2h", *sys.argv[1:]]),
+        command=command_line(),
         force=options.force,
     )
     page = write_comparison(summary, options.out)
@@ -151,32 +130,22 @@ def compare(options: CompareOptions) -> None:
     log.info("The page with every number and picture: %s", page)
 
 
-def _given(options: CompareOptions) -> dict[str, Any]:
-    """Return the fields of a plan that both kinds of comparison take."""
-    names = ("client", "client_share", "calibration", "test", "target", "limit", "size")
-    given = {name: getattr(options, name) for name in names}
-    return given | {"method_files": tuple(options.method_files or ())}
-
-
 def _compare_several(options: CompareOptions) -> dict[str, Any]:
-    """Compare methods for several servers, which are others than those for one."""
+    """Compare methods for several servers, which are others than those for one; or join such comparisons."""
     from l2h.cli.bars import training_progress
-    from l2h.experiments.several import compare_several, several_study
+    from l2h.experiments.several import SeveralStudy, compare_several, join_several, price_grid
 
+    if options.rows:
+        return join_several(options.rows, options.out, command_line())
     for flag, value in (("--method", options.methods), ("--c-1", options.c_1), ("--c-e", options.c_e)):
         if value:
             raise SettingsError(f"{flag} is for one server: with several, all methods for them run at every --price")
-    study = several_study(
-        options.data,
-        _given(options),
-        {"device": options.device, "precision": options.precision},
-        options.set_ or [],
-        options.option or [],
-        servers=options.server or [],
-        prices=options.price or [],
-        seeds=range(options.first_seed, options.first_seed + options.seeds),
-        classes=options.classes.split(",") if options.classes else None,
-    )
+    servers = by_name(options.server, "--server")
+    if not isinstance(servers, dict):
+        raise SettingsError("--price goes with servers that have names: --server box=... --server cloud=...")
+    plan = options.plan(sized=True, servers=servers, **_given(options))
+    prices = price_grid(read_price_grid(options.price), list(servers))
+    study = SeveralStudy(replace(plan, rejector_options={}), prices, options.all_seeds, _classes(options))
     with training_progress() as progress:
         return compare_several(
             study,
@@ -184,15 +153,19 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
             progress,
             lambda seed: log.info("seed %d done", seed),
             augment=options.augment,
-            command=shlex.join(["l2h", *sys.argv[1:]]),
+            command=command_line(),
             force=options.force,
         )
 
 
-def _joined(options: CompareOptions) -> dict[str, Any]:
-    from l2h.experiments.several import join_several
+def _given(options: CompareOptions) -> dict[str, Any]:
+    """Return the fields of a plan that both kinds of comparison take, and a frontier does not."""
+    files = tuple(options.method_files or ())
+    return {"client_share": options.client_share, "calibration": options.calibration, "method_files": files}
 
-    return join_several(options.rows or [], options.out, shlex.join(["l2h", *sys.argv[1:]]))
+
+def _classes(options: CompareOptions) -> tuple[str, ...] | None:
+    return tuple(options.classes.split(",")) if options.classes else None
 
 
 def _print_several(summary: dict[str, Any], as_json: bool) -> None:

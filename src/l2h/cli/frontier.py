@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from l2h.cli import options as shared
-from l2h.cli.options import Texts, run_option, takes_groups, training_option
-from l2h.cli.output import log, make_console, print_json
+from l2h.cli.options import StudyOptions, Texts, run_option, takes_groups
+from l2h.cli.output import command_line, log, make_console, print_json
 
 
 @dataclass(frozen=True)
-class FrontierOptions:
+class FrontierOptions(StudyOptions):
     """What is measured, on what, and where it goes."""
 
-    data: Annotated[
-        str,
-        Option("--data", "-d", help="digits (with the demo's client and server), or whatever l2h train takes."),
-    ] = "digits"
     budgets: Annotated[
         Texts,
         Option(
@@ -43,8 +36,6 @@ class FrontierOptions:
             "every choice is made).",
         ),
     ] = "validation"
-    seeds: Annotated[int, run_option(help="How many seeds.", min=1)] = 3
-    first_seed: Annotated[int, run_option(help="The first of them.", min=0)] = 0
     out: Annotated[Path, run_option("--out", "-o", help="The folder.")] = Path("runs/frontier")
     rows: Annotated[
         list[Path] | None,
@@ -53,23 +44,9 @@ class FrontierOptions:
             help="Measure nothing: draw the rows of this frontier.csv; repeat to join those of several calls.",
         ),
     ] = None
-    test: shared.TestPart = None
-    target: shared.Target = None
-    limit: shared.Limit = None
-    size: shared.Size = None
-    client: Annotated[str | None, Option("--client", "-m", help="As in l2h train. (default: lenet5; digits: tree)")] = (
-        None
-    )
     server: Annotated[
         str | None, Option("--server", "-e", help="As in l2h train. (default: alexnet; digits: lenet5)")
     ] = None
-    augment: Annotated[
-        str | None, training_option(help="none, shift or flip+shift. (default: what suits the data)")
-    ] = None
-    device: shared.Device = "auto"
-    precision: shared.Precision = "fp32"
-    set_: shared.Set = None
-    option: shared.ModelOption = None
     force: Annotated[bool, run_option("--force", help="Replace the frontier that is in the folder.")] = False
     as_json: Annotated[bool, run_option("--json", help="Print frontier.json.")] = False
 
@@ -90,8 +67,7 @@ def frontier(options: FrontierOptions) -> None:
     from l2h.experiments.frontier.rows import read_rows, summarise
     from l2h.report import frontier_table, write_frontier
 
-    command = shlex.join(["l2h", *sys.argv[1:]])
-    summary = summarise(read_rows(options.rows), command) if options.rows else _measure(options, command)
+    summary = summarise(read_rows(options.rows), command_line()) if options.rows else _measure(options)
     picture = write_frontier(summary, options.out)
     if options.as_json:
         print_json(summary)
@@ -100,16 +76,13 @@ def frontier(options: FrontierOptions) -> None:
     log.info("The picture: %s", picture)
 
 
-def _measure(options: FrontierOptions, command: str) -> dict[str, object]:
+def _measure(options: FrontierOptions) -> dict[str, object]:
     from l2h.cli.bars import training_progress
-    from l2h.experiments.compare.comparing import comparison_plan
     from l2h.experiments.frontier.study import BUDGETS, FrontierStudy, measure_frontier
 
-    given = {name: getattr(options, name) for name in ("client", "server", "test", "target", "limit", "size")}
-    settings = {"device": options.device, "precision": options.precision}
     study = FrontierStudy(
-        comparison_plan(options.data, given, settings, options.set_ or [], options.option or [], sized=True),
-        tuple(range(options.first_seed, options.first_seed + options.seeds)),
+        options.plan(sized=True, server=options.server),
+        options.all_seeds,
         tuple(options.budgets or BUDGETS),
         tuple(options.rivals or ()),
         options.part,
@@ -121,5 +94,5 @@ def _measure(options: FrontierOptions, command: str) -> dict[str, object]:
 
     with training_progress() as progress:
         return measure_frontier(
-            study, options.out, progress, tell, augment=options.augment, command=command, force=options.force
+            study, options.out, progress, tell, augment=options.augment, command=command_line(), force=options.force
         )

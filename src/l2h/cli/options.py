@@ -5,7 +5,7 @@ Such a group of options has ``Annotated`` fields, as typer reads them, and trave
 
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import partial, wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -19,6 +19,7 @@ from l2h.errors import CostError, SettingsError
 if TYPE_CHECKING:
     from l2h.costs import Costs
     from l2h.experiments.finished import Bound
+    from l2h.experiments.plan import Plan
 
 Prices = list[float] | None
 Texts = list[str] | None
@@ -105,6 +106,52 @@ ServerPrices = Annotated[
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
+@dataclass(frozen=True)
+class StudyOptions:
+    """On what a comparison or a frontier is made, and by which settings."""
+
+    data: Annotated[
+        str,
+        Option(
+            "--dataset",
+            "--data",
+            "-d",
+            help="digits (with the demo's client and server), or whatever l2h train takes: an .npz, a table, an image "
+            "folder, Parquet, CIFAR, SVHN.",
+        ),
+    ] = "digits"
+    seeds: Annotated[int, run_option(help="How many seeds.")] = 3
+    first_seed: Annotated[int, run_option(help="The first of them.", min=0)] = 0
+    test: TestPart = None
+    target: Target = None
+    limit: Limit = None
+    size: Size = None
+    client: Annotated[str | None, Option("--client", "-m", help="As in l2h train. (default: lenet5; digits: tree)")] = (
+        None
+    )
+    augment: Annotated[
+        str | None, training_option(help="none, shift or flip+shift. (default: what suits the data)")
+    ] = None
+    device: Device = "auto"
+    precision: Precision = "fp32"
+    set_: Set = None
+    option: ModelOption = None
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        if self.seeds < 1:
+            raise SettingsError(f"--seeds {self.seeds}: at least 1")
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    def plan(self, sized: bool, **given: Any) -> "Plan":
+        """Return the plan of these options and of more that are given; ``sized``: rejectors have a budget."""
+        from l2h.experiments.compare.comparing import comparison_plan
+
+        given |= {name: getattr(self, name) for name in ("client", "test", "target", "limit", "size")}
+        settings = {"device": self.device, "precision": self.precision}
+        return comparison_plan(self.data, given, settings, self.set_ or [], self.option or [], sized)
+
+
 def is_named(text: str) -> bool:
     """Return whether a value is written ``NAME=VALUE``."""
     return _NAMED.fullmatch(text) is not None
@@ -118,7 +165,9 @@ def by_name(texts: Texts, flag: str) -> str | dict[str, str] | None:
     found: dict[str, str] = {}
     for text, match in zip(texts, named, strict=True):
         if match is None:
-            raise SettingsError(f"{flag} {text}: it has no name; with several write NAME=VALUE")
+            raise SettingsError(
+                f"{flag} {text}: it has no name; with several write NAME=VALUE: {flag} box=... {flag} cloud=..."
+            )
         if not match[2]:
             raise SettingsError(f"{flag} {text}: it has no value; write NAME=VALUE")
         if match[1] in found:
@@ -128,21 +177,30 @@ def by_name(texts: Texts, flag: str) -> str | dict[str, str] | None:
 
 
 def read_prices(texts: Texts) -> "dict[str, Costs]":
-    """Return the prices of servers, each written ``NAME=C_E`` or ``NAME=C_E:C_1``."""
+    """Return the prices of servers by their names, one each; see :func:`read_price_grid`."""
+    grid = read_price_grid(texts)
+    for name, prices in grid.items():
+        if len(prices) > 1:
+            raise SettingsError(f"--price {name}=...: {name!r} is given twice")
+    return {name: prices[0] for name, prices in grid.items()}
+
+
+def read_price_grid(texts: Texts) -> "dict[str, list[Costs]]":
+    """Return all prices of each server by its name, each written ``NAME=C_E`` or ``NAME=C_E:C_1``."""
     from l2h.costs import Costs
 
-    given = by_name(texts, "--price") or {}
-    if isinstance(given, str):
-        raise SettingsError(f"--price {given}: it names no server; write NAME=C_E or NAME=C_E:C_1")
-    prices = {}
-    for name, text in given.items():
+    grid: dict[str, list[Costs]] = {}
+    for text in texts or ():
+        name, _, price = text.partition("=")
+        if not is_named(text):
+            raise SettingsError(f"--price {text}: it names no server; write NAME=C_E or NAME=C_E:C_1")
         try:
-            prices[name] = Costs(*(float(part) for part in text.split(":", 1)))
+            grid.setdefault(name, []).append(Costs(*(float(part) for part in price.split(":", 1))))
         except CostError as error:
-            raise SettingsError(f"--price {name}={text}: {error}") from error
+            raise SettingsError(f"--price {text}: {error}") from error
         except ValueError:
-            raise SettingsError(f"--price {name}={text}: no numbers; write {name}=C_E or {name}=C_E:C_1") from None
-    return prices
+            raise SettingsError(f"--price {text}: no numbers; write {name}=C_E or {name}=C_E:C_1") from None
+    return grid
 
 
 def read_bounds(texts: Texts) -> "list[Bound]":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,11 @@ _RISKS = {
     "conf.": "confidence",
     "oracle": "oracle",
 }
+
+
+def command_line() -> str:
+    """Return the command as it was called, for what it writes."""
+    return shlex.join(["l2h", *sys.argv[1:]])
 
 
 def print_json(values: Any) -> None:

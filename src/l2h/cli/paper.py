@@ -1,7 +1,5 @@
 """``l2h paper``: the experiments of the paper, one command each."""
 
-import shlex
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from l2h.cli.options import Texts, takes_groups
-from l2h.cli.output import log, make_console, print_json
+from l2h.cli.output import command_line, log, make_console, print_json
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def paper(options: PaperOptions) -> None:
             experiment = EXPERIMENTS[name](study)
             folder = options.out / name
             write_drawings(experiment.drawings, folder)
-            results.append(experiment_values(experiment, study, shlex.join(["l2h", *sys.argv[1:]])))
+            results.append(experiment_values(experiment, study, command_line()))
             log.info("%s: %s", name, write_experiment(results[-1], folder))
     pages = write_overview(gather_results(options.out, results), options.out)
     if options.as_json:

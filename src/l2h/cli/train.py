@@ -15,7 +15,6 @@ from l2h.cli.options import (
     Prices,
     Texts,
     by_name,
-    is_named,
     price_option,
     read_prices,
     run_option,
@@ -340,11 +339,7 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
     from l2h.experiments.plan import Plan
     from l2h.system.sizing import choose_budget
 
-    asked = models.server or ["alexnet"]
-    if len(asked) > 1 and not any(map(is_named, asked)):
-        log.warning("--server is given %d times without names: %s alone is taken", len(asked), asked[-1])
-        asked = asked[-1:]
-    server, prices = by_name(asked, "--server") or "", read_prices(training.price)
+    server, prices = by_name(models.server, "--server") or "alexnet", read_prices(training.price)
     servers = {} if isinstance(server, str) else server
     if prices and (training.c_e or training.c_1):
         raise SettingsError("--price is of one server, --c-e and --c-1 of all: give the one or the other")

@@ -1,7 +1,7 @@
 """What to train and on what: a plan, its division of the data, its client and its system, and their training."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import methods
+from l2h.budgets import Budget
 from l2h.classifiers import UNIT_RANGE, Classifier, Preprocessing, as_client, unit_range
 from l2h.columns import EncodedTable, numbers_of
 from l2h.costs import Costs, cost_grid
@@ -18,7 +19,7 @@ from l2h.decision import SERVER, AnyCosts, RejectorSpec
 from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError, about
 from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.methods import Learned
-from l2h.models import NAMES, build_scaled
+from l2h.models import NAMES, build_scaled, client_view_size, within_budget
 from l2h.remote import SKLEARN, RemoteServer, is_remote
 from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
@@ -113,9 +114,9 @@ class Plan:
         method, rejector = choose_method(self.learned, self.rejector, self.settings)
         object.__setattr__(self, "rejector", rejector)
         check_method(method, len(self.named_servers), self.second_opinion, rejector, self.settings.recipe)
-        budget = choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings.recipe)
+        choose_budget(self.budget, self.rejector or "attached", self.rejector_options, self.settings.recipe)
         if self.second_opinion:
-            check_student({"width": 0} if budget is not None and not budget.value else self.rejector_options)
+            check_student(self.rejector_options)
         check_wanted(self.client_features, self.rejector or "attached")
 
     def _check_servers(self) -> None:
@@ -125,10 +126,8 @@ class Plan:
         for name, model in servers.items():
             with about(f"--server {name}" if self.servers else None):
                 _check_server(model)
-        require_known(self.prices, servers, "--price")
-        missing = [name for name in servers if self.prices and name not in self.prices]
-        if missing:
-            raise SettingsError(f"no price for {missing[0]}: give --price {missing[0]}=C_E, or --c-e for all servers")
+        if self.prices:
+            check_prices(self.prices, servers)
         if self.prices and len(servers) == 1:  # those of the only server are the prices of the system
             only = Costs.from_dict(next(iter(self.prices.values())))
             for name, value in {"c_1": (only.c_1,), "c_e": (only.c_e,), "prices": {}}.items():
@@ -206,6 +205,14 @@ def require_known(named: Iterable[str], servers: Iterable[str], flag: str) -> No
     unknown = [name for name in named if name not in set(servers)]
     if unknown:
         raise SettingsError(f"{flag} {unknown[0]}=...: no server is called so; the servers are {', '.join(servers)}")
+
+
+def check_prices(named: Collection[str], servers: Iterable[str]) -> None:
+    """Refuse prices that name a server that does not exist, or leave one out."""
+    require_known(named, servers, "--price")
+    for name in servers:
+        if name not in named:
+            raise SettingsError(f"no price for {name}: give --price {name}=C_E too")
 
 
 def _check_server(model: str) -> None:
@@ -327,6 +334,8 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
     for model in (plan.client, *plan.named_servers.values()):
         if Path(model).suffix and not is_remote(model) and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")
+    if plan.second_opinion and plan.budget is not None and not Budget.parse(plan.budget).value:
+        _refuse_no_budget(plan, dataset)
     target.prepare(plan.as_dict())
     parts = divide(dataset, plan)
     log.info(
@@ -354,6 +363,17 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
     system.save(target.folder)
     context.checkpoints.clear()
     return system
+
+
+def _refuse_no_budget(plan: Plan, dataset: Dataset) -> None:
+    """Refuse a budget of 0 where the student is to answer, and say which has room for one."""
+    classes, heads = dataset.num_classes, 1 + len(plan.named_servers)
+    view = client_view_size(classes, 0)
+    try:
+        within_budget(0, "attached", dataset.input_shape, view, classes, heads, need_student=True)
+    except ModelError as error:
+        more = "and more where the client gives out features"
+        raise SettingsError(f"--second-opinion needs a student: {error}, {more}") from error
 
 
 def demo_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float, ...] = (0.1,)) -> Plan:

@@ -6,7 +6,6 @@ import csv
 import itertools
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from l2h.budgets import DEFAULT_BUDGET, Budget
 from l2h.costs import Costs, FloatArray
 from l2h.data import Dataset
 from l2h.decision import FREE
-from l2h.errors import RunError, SettingsError
+from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.compare.comparing import comparison_plan
 from l2h.experiments.compare.seed import make_bench, take_classes
-from l2h.experiments.plan import Plan, load_data, with_augment
+from l2h.experiments.plan import Plan, check_prices, load_data, with_augment
 from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
 from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
@@ -39,7 +37,6 @@ SCHEMA = 1
 NEVER, CASCADE, SECOND_OPINION = "all-local", "cascade", "second-opinion"
 OURS, ONE_VS_ALL, TWO_STAGE = methods.DEFAULT, "ova-l2d", "two-stage-confidence"
 FIELDS = ("data", "samples", "seed", "prices", "method", "risk", "error", "more", "more_error", "accuracy", "shares")
-_NAMED = re.compile(r"([A-Za-z0-9._-]+)=(.+)")
 Pricing = dict[str, Costs]  # by the servers' names
 Row = dict[str, Any]
 
@@ -66,64 +63,11 @@ class SeveralStudy:
         return plain
 
 
-def several_study(
-    data: str,
-    given: dict[str, Any],
-    settings: dict[str, Any],
-    overrides: Sequence[str],
-    options: Sequence[str],
-    *,
-    servers: Sequence[str],
-    prices: Sequence[str],
-    seeds: Sequence[int],
-    classes: Sequence[str] | None,
-) -> SeveralStudy:
-    """Return the study that the words of a user stand for; the first five are those of :func:`comparison_plan`."""
-    by_name = parse_servers(servers)
-    plan = comparison_plan(data, given | {"servers": by_name}, settings, overrides, options, sized=True)
-    return SeveralStudy(
-        replace(plan, rejector_options={}),
-        parse_prices(prices, list(by_name)),
-        tuple(seeds),
-        None if classes is None else tuple(classes),
-    )
-
-
-def named(texts: Sequence[str], flag: str) -> list[tuple[str, str]]:
-    """Return pairs of a name and a value from texts ``NAME=VALUE``."""
-    found = [_NAMED.fullmatch(text) for text in texts]
-    for text, match in zip(texts, found, strict=True):
-        if match is None:
-            raise SettingsError(f"{flag} {text}: with several servers each is NAME=..., such as box=lenet5")
-    return [(match[1], match[2]) for match in found if match]
-
-
-def parse_servers(texts: Sequence[str]) -> dict[str, str]:
-    """Return servers by name; raise a :class:`SettingsError` for a name that is given twice."""
-    pairs = named(texts, "--server")
-    servers = dict(pairs)
-    if len(servers) < len(pairs):
-        raise SettingsError(f"--server names one twice: {', '.join(name for name, _ in pairs)}")
-    return servers
-
-
-def parse_prices(texts: Sequence[str], servers: Sequence[str]) -> tuple[Pricing, ...]:
-    """Return the grid of prices from ``NAME=C_E`` or ``NAME=C_E:C_1``: every price of one server with all of others."""
-    each: dict[str, list[Costs]] = {name: [] for name in servers}
-    for name, text in named(texts, "--price"):
-        if name not in each:
-            raise SettingsError(f"--price {name}={text}: there is no server {name!r}; there are {', '.join(servers)}")
-        c_e, _, c_1 = text.partition(":")
-        try:
-            each[name].append(Costs(c_e=float(c_e), c_1=float(c_1 or 1)))
-        except ValueError as error:
-            raise SettingsError(
-                f"--price {name}={text}: expected NAME=C_E or NAME=C_E:C_1, as cloud=0.2:1.25"
-            ) from error
-    missing = [name for name, own in each.items() if not own]
-    if missing:
-        raise SettingsError(f"server {missing[0]!r} has no price: --price {missing[0]}=0.1")
-    return tuple(dict(zip(each, some, strict=True)) for some in itertools.product(*each.values()))
+def price_grid(each: Mapping[str, Sequence[Costs]], servers: Sequence[str]) -> tuple[Pricing, ...]:
+    """Return every price of one server with every price of the others; refuse what is not of each server."""
+    check_prices(each, servers)
+    prices = itertools.product(*(each[name] for name in servers))
+    return tuple(dict(zip(servers, some, strict=True)) for some in prices)
 
 
 def price_text(pricing: Mapping[str, Costs]) -> str:

@@ -33,23 +33,19 @@ class Trunk:
 
 
 def within_budget(
-    budget: float, kind: str, input_shape: tuple[int, ...], view_size: int, classes: int, heads: int = 2
+    budget: float,
+    kind: str,
+    input_shape: tuple[int, ...],
+    view_size: int,
+    classes: int,
+    heads: int = 2,
+    need_student: bool = False,
 ) -> dict[str, Any]:
     """Return the options of the largest rejector whose multiply-adds for one input are at most ``budget``.
 
-    Where no trunk fits, an attached rejector has none and reads the client's view alone. A budget of 0 gives a linear
-    map of that view.
-
-    Args:
-        budget: in multiply-adds.
-        kind: ``attached`` or ``separate``.
-        input_shape: of one input.
-        view_size: the length of the client's view.
-        classes: K for a rejector with a student, else 0.
-        heads: numbers that it gives: one for the client, one per server.
-
-    Raises:
-        ModelError: the smallest rejector needs more; the message says how much.
+    Where no trunk fits, an attached rejector has none and reads the client's view alone; a budget of 0 gives a linear
+    map of that view. Such a rejector has no student: ``need_student`` refuses it. ``classes`` is K for a rejector with
+    a student, else 0. Raises a :class:`ModelError` that says how much the smallest rejector needs.
     """
 
     def cost(trunk: Trunk, hidden: int) -> int:
@@ -74,14 +70,15 @@ def within_budget(
             found = options if trunk.worthwhile else found
         if found is not None:
             return found
-    if kind == "attached":
+    if kind == "attached" and not need_student:
         plain = {hidden: _head(kind, 0, view_size, 0, hidden, heads) for hidden in (*HIDDEN, 0)}
         smallest = plain[0]
         for hidden, work in plain.items():
             if work <= budget or (hidden == 0 and not budget):
                 return {"width": 0.0, "hidden": hidden}
+    smallest_one = "smallest rejector with a student" if need_student else "smallest rejector"
     raise ModelError(
-        f"a budget of {budget:,.0f} multiply-adds cannot be met: the smallest rejector for inputs of shape "
+        f"a budget of {budget:,.0f} multiply-adds cannot be met: the {smallest_one} for inputs of shape "
         f"{input_shape} needs {smallest:,}"
     )
 

@@ -96,9 +96,8 @@ def check_method(method: Learned, servers: int, second_opinion: bool, rejector: 
 
 
 def check_student(options: Mapping[str, Any]) -> None:
-    """Refuse a rejector that is too small for a student where the student is to answer."""
+    """Refuse options that leave no room for a student where the student is to answer."""
     if options.get("width") == 0:
         raise SettingsError(
-            "second_opinion=True needs a student, and this budget has room for none: give a larger budget, or a width "
-            "above 0"
+            "second_opinion=True needs a student, and a rejector of width 0 has none: give a larger one"
         )

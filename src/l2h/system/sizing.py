@@ -37,11 +37,7 @@ log = logging.getLogger("l2h")
 def choose_budget(
     given: Budget | float | str | None, rejector: str | nn.Module, options: Mapping[str, Any], recipe: str
 ) -> Budget | None:
-    """Return the budget in force; None where the options or the user's own module set the size, or the paper does.
-
-    Raises:
-        SettingsError: a budget that cannot be read, or one beside something else that sets the size.
-    """
+    """Return the budget in force; None where the options or the user's own module set the size, or the paper does."""
     sized = sorted(set(options) & set(SIZES))
     if given is None:
         named = isinstance(rejector, str) and recipe == "default" and not sized
@@ -66,19 +62,16 @@ def size_rejector(
     embedding_size: int,
     student: bool,
     heads: int = 2,
+    second_opinion: bool = False,
 ) -> RejectorSize:
-    """Return how large the rejector becomes.
-
-    Raises:
-        ModelError: the budget cannot be met; the message says what the smallest is.
-    """
+    """Return how large the rejector becomes; where the budget cannot be met, the error says what the smallest is."""
     if budget is None or not isinstance(rejector, str):
         return RejectorSize(options)
     view = client_view_size(num_classes, embedding_size)
     classes = num_classes if student else 0
 
     def fit(allowed: float) -> dict[str, Any]:
-        return {**options, **within_budget(allowed, rejector, input_shape, view, classes, heads)}
+        return {**options, **within_budget(allowed, rejector, input_shape, view, classes, heads, second_opinion)}
 
     note: dict[str, Any] = {"asked": str(budget), "assumed": None}
     if budget.unit == "seconds":

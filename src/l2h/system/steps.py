@@ -128,16 +128,18 @@ def prepare_job(
         "num_classes": num_classes,
         "embedding_size": 0 if answers.embedding is None else answers.embedding.shape[1],
     }
-    size = size_rejector(
-        system.budget,
-        system.rejector,
-        system.rejector_options,
-        system.method,
-        system.client,
-        **shapes,
-        student=system.method.student and system.settings.recipe != "paper",
-        heads=1 + len(servers),
-    )
+    with about("second_opinion=True needs a student" if system.second_opinion else None):
+        size = size_rejector(
+            system.budget,
+            system.rejector,
+            system.rejector_options,
+            system.method,
+            system.client,
+            **shapes,
+            student=system.method.student and system.settings.recipe != "paper",
+            heads=1 + len(servers),
+            second_opinion=system.second_opinion,
+        )
     if system.second_opinion:
         check_student(size.options)
     make_rejector = rejector_builder(
