@@ -287,6 +287,28 @@ def test_prices_that_stay_leave_the_ranks_of_a_servers_limiter() -> None:
     assert (sent == 1).sum() <= 100
 
 
+@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize("limit", ["10%/500", {"cloud": "10%/500", "all": "20%/500"}])
+@pytest.mark.parametrize("stays", [True, False], ids=["prices that stay", "prices of a call"])
+def test_after_a_price_falls_a_limiter_picks_what_a_fresh_one_would(limit: Any, stays: bool, calibrated: bool) -> None:
+    """While nothing pays no permit is spent, and what was remembered of that time must not count afterwards."""
+    dear, kept = {"box": Costs(c_e=0.99), "cloud": Costs(c_e=0.99)}, {}
+    held = HELD if calibrated else None
+    before, after = judged(3000, 60), judged(1500, 61)
+    used = policy(limit, held, kept=kept)
+    assert (ask(used, before, dear) < 0).all()
+    if stays:
+        used.settle_on(PRICES)
+    else:
+        used = policy(limit, held, kept=kept)
+    fresh = ask(policy(limit, held), after)
+    assert (fresh >= 0).sum() > 30
+    assert np.array_equal(ask(used, after), fresh)
+    status = used.status()
+    assert status is not None
+    assert all(each["drift"] is None for each in (status if isinstance(limit, dict) else {"all": status}).values())
+
+
 def test_nan_is_refused_whoever_it_is_of() -> None:
     for column in range(4):
         q = np.full((3, 4), 0.5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,6 @@ class LimiterSet:
         self._servers, self._kept = servers, kept
         self._limiters = dict(given)
         self._made: set[str] = set()  # names of those that are not the user's own
-        #: Scores of the calibration samples at the prices that a limiter was made for.
-        self._calibration: dict[str, FloatArray] = {}
-        #: Sorted scores of the calibration samples, at the prices of now and at those that a limiter was made for.
-        #: Other prices move all scores, which says nothing of the inputs. So a score keeps its rank for the limiter:
-        #: the k-th largest of the calibration samples stays the k-th largest. Nothing where the prices are the same.
-        self._scale: dict[str, tuple[FloatArray, FloatArray]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._limiters)
@@ -54,32 +49,29 @@ class LimiterSet:
         """Whether a limit is a share of inputs in a row: those that are not worth asking about count, too."""
         return any(limiter.limit.window is not None for limiter in self._limiters.values())
 
-    def make(self, name: str, limit: RateLimit, scores: Callable[[], FloatArray | None]) -> None:
+    def make(self, name: str, limit: RateLimit, prices: Hashable, scores: Callable[[], FloatArray | None]) -> None:
         """Make the limiter that keeps a limit, unless there is one, maybe of an earlier call: a cap is over all calls.
 
-        ``scores`` gives those of the calibration samples, None where there are none.
+        One of an earlier call goes on with its permits, and measures by these prices from now on. ``scores`` gives
+        those of the calibration samples at them, None where there are none.
         """
         if name in self._limiters:
             return
         kept: KeptLimiters = {} if self._kept is None else self._kept
-        calibration, made = None, kept.get((name, limit))
-        if made is None:
-            calibration = scores()
-            made = Limiter(limit, calibration=calibration, min_score=_LOWEST)
-        with _SHARING:
-            found = self._limiters.setdefault(name, kept.setdefault((name, limit), made))
-            self._made.add(name)
-            if found is made and calibration is not None:
-                self._calibration[name] = calibration
+        found = kept.get((name, limit))
+        if found is None:
+            made = Limiter(limit, calibration=scores(), min_score=_LOWEST)
+            made.prices = prices
+            with _SHARING:
+                found = kept.setdefault((name, limit), made)
+        self._limiters.setdefault(name, found)
+        self._made.add(name)
+        _measure(found, prices, scores)
 
-    def settle(self, scores: Callable[[str], FloatArray | None]) -> None:
+    def settle(self, prices: Hashable, scores: Callable[[str], FloatArray | None]) -> None:
         """Measure by prices that stay from now on; ``scores`` gives those of the calibration samples at them."""
-        for name, before in self._calibration.items():
-            now = scores(name)
-            if now is None or np.array_equal(now, before):
-                self._scale.pop(name, None)
-            else:
-                self._scale[name] = np.sort(now), np.sort(before)
+        for name in self._made:
+            _measure(self._limiters[name], prices, partial(scores, name))
 
     def grant(self, gain: list[float], servers: list[int], until: float | None, again: bool) -> int | None:
         """Return the first of these servers that limiters permit, -1 for none, None where they did not decide in time.
@@ -92,7 +84,7 @@ class LimiterSet:
         if overall is not None and len(self._limiters) == 1:
             if not servers and again:
                 return -1
-            score = self._scaled(ALL, gain[servers[0]]) if servers else -np.inf
+            score = gain[servers[0]] if servers else -np.inf
             permit = overall.allow(score, _left(until), **repeated, **self._watched(ALL, gain, score))
             if permit.reason == limits.TIMED_OUT:
                 return None
@@ -103,14 +95,13 @@ class LimiterSet:
             own = waiting.pop(self._servers[s], None)
 
             def ask_overall(left: float | None, score: float = gain[s]) -> Permit:
-                score = self._scaled(ALL, score)
                 return waiting.pop(ALL).allow(score, left, **repeated, **self._watched(ALL, gain, score))
 
             if own is not None:
                 # What it saves over the next best answer, which is given if there is no permit.
                 rival = max([0.0, *(gain[other] for other in servers[place + 1 : place + 2])])
                 agreed: dict[str, Any] = {} if overall is None else {"other": ask_overall}
-                value = self._scaled(self._servers[s], gain[s] - rival)
+                value = gain[s] - rival
                 watched = self._watched(self._servers[s], gain, value)
                 permit = own.allow(value, _left(until), **repeated, **agreed, **watched)
             elif overall is not None:
@@ -132,12 +123,7 @@ class LimiterSet:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the status of every limiter as plain values, the last known while it is busy."""
-        found = {}
-        for name, limiter in self._limiters.items():
-            found[name] = status = limiter.status(timeout=_SOON).as_dict()
-            if name in self._scale and status["threshold"] is not None:
-                status["threshold"] = _interpolated(status["threshold"], *reversed(self._scale[name]))
-        return found
+        return {name: limiter.status(timeout=_SOON).as_dict() for name, limiter in self._limiters.items()}
 
     def _watched(self, name: str, gain: list[float], score: float) -> dict[str, Any]:
         """Return what a limiter measures drift by, where that is not the score.
@@ -149,11 +135,7 @@ class LimiterSet:
             return {}
         s = -1 if name == ALL else self._servers.index(name)
         value = max(gain) if s < 0 else gain[s] - max([0.0, *gain[:s], *gain[s + 1 :]])
-        value = self._scaled(name, value)
         return {} if value == score else {"watched": value}
-
-    def _scaled(self, name: str, score: float) -> float:
-        return score if name not in self._scale else _interpolated(score, *self._scale[name])
 
 
 def limits_by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, RateLimit | Limiter]:
@@ -187,6 +169,8 @@ def _left(until: float | None) -> float | None:
     return None if until is None else until - time.monotonic()
 
 
-def _interpolated(score: float, before: FloatArray, after: FloatArray) -> float:
-    beyond = score - min(max(score, before[0]), before[-1])
-    return float(np.interp(score, before, after) + beyond)
+def _measure(limiter: Limiter, prices: Hashable, scores: Callable[[], FloatArray | None]) -> None:
+    """Have a limiter compare scores at these prices; those that it remembers are of no use at others."""
+    if limiter.prices != prices:
+        limiter.recalibrate(scores())
+        limiter.prices = prices

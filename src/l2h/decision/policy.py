@@ -3,7 +3,7 @@
 from __future__ import annotations  # numpy.random is loaded only where it is used
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -87,7 +87,7 @@ class Policy:
     def settle_on(self, costs: AnyCosts | None, out: Collection[str] = ()) -> Terms:
         """Return the terms of prices that stay, and measure scores by them for limiters that were made for others."""
         terms = self.terms(costs, out=out)
-        self._limiters.settle(lambda name: self._scores(name, terms))
+        self._limiters.settle((_prices(terms.costs), terms.which, terms.out), lambda name: self._scores(name, terms))
         return terms
 
     def propose(self, judgement: Judgement, terms: Terms, rng: np.random.Generator | int) -> Proposal:
@@ -239,7 +239,7 @@ class Policy:
             costs = dict(costs) if len(costs) > 1 else next(iter(costs.values()))
         elif costs is not None:
             require_costs(costs)
-        key = (frozenset(costs.items()) if isinstance(costs, dict) else costs, which, out)
+        key = _prices(costs), which, out
         terms = self._terms.get(key)
         if terms is None:
             terms = self._make_terms(costs, which, out)
@@ -259,7 +259,8 @@ class Policy:
             terms = replace(terms, **self._met(terms))
         for name, limit in self.limits.items():
             if name not in self._shares:
-                self._limiters.make(name, limit, partial(self._scores, name, terms))
+                prices = _prices(terms.costs), terms.which, terms.out
+                self._limiters.make(name, limit, prices, partial(self._scores, name, terms))
         return terms
 
     def _met(self, terms: Terms) -> dict[str, Any]:
@@ -302,6 +303,11 @@ class Policy:
                 "(before the system is exported), or give a number in a time, such as RateLimit(100, per='1h')"
             )
         return held
+
+
+def _prices(costs: AnyCosts | None) -> Hashable:
+    """Return what is equal for equal prices."""
+    return frozenset(costs.items()) if isinstance(costs, Mapping) else costs
 
 
 def _best(gain: FloatArray, able: BoolArray) -> npt.NDArray[np.intp]:

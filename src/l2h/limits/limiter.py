@@ -7,14 +7,16 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from l2h.costs import FloatArray
 from l2h.errors import DataError
 from l2h.limits.drift import Drift, DriftMonitor
 from l2h.limits.pacing import Pacer
@@ -177,11 +179,9 @@ class Limiter(AbstractContextManager["Limiter"]):
             raise LimitError(f"memory={memory} keeps no scores: give 1 or more")
         if min_score is not None and math.isnan(min_score):
             raise LimitError("min_score=nan is no score: leave it out to ask at any score")
-        scores = None if calibration is None else np.asarray(calibration, dtype=np.float64)
+        scores = _checked(calibration)
         if scores is not None and threshold is None and limit.fraction is not None:
             threshold = threshold_for(scores, limit.fraction)
-        if scores is not None and (scores.ndim != 1 or np.isnan(scores).any()):
-            raise DataError(f"calibration must be (n,) scores without NaN; got shape {scores.shape}")
         by_time = limit.per is not None
         self.limit = limit
         if path is None:
@@ -195,10 +195,11 @@ class Limiter(AbstractContextManager["Limiter"]):
             self._clock = clock or store.clock
         self._pacer = Pacer(self._store, memory, scores, seed) if pacing else None
         self._min_score = -math.inf if min_score is None else min_score
-        self._cut = math.inf if threshold is None else threshold.value
-        self._monitor = None
-        if threshold is not None and math.isfinite(threshold.value):
-            self._monitor = DriftMonitor(threshold.above, threshold.samples, drift_window, drift_confidence)
+        self._watch = partial(DriftMonitor, window=drift_window, confidence=drift_confidence)
+        self._monitor: DriftMonitor | None = None
+        self._compare_with(threshold)
+        #: What the scores are measured by, for whoever calls :meth:`recalibrate` when that changes.
+        self.prices: Hashable = None
         self._behind = False
         self._unwritable = False
         self._count: Counter[str] = Counter()
@@ -253,6 +254,25 @@ class Limiter(AbstractContextManager["Limiter"]):
         finally:
             self._lock.release()
 
+    def recalibrate(self, calibration: npt.ArrayLike | None) -> None:
+        """Go on with scores of another scale, such as after a change of prices; the permits that were given stay.
+
+        Pacing compares with these scores from now on, or learns anew where there are none, and drift is measured
+        against their threshold. A limiter that is new then decides the same, with the same permits in its window.
+
+        Args:
+            calibration: scores of the calibration set on the new scale; None where there are none.
+        """
+        scores = _checked(calibration)
+        with self._lock:
+            if self._pacer is not None:
+                self._pacer.forget(scores)
+            if self._monitor is not None:
+                fraction = self.limit.fraction
+                self._compare_with(
+                    None if scores is None or fraction is None else threshold_for(scores, fraction), self._monitor
+                )
+
     def status(self, timeout: float | None = None) -> LimiterStatus:
         """Return the counters, the window that ends now, and drift.
 
@@ -283,6 +303,14 @@ class Limiter(AbstractContextManager["Limiter"]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _compare_with(self, threshold: Threshold | None, before: DriftMonitor | None = None) -> None:
+        """Measure drift against a threshold; a monitor of the same share goes on with what it has counted."""
+        self._cut = math.inf if threshold is None else threshold.value
+        if threshold is None or not math.isfinite(threshold.value):
+            self._monitor = None
+        elif before is None or before.rate != threshold.above:
+            self._monitor = self._watch(threshold.above, threshold.samples)
 
     def _status(self, now: float) -> LimiterStatus:
         window, monitor = self._store, self._monitor
@@ -386,6 +414,15 @@ class Limiter(AbstractContextManager["Limiter"]):
                 "that processes share one budget"
             )
         self._pid = os.getpid()
+
+
+def _checked(calibration: npt.ArrayLike | None) -> FloatArray | None:
+    if calibration is None:
+        return None
+    scores = np.asarray(calibration, dtype=np.float64)
+    if scores.ndim != 1 or np.isnan(scores).any():
+        raise DataError(f"calibration must be (n,) scores without NaN; got shape {scores.shape}")
+    return scores
 
 
 def _call_all(in_child: bool) -> None:

@@ -129,8 +129,13 @@ class Pacer:
         self._window = window
         # Where every request moves the window by one there is nothing to estimate.
         self._traffic = TrafficForecast(window.length, window.cap) if window.by_time else None
-        self._scores = RecentScores(memory, calibration)
+        self._memory = memory
+        self.forget(calibration)
         self._draw = random.Random(seed).random
+
+    def forget(self, calibration: FloatArray | None) -> None:
+        """Compare with other scores from now on, in place of the recent ones."""
+        self._scores = RecentScores(self._memory, calibration)
 
     def add(self, score: float) -> None:
         """Count a request, whether it will be sent or not."""
