@@ -19,10 +19,6 @@ _HIGHEST = 1000.0  # times the client; what is written beyond it was meant as mu
 class Budget:
     """A bound on the work of a rejector for one input.
 
-    Attributes:
-        value: the number.
-        unit: of what: ``client`` (multiples of the client's multiply-adds), ``multiply-adds`` or ``seconds``.
-
     Example:
         >>> Budget.parse("200k")
         Budget(value=200000.0, unit='multiply-adds')
@@ -30,16 +26,12 @@ class Budget:
         ('0.3 times the client', '50 us')
     """
 
-    value: float
-    unit: str
+    value: float  # the number
+    unit: str  # of what: ``client`` (multiples of the client's multiply-adds), ``multiply-adds`` or ``seconds``
 
     @classmethod
     def parse(cls, given: Budget | float | str) -> Budget:
-        """Return the budget that a number (times the client) or a text (``0.3``, ``200k``, ``50us``) stands for.
-
-        Raises:
-            SettingsError: it stands for none.
-        """
+        """Return the budget that a number (times the client) or a text (``0.3``, ``200k``, ``50us``) stands for."""
         if isinstance(given, Budget):
             return given
         found = re.fullmatch(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(x|k|M|G|us|µs|ms|s)?\s*", str(given))

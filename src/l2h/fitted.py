@@ -60,55 +60,33 @@ class FittedServer:
 
 @dataclass(frozen=True)
 class FittedSystem:
-    """A client, servers and rejectors that belong together. Saving, exporting and reporting read its fields.
+    """A client, servers and rejectors that belong together. Saving, exporting and reporting read its fields."""
 
-    Attributes:
-        client: as given, never changed.
-        servers: S of them, in the order of the rejectors' heads.
-        rejectors: one per spec.
-        specs: what each rejector was trained for.
-        method: how they were trained, and what their outputs mean.
-        rejector: attached, separate, or given for a module of the user's.
-        rejector_options: of a named rejector.
-        settings: of the training.
-        device: where the networks live.
-        input_shape: of one input.
-        input_dtype: name of its numpy type.
-        labels: the K classes: their names, and the user's label of each.
-        embedding_size: how many features of the client the rejectors read.
-        dataset: a name for reports.
-        image_size: what images were brought to; None where they were taken as they are.
-        columns: of the training table; None where the inputs are arrays.
-        examples: a few of its rows, on which exported files are compared with their originals; they are not saved.
-        budget: what the rejectors were sized to (:class:`l2h.training.job.RejectorSize`); None where to none.
-        client_features: which tensor inside the client they read (:class:`l2h.training.job.Job`), where one was chosen.
-        second_opinion: whether the rejector's student may answer.
-        calibration: what followed from the calibration samples; None before.
-        history: one row per epoch of the training.
-    """
-
-    client: Classifier
-    servers: tuple[FittedServer, ...]
-    rejectors: RejectorBatch
-    specs: tuple[RejectorSpec, ...]
-    method: Learned
-    rejector: str
-    rejector_options: Mapping[str, Any]
-    settings: Settings
-    device: torch.device
-    input_shape: tuple[int, ...]
-    input_dtype: str
-    labels: LabelCodec
-    embedding_size: int
-    dataset: str
-    image_size: int | None = None
-    columns: Columns | None = None
+    client: Classifier  # as given, never changed
+    servers: tuple[FittedServer, ...]  # S of them, in the order of the rejectors' heads
+    rejectors: RejectorBatch  # one per spec
+    specs: tuple[RejectorSpec, ...]  # what each rejector was trained for
+    method: Learned  # how they were trained, and what their outputs mean
+    rejector: str  # attached, separate, or given for a module of the user's
+    rejector_options: Mapping[str, Any]  # of a named rejector
+    settings: Settings  # of the training
+    device: torch.device  # where the networks live
+    input_shape: tuple[int, ...]  # of one input
+    input_dtype: str  # name of its numpy type
+    labels: LabelCodec  # the K classes: their names, and the user's label of each
+    embedding_size: int  # how many features of the client the rejectors read
+    dataset: str  # a name for reports
+    image_size: int | None = None  # what images were brought to; None where they were taken as they are
+    columns: Columns | None = None  # of the training table; None where the inputs are arrays
+    #: A few of its rows, on which exported files are compared with their originals; they are not saved.
     examples: EncodedTable | None = None
+    #: What the rejectors were sized to (:class:`l2h.training.job.RejectorSize`); None where to none.
     budget: Mapping[str, Any] | None = None
+    #: Which tensor inside the client they read (:class:`l2h.training.job.Job`), where one was chosen.
     client_features: Mapping[str, Any] | None = None
-    second_opinion: bool = False
-    calibration: Calibration | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
+    second_opinion: bool = False  # whether the rejector's student may answer
+    calibration: Calibration | None = None  # what followed from the calibration samples; None before
+    history: list[dict[str, Any]] = field(default_factory=list)  # one row per epoch of the training
 
     @property
     def num_classes(self) -> int:

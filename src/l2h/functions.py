@@ -26,9 +26,6 @@ def source_of(text: str) -> Path | None:
     """Return the file that holds the function; None where it is no Python source.
 
     A module is found as Python finds it, and then in the working folder.
-
-    Raises:
-        SettingsError: the text has another form, or there is no such module or file.
     """
     module = _parts(text)[0]
     if module.endswith(".py"):
@@ -51,9 +48,6 @@ def load_function(text: str, file: Path | None = None, source: bytes = b"") -> C
 
     With ``file``, which need not be there any more, ``source`` is run as what it holds, even if the module was imported
     before: this is how a function is loaded again.
-
-    Raises:
-        SettingsError: there is no such module, file or function, or its module fails.
     """
     module, name = _parts(text)
     is_file = module.endswith(".py")

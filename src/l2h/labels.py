@@ -22,17 +22,14 @@ ClassNames: TypeAlias = "Sequence[str] | Mapping[Any, str] | LabelCodec"
 class LabelCodec:
     """The classes of a system: their names, and the label that the user has for each.
 
-    Attributes:
-        names: K names, for people.
-        values: K labels of one kind: text, integers or booleans; None where the labels are 0 .. K - 1 themselves.
-
     Example:
         >>> codec = LabelCodec.find(["dog", "cat", "dog", "dog"])
         >>> codec.encode(["cat", "dog"]), codec.decode(np.array([1, 0]))
         (array([0, 1]), array(['dog', 'cat'], dtype='<U3'))
     """
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # K names, for people
+    #: K labels of one kind: text, integers or booleans; None where the labels are 0 .. K - 1 themselves.
     values: tuple[Value, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -47,15 +47,7 @@ def rejector_loss(
     kind: RejectorKind = "shifted",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return L2 of the named kind.
-
-    Args:
-        scores: (n, 2) as (local, remote).
-        client_correct: bool (n,), whether m is right.
-        server_correct: bool (n,), whether e is right.
-        costs: the prices.
-        kind: ``paper``, ``shifted`` or ``swapped``.
-        reduction: ``mean``, ``sum`` or ``none``.
+    """Return L2 of the named kind (``paper``, ``shifted`` or ``swapped``) of scores (n, 2), as (local, remote).
 
     Example:
         >>> rejector_loss(torch.zeros(1, 2), torch.tensor([True]), torch.tensor([True]), Costs(c_e=0.5), kind="paper")

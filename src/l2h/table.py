@@ -26,13 +26,10 @@ DATE_HINT = "holds dates: give numbers instead, such as the year, the weekday, o
 
 
 class Table:
-    """Rows of named columns.
+    """Rows of named columns, each an array: numbers, NaN where one is missing; or texts, None where one is missing.
 
-    Args:
-        columns: one array per column, all of one length: numbers, NaN where one is missing; or an object array of
-            texts, None where one is missing. :func:`as_table` makes them of what people have.
-        declared: the categories of columns that were declared to be of categories, in their order.
-        left_out: the names of columns of the source that were not read.
+    ``declared`` are the categories of columns that were declared to be of categories, in their order; ``left_out`` the
+    names of columns of the source that were not read. :func:`as_table` makes a table of what people have.
 
     Example:
         >>> table = as_table({"age": [31, None], "job": ["nurse", "pilot"]})
@@ -104,16 +101,10 @@ def is_table(X: Any) -> bool:
 
 
 def as_table(source: Any, needed: Sequence[str] | None = None) -> Table:
-    """Return a table of whatever has named columns.
+    """Return a table of a data frame (pandas or polars), a pyarrow table, a mapping of columns, or one row or more.
 
-    Args:
-        source: a pandas or polars data frame, a pyarrow table, a mapping of columns, a mapping of single values or a
-            pandas Series (one row), a list of such mappings, or a :class:`Table`.
-        needed: the columns to read; None for all.
-
-    Raises:
-        DataError: a value that is neither a number nor a text, a column of dates, a name that occurs twice; the message
-            names the column and the row, which is counted from 0.
+    A row is a mapping of single values or a pandas Series. ``needed`` are the columns to read; None for all. An error
+    names the column and the row, which is counted from 0.
     """
     if isinstance(source, Table):
         return source

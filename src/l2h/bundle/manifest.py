@@ -171,15 +171,9 @@ class Manifest:
 
 
 def verify(folder: str | Path, side: str, server: str | None = None) -> Manifest:
-    """Check the manifest, and the size and SHA-256 of every file that a side needs; the other side's may be missing.
+    """Check the manifest, and the size and SHA-256 of every file that a side (``device`` or ``server``) needs.
 
-    Args:
-        folder: the bundle.
-        side: ``device`` or ``server``.
-        server: the name of the only server whose files are looked at; all servers' where None.
-
-    Raises:
-        BundleError: a file is missing or changed, or the manifest is damaged; the message says which.
+    The other side's files may be missing, and so may those of other servers where ``server`` names one.
     """
     manifest = Manifest.read(folder)
     if server is not None:

@@ -152,11 +152,7 @@ class Classifier(ABC):
             )
 
     def with_features(self, name: str | None) -> Classifier:
-        """Return a copy that gives out the tensor of this name as its features, or none where it is None.
-
-        Raises:
-            ClientError: it has no such tensor; the message lists near ones.
-        """
+        """Return a copy that gives out the tensor of this name as its features, or none where it is None."""
         if name is None:
             return self
         raise ClientError(f"a {self.kind} has no tensors that can be read by a name: give a torch module or ONNX file")

@@ -44,11 +44,7 @@ def open_model(model: bytes, options: Any, files: Mapping[str, bytes]) -> Any:
 
 
 def external_files(model: bytes) -> set[str]:
-    """Return the names of the files that an ONNX model wants its weights from; none where it holds them itself.
-
-    Raises:
-        ValueError: the bytes are no ONNX model, or a tensor that is no weight of the main graph lies in another file.
-    """
+    """Return the names of the files that an ONNX model wants its weights from; none where it holds them itself."""
     names: set[str] = set()
     if b"location" not in model:  # every name stands beside this word
         return names

@@ -21,16 +21,9 @@ _LARGEST = 2**31
 
 
 class LiteRTModel:
-    """A LiteRT model, ready to run. Calls from several threads are safe, one at a time.
+    """A LiteRT model of a file's bytes, ready to run. Calls from several threads are safe, one at a time.
 
-    Args:
-        data: the bytes of the file.
-        threads: how many one run may use.
-        output: name of the output to read; where None, the first of two axes, or else the first.
-
-    Raises:
-        ValueError: the bytes are no model, or it has more than one input, or no such output.
-        MissingExtraError: the package ai-edge-litert is not installed.
+    ``output`` names the output to read; where None, it is the first of two axes, or else the first.
     """
 
     def __init__(self, data: bytes, threads: int = 1, output: str | None = None) -> None:
@@ -88,9 +81,7 @@ class LiteRTModel:
 class LiteRTClassifier(Classifier):
     """A LiteRT file: float, or quantised to int8 or uint8. A uint8 input gets uint8 images unchanged.
 
-    Args:
-        path: the file.
-        scores: name of the output that holds scores; where None, the first of two axes, or else the first.
+    ``scores`` names the output that holds scores; where None, it is the first of two axes, or else the first.
     """
 
     kind = "LiteRT model"

@@ -35,13 +35,10 @@ PLACED = "all_probabilities"
 
 
 class TorchClassifier(Classifier):
-    """A torch module, TorchScript program or ``torch.export`` program, fed with float32.
+    """A torch module, TorchScript program or ``torch.export`` program, called with a float32 batch.
 
-    Args:
-        module: called as ``module(x)`` with a float32 batch; scores (n, K) or labels (n,).
-        feature_layer: dotted name of the submodule whose output is its last features. Where None, the module's own
-            method ``embed(x)`` is used if it has one.
-        pooled: average the features of a map over the image, and those of tokens over the tokens.
+    ``feature_layer`` is the dotted name of the submodule whose output is its last features; where None, the module's
+    own method ``embed(x)`` is used if it has one. ``pooled`` features are averaged over the image, or over the tokens.
     """
 
     usual_scale = "-1..1"
@@ -154,15 +151,11 @@ class TorchClassifier(Classifier):
 class OnnxClassifier(Classifier):
     """An ONNX file, run by onnxruntime.
 
-    Args:
-        path: the file. If it has several inputs, or one of texts, they get the columns of a table by their names.
-            Else its first input gets the batch: as it is where it takes uint8, else as float32. A file that takes a
-            fixed number of samples at once is run as often as it needs.
-        scores: name of the output that holds scores; where None, the first floating output of two axes, or else the
-            first output.
-        features: name of the output that holds features.
-        flat: feed one flat row per sample, unscaled, as models exported from scikit-learn want it; where None,
-            decided by the file's own input shape.
+    If the file has several inputs, or one of texts, they get the columns of a table by their names. Else its first
+    input gets the batch: as it is where it takes uint8, else as float32; ``flat`` rows, unscaled, are what models
+    exported from scikit-learn want (where None, the file's own input shape decides). A file that takes a fixed number
+    of samples at once is run as often as it needs. ``scores`` and ``features`` name outputs; where ``scores`` is None,
+    it is the first floating output of two axes, or else the first.
     """
 
     kind = "ONNX model"

@@ -43,9 +43,6 @@ def settle_scale(classifier: Classifier, X: Array, y: Labels, num_classes: int, 
     and ``classifier.scales_tried``.
 
     ``who`` is what messages call the classifier: ``client`` or ``server``.
-
-    Raises:
-        ClientError: a scale was given, and the samples are floats, which are never scaled.
     """
     given = classifier.preprocessing
     declared = classifier.feed(X.shape[1:])

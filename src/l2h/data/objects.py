@@ -14,13 +14,8 @@ from l2h.errors import DataError
 def take_samples(X: Any, y: Any) -> tuple[Any, Any]:
     """Return inputs and labels: of a dataset that holds both, where ``y`` is None; else as they are.
 
-    Args:
-        X: a torch ``Dataset`` of pairs ``(input, label)``, a ``DataLoader`` of batches of them, or a Hugging Face
-            ``Dataset`` with a column ``label`` (or one of class labels) and a column ``image``, or other columns.
-        y: the labels, where X has none.
-
-    Raises:
-        DataError: samples that are no pairs or of different shapes, or no column of labels.
+    A dataset is a torch ``Dataset`` of pairs ``(input, label)``, a ``DataLoader`` of batches of them, or a Hugging Face
+    ``Dataset`` with a column ``label`` (or one of class labels) and a column ``image``, or other columns.
     """
     if y is not None:
         return X, y

@@ -41,13 +41,8 @@ class OutcomeTable:
 def read_outcomes(source: Any, text_column: str = TEXT_COLUMN) -> OutcomeTable:
     """Read a ``.parquet`` or ``.csv`` file, or take a data frame, with ``client_right`` and ``server_right``.
 
-    Args:
-        source: the path of a file; a pandas or polars data frame, a pyarrow table, or a mapping of columns.
-        text_column: the column of the inputs: texts, or lists of numbers of one length (embeddings).
-
-    Raises:
-        DataError: a column is missing, or a value cannot be used; the message names the column and the row, which is
-            counted from 0 without the header.
+    ``text_column`` holds the inputs: texts, or lists of numbers of one length (embeddings). An error names the column
+    and the row, which is counted from 0 without the header.
     """
     wanted = (text_column, CLIENT_COLUMN, SERVER_COLUMN)
     if isinstance(source, str | Path):

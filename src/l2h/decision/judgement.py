@@ -36,16 +36,11 @@ class Judgement:
     """What a rejector makes of n inputs and J answerers.
 
     Without probabilities the largest score decides, at the one price that the rejector was trained for.
-
-    Attributes:
-        scores: (n, J), the rejector's outputs.
-        probability: (n, J), how likely each answerer is right.
-        answerers: one per column, those on the device first.
     """
 
-    scores: npt.NDArray[np.floating]
-    probability: FloatArray | None = None
-    answerers: tuple[Answerer, ...] = TWO
+    scores: npt.NDArray[np.floating]  # (n, J), the rejector's outputs
+    probability: FloatArray | None = None  # (n, J), how likely each answerer is right
+    answerers: tuple[Answerer, ...] = TWO  # one per column, those on the device first
 
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.scores.shape[1] != len(self.answerers):
@@ -141,11 +136,7 @@ class Judgement:
 
 
 def outcome_costs(answerers: Sequence[Answerer], costs: AnyCosts) -> FloatArray:
-    """Return (J, 2), what a right and a wrong answer of each answerer cost.
-
-    Raises:
-        CostError: prices for a server that does not exist, no prices for one that does, or local costs that differ.
-    """
+    """Return (J, 2), what a right and a wrong answer of each answerer cost."""
     if isinstance(costs, Costs):
         kept, asked = (costs.c_cc, costs.c_ce), (costs.c_sc, costs.c_se)
         return np.array([asked if answerer.remote else kept for answerer in answerers])

@@ -139,11 +139,7 @@ class LimiterSet:
 
 
 def limits_by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, RateLimit | Limiter]:
-    """Return limits by the names of what they limit; a limit of the only server is one over all.
-
-    Raises:
-        LimitError: a name that no server has, or what is no limit.
-    """
+    """Return limits by the names of what they limit; a limit of the only server is one over all."""
     if limit is None:
         return {}
     named = limit if isinstance(limit, Mapping) else {ALL: limit}

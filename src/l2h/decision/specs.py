@@ -55,9 +55,6 @@ def select_rejector(
 
     Without ``costs`` these are the prices of its training, or ``default`` where it answers for every price. ``which``
     names the rejector where the prices do not tell.
-
-    Raises:
-        SettingsError: none fits, or several; the message lists what there is.
     """
     if which is None:
         fitting = fitting_rejectors(specs, costs)

@@ -91,11 +91,7 @@ def require_empty(folder: Path, *, force: bool) -> None:
 
 
 def prepare_study(folder: Path, kind: str, study: Mapping[str, Any], files: Sequence[str], *, force: bool) -> None:
-    """Make a folder ready for a study of a kind, whose plain values ``config.json`` holds; ``force`` removes its files.
-
-    Raises:
-        RunError: the folder holds something else, or another study and it is not forced.
-    """
+    """Make a folder ready for a study of a kind, which ``config.json`` holds; ``force`` removes the study's files."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose a folder with --out")
     if (folder / CONFIG).exists():

@@ -128,11 +128,7 @@ def read_several(paths: Sequence[Path]) -> list[Row]:
 
 
 def summarise_several(rows: Sequence[Row], command: str) -> dict[str, Any]:
-    """Return means and spread over seeds as plain values: what ``several.json`` holds.
-
-    Raises:
-        RunError: there are no rows, or rows of several data sets.
-    """
+    """Return means and spread over seeds as plain values: what ``several.json`` holds."""
     if len({(row["data"], row["samples"]) for row in rows}) != 1:
         raise RunError("these are the rows of no comparison, or of several data sets: name files of one")
     prices, everyone = (list(dict.fromkeys(row[key] for row in rows)) for key in ("prices", "method"))

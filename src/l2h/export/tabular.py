@@ -24,12 +24,7 @@ def takes_names(estimator: Any) -> bool:
 
 
 def estimator_to_onnx(estimator: Any, columns: Columns, opsets: Mapping[str, int] | None) -> ModelProto:
-    """Convert an estimator that was fitted to a data frame; its inputs are called as the columns.
-
-    Raises:
-        ConversionError: skl2onnx cannot convert it, or it takes texts and is no pipeline that begins with a
-            ColumnTransformer.
-    """
+    """Convert an estimator that was fitted to a data frame; its inputs are called as the columns."""
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 

@@ -34,14 +34,10 @@ _LOOKS = 10
 
 
 class DriftMonitor:
-    """Watches the share of requests above a threshold.
+    """Watches the share of requests above a threshold, over a window of recent requests.
 
-    Args:
-        rate: the calibrated share, in [0, 1].
-        samples: how many calibration samples it was measured on; ``None`` if it is known exactly.
-        window: over how many recent requests the share is taken.
-        confidence: without drift no alarm is raised within ``horizon`` requests, with this probability.
-        horizon: number of requests for which ``confidence`` holds.
+    ``rate`` is the calibrated share, measured on so many ``samples`` (None: it is known exactly). Without drift no
+    alarm is raised within ``horizon`` requests, with probability ``confidence``.
 
     Example:
         >>> monitor = DriftMonitor(rate=0.2, window=500)

@@ -43,23 +43,18 @@ _FORK_WAIT = 1.0
 
 
 class Permit(NamedTuple):
-    """The answer to one request, true where the server may be asked.
+    """The answer to one request, true where the server may be asked."""
 
-    Attributes:
-        granted: whether to ask.
-        reason: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the
-            budget is kept for inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file
-            that holds the permits cannot be written, so none is given), ``timed_out`` (others did not let go of the
-            limiter or its file in time), ``other_limit`` (another limiter, which had to agree, did not).
-        position: of the request: the limiter's time in seconds for a time window, the number of the request for
-            a share of requests.
-        threshold: the score that pacing required; ``None`` where pacing did not decide.
-    """
-
-    granted: bool
+    granted: bool  # whether to ask
+    #: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the budget is kept for
+    #: inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file that holds the permits cannot be
+    #: written, so none is given), ``timed_out`` (others did not let go of the limiter or its file in time),
+    #: ``other_limit`` (another limiter, which had to agree, did not).
     reason: str
+    #: Of the request: the limiter's time in seconds for a time window, the number of the request for a share of
+    #: requests.
     position: float
-    threshold: float | None = None
+    threshold: float | None = None  # the score that pacing required; ``None`` where pacing did not decide
 
     def __bool__(self) -> bool:
         return self.granted
@@ -67,35 +62,20 @@ class Permit(NamedTuple):
 
 @dataclass(frozen=True)
 class LimiterStatus:
-    """Counters of a limiter, for this process unless said otherwise.
+    """Counters of a limiter, for this process unless said otherwise."""
 
-    Attributes:
-        limit: as text.
-        requests: calls of ``allow``.
-        permits: requests that were granted.
-        refused: those that were not, by reason.
-        cap: the most a window may hold.
-        used: permits in the window that ends now, including those of other processes on the same path.
-        remaining: what is left of the cap.
-        threshold: the score that pacing now requires; None without pacing or before the first request.
-        observed: share of recent requests above the calibrated threshold; None where drift is not watched.
-        expected: the calibrated share.
-        drift: set while the observed share is out of its band.
-        clock_behind: seconds; after a jump back the limiter stands still until the clock has caught up.
-    """
-
-    limit: str
-    requests: int
-    permits: int
-    refused: dict[str, int]
-    cap: int
-    used: int
-    remaining: int
-    threshold: float | None
-    observed: float | None
-    expected: float | None
-    drift: Drift | None
-    clock_behind: float
+    limit: str  # as text
+    requests: int  # calls of ``allow``
+    permits: int  # requests that were granted
+    refused: dict[str, int]  # those that were not, by reason
+    cap: int  # the most a window may hold
+    used: int  # permits in the window that ends now, including those of other processes on the same path
+    remaining: int  # what is left of the cap
+    threshold: float | None  # the score that pacing now requires; None without pacing or before the first request
+    observed: float | None  # share of recent requests above the calibrated threshold; None where drift is not watched
+    expected: float | None  # the calibrated share
+    drift: Drift | None  # set while the observed share is out of its band
+    clock_behind: float  # seconds; after a jump back the limiter stands still until the clock has caught up
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -70,16 +70,7 @@ class Threshold:
     confidence: float | None = None  # of the guarantee, if there is one
 
     def apply(self, scores: npt.ArrayLike, rng: np.random.Generator | int | None = None) -> BoolArray:
-        """Return bool (n,), true where the sample is sent.
-
-        Args:
-            scores: (n,), the rejector's scores.
-            rng: a generator or a seed, to break ties; needed only where ``tie_share`` is neither 0 nor 1.
-
-        Raises:
-            LimitError: ties have to be broken and there is no ``rng``.
-            DataError: scores that are not (n,) or hold NaN.
-        """
+        """Return bool (n,), true where a sample of this score is sent; ``rng``, a generator or a seed, breaks ties."""
         s = _scores("scores", scores)
         if self.tie_share in (0.0, 1.0):
             return np.asarray(s >= self.value if self.tie_share else s > self.value)
@@ -103,10 +94,6 @@ def threshold_for(scores_cal: npt.ArrayLike, q: float) -> Threshold:
 
     Scores equal to the cut are sent with the probability that makes the expected share exactly q on the
     calibration set, so the bound is also met where scores are few and often equal.
-
-    Raises:
-        LimitError: q outside [0, 1], or no calibration samples.
-        DataError: scores that are not (n,) or hold NaN.
 
     Example:
         >>> cut = threshold_for([0.1, 0.4, 0.4, 0.9], q=0.5)
@@ -136,11 +123,6 @@ def guaranteed_threshold(scores_cal: npt.ArrayLike, q: float, confidence: float)
     scores have no ties. The largest j for which this is no more than ``1 - confidence`` sends the most.
     Nothing was assumed of the scores but independence. Scores equal to the cut must not be sent, so the cut is
     strict.
-
-    Raises:
-        LimitError: q or confidence out of range, or fewer samples than the smallest n with
-            ``(1 - q)**n <= 1 - confidence``, for then even the highest score is no safe cut.
-        DataError: scores that are not (n,) or hold NaN.
 
     Example:
         >>> cut = guaranteed_threshold(np.arange(1000) / 1000, q=0.2, confidence=0.95)

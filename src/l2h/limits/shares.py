@@ -76,14 +76,9 @@ class ServerShares:
 def shares_for(gain: FloatArray, own: Sequence[float | None], total: float | None, fill: bool = False) -> ServerShares:
     """Return the prices with which most is saved within shares of the calibration samples.
 
-    Args:
-        gain: (n, S), what asking each server saves; minus infinity for one that cannot be asked.
-        own: the share of each server, None without one.
-        total: the share of all servers together, None without one.
-        fill: ask wherever the shares allow it, even where it saves nothing.
-
-    Raises:
-        LimitError: a share outside [0, 1], or no calibration samples.
+    ``gain`` (n, S) is what asking each server saves, minus infinity for one that cannot be asked. ``own`` are the
+    shares of the servers, ``total`` that of all together, None without one. ``fill`` asks wherever the shares allow it,
+    even where it saves nothing.
 
     Example:
         >>> gain = np.array([[0.3, 0.4], [0.2, 0.4], [0.1, 0.5], [0.1, 0.0]])

@@ -39,11 +39,7 @@ _inherited: list[sqlite3.Connection] = []
 
 
 class SqliteStore(PermitWindow):
-    """Permits in an SQLite file, which is created with its folder where it is missing.
-
-    Raises:
-        LimitError: the file cannot be opened, is not a limiter's, or holds permits of another window.
-    """
+    """Permits in an SQLite file, which is created with its folder where it is missing."""
 
     def __init__(
         self, path: str | os.PathLike[str], cap: int, length: float, by_time: bool, power_safe: bool = False

@@ -77,17 +77,10 @@ class Outcomes:
 class Bench:
     """Everything of one seed that methods are fitted on.
 
-    Args:
-        job: samples, client and server; its rejectors are of no account.
-        context: shared by all trainings; its settings are those of every learned method.
-        costs: the prices that rules must answer for.
-        calibration: samples (X, y) that belong to nobody else.
-        rejector_options: of every method's net.
-        outcome: a server that is trained already.
-
-    The server is trained here, once, unless it is given. Every learned method gets the same number of samples and
-    steps: those that learn from the server's softmax also use changed copies of the samples that the server was fitted
-    to; the others, which need outcomes on unseen samples, get as many more copies of those instead.
+    The server of the job is trained here, once, unless its ``outcome`` is given. Every learned method gets the same
+    number of samples and steps: those that learn from the server's softmax also use changed copies of the samples that
+    the server was fitted to; the others, which need outcomes on unseen samples, get as many more copies of those
+    instead. The ``calibration`` samples (X, y) belong to nobody else.
     """
 
     def __init__(
@@ -159,20 +152,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class Traits:
-    """The four columns of the paper's comparison of methods.
+    """The four columns of the paper's comparison of methods."""
 
-    Attributes:
-        separate: the rejector decides from the input alone, before the client runs.
-        learns_client: its ranking of inputs depends on what the client does with each of them.
-        learns_server: its ranking depends on which inputs the server gets right; how often it is right on the whole may
-            set a threshold.
-        asynchronous: its loss trains the rejector alone, so that server and rejector can be trained in different
-            places; False where one loss trains a classifier as well; None where there is no server in it.
-    """
-
-    separate: bool
-    learns_client: bool
+    separate: bool  # the rejector decides from the input alone, before the client runs
+    learns_client: bool  # its ranking of inputs depends on what the client does with each of them
+    #: Its ranking depends on which inputs the server gets right; how often it is right on the whole may set a
+    #: threshold.
     learns_server: bool
+    #: Its loss trains the rejector alone, so that server and rejector can be trained in different places; False where
+    #: one loss trains a classifier as well; None where there is no server in it.
     asynchronous: bool | None
 
     def as_dict(self) -> dict[str, bool | None]:

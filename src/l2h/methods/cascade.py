@@ -51,11 +51,7 @@ def cascade_losses(
 def fit_cascade(confidence: FloatArray, correct: BoolArray, answerers: Sequence[Answerer], costs: AnyCosts) -> Cascade:
     """Return the cascade with the lowest risk on held-out samples, of thresholds at quantiles of each confidence.
 
-    Args:
-        confidence: (n, J), of each answerer in its own answer; the client first.
-        correct: bool (n, J).
-        answerers: J.
-        costs: the prices.
+    ``confidence`` (n, J) is that of each answerer in its own answer, the client first; ``correct`` (n, J) who is right.
     """
     stages = confidence.shape[1] - 1
     shares = np.linspace(0, 1, max(3, round(TRIED ** (1 / stages))) - 1)

@@ -87,11 +87,7 @@ class LearnedRule(ThresholdRule):
         self._last: tuple[Inputs, npt.NDArray[np.float32]] | None = None
 
     def which(self, costs: Costs) -> int:
-        """Return the number of the rejector for these prices.
-
-        Raises:
-            SettingsError: the rule was fitted for others.
-        """
+        """Return the number of the rejector for these prices."""
         if costs not in self.bench.costs:
             raise SettingsError(
                 f"{self.method.name} was fitted for {', '.join(map(str, self.bench.costs))}, not {costs}"
@@ -170,11 +166,7 @@ class Learned(Method):
         return self.name
 
     def specs(self, costs: Sequence[Costs] | None) -> tuple[RejectorSpec, ...]:
-        """Return one rejector per price, or one for all.
-
-        Raises:
-            SettingsError: there are no prices to train for.
-        """
+        """Return one rejector per price, or one for all."""
         if self.any_price:
             return (RejectorSpec(self.loss_name()),)
         if not costs:
@@ -193,11 +185,7 @@ class Learned(Method):
         return self.soft
 
     def train(self, job: Job, context: Context) -> Trained:
-        """Train the server of a job, then its rejectors.
-
-        Raises:
-            SettingsError: the settings ask for the paper's recipe, which is for the losses of L2H alone.
-        """
+        """Train the server of a job, then its rejectors."""
         if context.settings.recipe == "paper":
             raise SettingsError(
                 f"recipe 'paper' trains a rejector for a price by L2: method {self.name!r} needs recipe 'default'"

@@ -55,11 +55,7 @@ def register(method: M) -> M:
 
 
 def load_file(path: str | Path) -> list[str]:
-    """Run a Python file that registers methods, once, and return the names of all that it registered.
-
-    Raises:
-        SettingsError: there is no such file, it fails, or it registers nothing.
-    """
+    """Run a Python file that registers methods, once, and return the names of all that it registered."""
     file = Path(path).expanduser().resolve()
     module = f"l2h_method_{file.stem}"
     if str(file) not in _loaded:
@@ -102,11 +98,7 @@ def get(names: Iterable[str]) -> list[Method]:
 
 
 def find_learned(name: str) -> Learned:
-    """Return a method that trains a rejector.
-
-    Raises:
-        UnknownNameError: there is none of that name; the message lists those there are.
-    """
+    """Return a method that trains a rejector."""
     spelled_names = {method.name: method for method in SPELLED.values()}
     learned = {n: m for n in known() if issubclass(m := _METHODS[n], Learned)} | spelled_names
     _require_known([name], list(learned))

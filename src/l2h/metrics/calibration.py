@@ -48,19 +48,10 @@ def expected_calibration_error(probability: npt.ArrayLike, correct: npt.ArrayLik
 
 
 def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3) -> tuple[float, float]:
-    """Return the scale and the shift of a logit that minimise the log-loss, found by Newton's method.
+    """Return ``(scale, shift)`` such that ``sigmoid(scale * logit + shift)`` has the lowest log-loss (Newton's method).
 
-    Args:
-        logit: (n,), the output of a head before the sigmoid.
-        correct: bool (n,), whether the answer was right.
-        ridge: pull towards (1, 0), per fit and not per sample: it only matters where the data do not decide, such as
-            when every answer was right.
-
-    Returns:
-        ``(scale, shift)`` such that ``sigmoid(scale * logit + shift)`` is calibrated on these samples.
-
-    Raises:
-        DataError: the arrays are empty, differ in length, or a logit is not finite.
+    ``ridge`` pulls towards (1, 0), per fit and not per sample: it only matters where the data do not decide, such as
+    when every answer was right.
     """
     z, right = _pair(logit, correct)
     if not np.isfinite(z).all():
@@ -72,16 +63,10 @@ def fit_platt(logit: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 1e-3)
 
 
 def fit_logistic(features: npt.ArrayLike, correct: npt.ArrayLike, ridge: float = 0.1) -> FloatArray:
-    """Return the weights of a logistic regression, by Newton's method: (1 + F,), first the shift.
+    """Return the weights of a logistic regression of features (n, F), by Newton's method: (1 + F,), first the shift.
 
-    Args:
-        features: (n, F).
-        correct: bool (n,), whether the answer was right.
-        ridge: pull towards 0, per fit and not per sample. It matters where there are few samples: with some 50 of them
-            a weaker pull lets the weights run off.
-
-    Raises:
-        DataError: there are no samples, their numbers differ, or a feature is not finite.
+    ``ridge`` pulls towards 0, per fit and not per sample. It matters where there are few samples: with some 50 of them
+    a weaker pull lets the weights run off.
     """
     x = np.asarray(features, dtype=np.float64)
     if x.ndim != 2 or not np.isfinite(x).all():

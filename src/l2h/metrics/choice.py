@@ -159,26 +159,18 @@ class AnswererChoice:
 
 @dataclass(frozen=True)
 class Answered:
-    """Who answers n inputs, as names (n,): in a system, at both ends of its frontier, and in what it is compared with.
+    """Who answers n inputs, as names (n,): in a system, at both ends of its frontier, and in its baselines."""
 
-    Attributes:
-        answerers: those of the system.
-        by: who answers.
-        local: who answers where nobody is asked: the best on the device.
-        remote: which server is asked where one is.
-        confidence: who answers by a threshold on the client's confidence; None where no threshold was found.
-        alternatives: who answers in the same system changed: ``three_ways`` with its student as a second opinion,
-            ``two_ways`` without it, and one without all other servers by the name of each server.
-        allowed: how many inputs may be asked about under the limit that held; None without one.
-    """
-
-    answerers: tuple[Answerer, ...]
-    by: Names
-    local: Names
-    remote: Names
+    answerers: tuple[Answerer, ...]  # those of the system
+    by: Names  # who answers
+    local: Names  # who answers where nobody is asked: the best on the device
+    remote: Names  # which server is asked where one is
+    #: Who answers by a threshold on the client's confidence; None where no threshold was found.
     confidence: Names | None = None
+    #: Who answers in the same system changed: ``three_ways`` with its student as a second opinion, ``two_ways`` without
+    #: it, and one without all other servers by the name of each server.
     alternatives: Mapping[str, Names] = field(default_factory=dict)
-    allowed: Allowed | None = None
+    allowed: Allowed | None = None  # how many inputs may be asked about under the limit that held; None without one
 
     @classmethod
     def of_two(

@@ -86,20 +86,11 @@ class Interval:
 def bootstrap_means(
     losses: Sequence[npt.ArrayLike], *, draws: int = 2000, seed: int = 0, shared: bool = False
 ) -> FloatArray:
-    """Return the mean of every column over drawn seeds and drawn samples.
+    """Return the means (draws, M) of every column over drawn seeds and drawn samples.
 
-    Args:
-        losses: for each seed an array (n, M): the loss of M columns on its n test samples.
-        draws: how many.
-        seed: of the random draws.
-        shared: whether all seeds have the same test samples in the same order. A draw then takes the same samples of
-            every seed, since what is hard for one seed is hard for the others too.
-
-    Returns:
-        (draws, M).
-
-    Raises:
-        DataError: there are no seeds, the arrays differ in width, or shared samples differ in number.
+    ``losses`` has for each seed the losses (n, M) on its n test samples. Where all seeds have the same samples in the
+    same order (``shared``), a draw takes the same samples of every seed: what is hard for one seed is hard for the
+    others too.
 
     Example:
         >>> means = bootstrap_means([np.array([[0.0, 1.0], [1.0, 2.0]])], draws=100)

@@ -48,13 +48,10 @@ def resize(x: Tensor, side: int) -> Tensor:
 
 
 class LeNet5(Network):
-    """LeNet-5: conv 6@5x5, pool, conv 16@5x5, pool, 120, 84, ``outputs``.
+    """LeNet-5: conv 6@5x5, pool, conv 16@5x5, pool, 120, 84, ``outputs``; ``width`` multiplies every layer.
 
-    Args:
-        input_shape: (channels, height, width). At 32 pixels and above the convolutions are unpadded as published;
-            smaller images are padded to keep their size, down to 4 pixels.
-        outputs: how many scores.
-        width: multiplies every layer; 1 is LeNet-5.
+    At 32 pixels and above the convolutions are unpadded as published; smaller images are padded to keep their size,
+    down to 4 pixels.
     """
 
     def __init__(self, input_shape: tuple[int, ...], outputs: int, width: float = 1.0) -> None:
@@ -142,14 +139,7 @@ class AlexNet(Network):
 
 
 class MLP(Network):
-    """Linear layers with ReLU between them; an input of more than one axis is flattened.
-
-    Args:
-        input_shape: shape of one sample.
-        outputs: how many scores.
-        hidden: widths of the hidden layers.
-        dropout: the dropout after each hidden layer.
-    """
+    """Linear layers with ReLU and dropout between them; an input of more than one axis is flattened."""
 
     def __init__(
         self, input_shape: tuple[int, ...], outputs: int, hidden: Sequence[int] = (256, 256), dropout: float = 0.0

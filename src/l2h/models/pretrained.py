@@ -73,9 +73,6 @@ def pretrained_options(path: str | Path) -> dict[str, Any]:
 
     Weights do not tell the number of heads: it is taken to be 64 features per head, as in the published models, and at
     least one head.
-
-    Raises:
-        ModelError: the file is missing or damaged, or holds no ViT.
     """
     given = _read(path)
     depth = len({name.split(".")[1] for name in given if name.startswith("blocks.")})

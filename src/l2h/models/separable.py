@@ -45,19 +45,12 @@ class Convolution:
 
 @dataclass(frozen=True)
 class TrunkPlan:
-    """What a separable trunk consists of.
+    """What a separable trunk consists of."""
 
-    Attributes:
-        pool: the side of the squares that are averaged before the stem; 1 averages nothing.
-        stem: the convolution that sees the image.
-        blocks: a depthwise and a pointwise convolution each.
-        features: how many the trunk gives.
-    """
-
-    pool: int
-    stem: Convolution
-    blocks: tuple[tuple[Convolution, Convolution], ...]
-    features: int
+    pool: int  # the side of the squares that are averaged before the stem; 1 averages nothing
+    stem: Convolution  # the convolution that sees the image
+    blocks: tuple[tuple[Convolution, Convolution], ...]  # a depthwise and a pointwise convolution each
+    features: int  # how many the trunk gives
 
     @property
     def multiply_adds(self) -> int:
@@ -85,17 +78,11 @@ class Residual(nn.Sequential):
 
 
 def plan_trunk(input_shape: tuple[int, ...], width: float, depth: int, stem: int, middle: int = 0) -> TrunkPlan:
-    """Return the plan of a trunk for images.
+    """Return the plan of a trunk for images with sides of 8 pixels and more.
 
-    Args:
-        input_shape: (channels, height, width), sides of 8 pixels and more.
-        width: multiplies the channels; the stem has 16 at width 1.
-        depth: how many blocks follow at the lowest size.
-        stem: by how much the stem shrinks each side: 1, 2, 4, ... Above 2, squares of pixels are averaged first.
-        middle: how many blocks follow at each size between the stem's and the lowest.
-
-    Raises:
-        ModelError: a shape or a value that cannot be used.
+    ``width`` multiplies the channels; the stem has 16 at width 1, and shrinks each side by ``stem``: 1, 2, 4, ... Above
+    2, squares of pixels are averaged first. ``depth`` blocks follow at the lowest size, and ``middle`` at each size
+    between.
     """
     if len(input_shape) != 3 or not SMALLEST <= min(input_shape[1:]) <= max(input_shape[1:]) <= LARGEST:
         raise ModelError(

@@ -31,9 +31,7 @@ def student_features(taught: Tensor, client_label: Tensor) -> Tensor:
 def student_logit(features: Any, logits: Any, weights: Any) -> Any:
     """Return the logit (n,) of "the student is right", of numpy arrays or of tensors.
 
-    Args:
-        features: (n, 2), of :func:`student_features`.
-        logits: (n, 1 + S), ``z``.
-        weights: (4 + S,), ``w``.
+    It takes the features (n, 2) of :func:`student_features`, the logits ``z`` (n, 1 + S) and the weights ``w`` (4 +
+    S,).
     """
     return weights[0] + features @ weights[1 : 1 + FEATURES] + logits @ weights[1 + FEATURES :]

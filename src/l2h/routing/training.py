@@ -45,22 +45,11 @@ def fit_router(
     dataset: str = "unnamed",
     progress: Told | None = None,
 ) -> Router:
-    """Train a router from inputs and who was right about them; nothing else is known.
+    """Train a router from n texts or embeddings (n, d) and who was right about them; nothing else is known.
 
-    Args:
-        X: n texts, or embeddings (n, d).
-        client_right: (n,), 0 or 1, or booleans: whether the client was right.
-        server_right: (n,), whether the server was right.
-        ngrams: which n-grams of a text are used; the default where None.
-        strengths: inverse strengths of the penalty, ``STRENGTHS`` or ``EMBEDDING_STRENGTHS`` where None. The one
-            with the largest area under the cross-validated frontier is taken.
-        folds: of the cross-validation.
-        seed: of the folds.
-        dataset: a name for reports.
-        progress: told how many of how many fits are done.
-
-    Raises:
-        DataError: inputs or outcomes that cannot be used, or outcomes with nothing to learn from.
+    Of the ``strengths`` (inverse strengths of the penalty; ``STRENGTHS`` or ``EMBEDDING_STRENGTHS`` where None) the one
+    with the largest area under the cross-validated frontier is taken. ``progress`` is told how many of how many fits
+    are done.
     """
     known = check_outcomes(X, client_right, server_right, dataset)
     _require_both(known, folds)

@@ -42,9 +42,6 @@ def take_features(
 
     ``wanted`` is a tensor's name, ``auto`` (the one that says most, on ``rows`` where they are given), ``none``, or
     None for what the client gives out by itself, which has no note.
-
-    Raises:
-        ClientError: the client has no such tensor, or none to choose from.
     """
     if wanted is None:
         return client, None

@@ -45,11 +45,7 @@ def append_row(path: Path, row: Row) -> None:
 
 
 def read_rows(paths: Iterable[Path]) -> list[Row]:
-    """Return the rows of CSV files, each seed, budget and method once; figures are numbers, or None where missing.
-
-    Raises:
-        RunError: a file is missing or is not such a table.
-    """
+    """Return the rows of CSV files, each seed, budget and method once; figures are numbers, or None where missing."""
     rows: dict[tuple[str, ...], Row] = {}
     for path in paths:
         for row in runs.read_rows(path, FIELDS, "a frontier"):
@@ -59,11 +55,7 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
 
 
 def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
-    """Return means and spread over seeds as plain values: what ``frontier.json`` holds.
-
-    Raises:
-        RunError: the rows are none, or of several data sets or parts.
-    """
+    """Return means and spread over seeds as plain values: what ``frontier.json`` holds."""
     known = [row for row in rows if row["risk_mean"] is not None]
     sets = sorted({(row["data"], row["part"], row["samples"]) for row in known})
     if len(sets) != 1:

@@ -84,9 +84,6 @@ class Snapshot:
 def pack_answers(right: npt.ArrayLike) -> bytes:
     """Pack booleans, (n,), one bit each, in the order of the samples: ``ceil(n / 8)`` bytes.
 
-    Raises:
-        SnapshotError: ``right`` is not a vector of booleans.
-
     >>> pack_answers([True, False, True]).hex()
     'a0'
     """
@@ -98,9 +95,6 @@ def pack_answers(right: npt.ArrayLike) -> bytes:
 
 def unpack_answers(data: bytes, n: int) -> npt.NDArray[np.bool_]:
     """Return the booleans (n,) that :func:`pack_answers` packed for ``n`` samples.
-
-    Raises:
-        SnapshotError: the bytes are not those of ``n`` answers.
 
     >>> unpack_answers(bytes([0xA0]), 3).tolist()
     [True, False, True]
