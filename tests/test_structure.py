@@ -22,6 +22,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 VALUES = {
     "errors": set(),
     "costs": {"errors"},
+    "money": {"costs", "errors"},
     "files": {"errors"},
     "functions": {"errors"},
     "long_lists": set(),
@@ -35,8 +36,8 @@ VALUES = {
     "answers": {"costs", "errors"},
     "clock": set(),
     "limits": {"clock", "costs", "errors"},
-    "decision": {"answers", "costs", "errors", "limits"},
-    "metrics": {"costs", "decision", "errors", "labels", "limits"},
+    "decision": {"answers", "costs", "errors", "limits", "money"},
+    "metrics": {"costs", "decision", "errors", "labels", "limits", "money"},
 }
 #: The packages above them; every one may import all of ``VALUES``.
 PACKAGES = {

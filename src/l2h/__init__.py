@@ -28,6 +28,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "methods": (),
     "metrics": ("Report",),
     "models": (),
+    "money": ("Money",),
     "report": (),
     "remote": ("RemoteServer",),
     "routing": ("Router",),
@@ -35,7 +36,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "system": ("HelpSystem", "load"),
     "training": (),
 }
-_MODULES = _NAMES.keys() - {"answers", "estimator", "system"}  # only their names are public
+_MODULES = _NAMES.keys() - {"answers", "estimator", "money", "system"}  # only their names are public
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "HelpClassifier",
     "HelpSystem",
     "Limiter",
+    "Money",
     "Preprocessing",
     "RateLimit",
     "RemoteServer",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from l2h.estimator import HelpClassifier
     from l2h.limits import Limiter, RateLimit
     from l2h.metrics import Report
+    from l2h.money import Money
     from l2h.remote import RemoteServer
     from l2h.routing import Router
     from l2h.settings import Settings, StageSettings

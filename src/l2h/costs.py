@@ -52,9 +52,9 @@ class Costs:
     c_se: float
 
     def __init__(self, c_e: float, c_1: float = 1.0) -> None:
-        c_e = _cost("c_e", c_e)
-        c_1 = _cost("c_1", c_1)
-        self._set(0.0, 1.0, c_e, _cost("c_e + c_1", c_e + c_1))
+        c_e = as_cost("c_e", c_e)
+        c_1 = as_cost("c_1", c_1)
+        self._set(0.0, 1.0, c_e, as_cost("c_e + c_1", c_e + c_1))
 
     @classmethod
     def from_outcomes(cls, c_cc: float, c_ce: float, c_sc: float, c_se: float) -> Costs:
@@ -63,7 +63,7 @@ class Costs:
         Raises:
             CostError: a cost is negative or not finite, or a right answer costs more than a wrong one.
         """
-        four = [_cost(name, value) for name, value in zip(_OUTCOMES, (c_cc, c_ce, c_sc, c_se), strict=True)]
+        four = [as_cost(name, value) for name, value in zip(_OUTCOMES, (c_cc, c_ce, c_sc, c_se), strict=True)]
         if four[0] >= four[1]:
             raise CostError(f"c_cc={c_cc} must be below c_ce={c_ce}: a wrong local answer costs more than a right one")
         if four[2] > four[3]:
@@ -103,6 +103,14 @@ class Costs:
         if not (math.isfinite(factor) and factor > 0):
             raise CostError(f"factor={factor} must be finite and above 0")
         return Costs.from_outcomes(self.c_cc * factor, self.c_ce * factor, self.c_sc * factor, self.c_se * factor)
+
+    def at(self, c_e: float, c_1: float) -> Costs:
+        """Return other prices at which local answers cost as much as here."""
+        if (self.c_cc, self.c_ce) == (0.0, 1.0):
+            return Costs(c_e, c_1)
+        unit = self.c_ce - self.c_cc
+        asked = self.c_cc + c_e * unit
+        return Costs.from_outcomes(self.c_cc, self.c_ce, asked, asked + c_1 * unit)
 
     def as_dict(self) -> dict[str, float]:
         """Return ``{"c_e", "c_1"}``, and the four outcomes where they are not the two-number form."""
@@ -178,9 +186,10 @@ def require_costs(costs: object) -> None:
         raise CostError(f"costs={costs!r} are not prices: give l2h.Costs(c_e=..., c_1=...)")
 
 
-def _cost(name: str, value: Any) -> float:
+def as_cost(name: str, value: Any) -> float:
+    """Return a number of 0 or more; raise a :class:`CostError` that names anything else."""
     if isinstance(value, str | bytes):
-        raise CostError(f"{name}={value!r} is text: give a number of 0 or more")
+        raise CostError(f"{name}={value!r:.40} is text: give a number of 0 or more")
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -18,12 +18,13 @@ from l2h.columns import Columns, EncodedTable
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, check_inputs
 from l2h.data.objects import take_samples
-from l2h.decision import CLIENT, STUDENT, Answerer, CostsT, Judgement, RejectorSpec, select_rejector
+from l2h.decision import CLIENT, STUDENT, Answerer, AnyCosts, Judgement, RejectorSpec, select_rejector
 from l2h.errors import DataError, NotFittedError, about
 from l2h.labels import LabelCodec
 from l2h.methods.learned import Learned
 from l2h.models import client_view_size, multiply_adds
 from l2h.models.student import student_logit
+from l2h.money import Money, plain_costs
 from l2h.settings import Settings
 from l2h.table import Table
 from l2h.training import Context, HeldOut, RejectorBatch, StudentAnswers
@@ -138,10 +139,9 @@ class FittedSystem:
             student_correct=None if student is None else student.label == y,
         )
 
-    def select(self, costs: CostsT | None, which: int | None = None) -> tuple[int, CostsT | Costs]:
+    def select(self, costs: AnyCosts | Money | None, which: int | None = None) -> tuple[int, AnyCosts]:
         """Return the number of the one rejector that answers for these prices, and the prices in use."""
-        default: CostsT | Costs = DEFAULT_COSTS
-        return select_rejector(self.specs, costs, default, which)
+        return select_rejector(self.specs, plain_costs(costs), DEFAULT_COSTS, which)
 
     def scores(self, X: Array, answers: ClassifierAnswers) -> npt.NDArray[np.floating]:
         """Return (R, n, 1 + S), the final scores of every rejector for the client and the servers."""

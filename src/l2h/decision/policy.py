@@ -20,6 +20,7 @@ from l2h.decision.limiters import ALL, AnyLimit, KeptLimiters, LimiterSet, limit
 from l2h.decision.terms import Proposal, Terms
 from l2h.errors import NotFittedError, SettingsError
 from l2h.limits import Limiter, LimitError, Threshold
+from l2h.money import Money, plain_costs
 
 #: How a share of requests can be met.
 RULES = ("threshold", "guaranteed", "stochastic")
@@ -66,7 +67,7 @@ class Policy:
         self._lock = threading.Lock()
         self._terms: dict[Any, Terms] = {}
 
-    def terms(self, costs: AnyCosts | None, which: int | None = None, out: Collection[str] = ()) -> Terms:
+    def terms(self, costs: AnyCosts | Money | None, which: int | None = None, out: Collection[str] = ()) -> Terms:
         """Return what follows from prices, None for those of the beginning; raise where they cannot be used.
 
         ``out`` names servers that are left out.
@@ -84,7 +85,7 @@ class Policy:
             return terms
         return self._remembered(terms.costs if terms.stated else None, terms.which, frozenset(names))
 
-    def settle_on(self, costs: AnyCosts | None, out: Collection[str] = ()) -> Terms:
+    def settle_on(self, costs: AnyCosts | Money | None, out: Collection[str] = ()) -> Terms:
         """Return the terms of prices that stay, and measure scores by them for limiters that were made for others."""
         terms = self.terms(costs, out=out)
         self._limiters.settle((_prices(terms.costs), terms.which, terms.out), lambda name: self._scores(name, terms))
@@ -231,7 +232,8 @@ class Policy:
                 raise SettingsError(f"rule={rule!r} is for one share over all servers; the limits are {self._text}")
         return rule
 
-    def _remembered(self, costs: AnyCosts | None, which: int | None, out: frozenset[str]) -> Terms:
+    def _remembered(self, given: AnyCosts | Money | None, which: int | None, out: frozenset[str]) -> Terms:
+        costs = plain_costs(given)
         if isinstance(costs, Mapping):
             for one in costs.values():
                 require_costs(one)

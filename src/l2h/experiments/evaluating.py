@@ -14,8 +14,10 @@ from l2h.errors import RunError
 from l2h.experiments import runs
 from l2h.experiments.finished import Asking, Bound, bound_text, open_run
 from l2h.experiments.plan import Plan
-from l2h.metrics import OutcomeReport, Report, spread_of_reports
+from l2h.metrics import OutcomeReport, spread_of_reports
+from l2h.money import Money, plain_costs
 from l2h.system import HelpSystem
+from l2h.system.measuring import AskedSamples, Question
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,31 @@ class Evaluation:
     rule: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of ``metrics.json``."""
+        """Return what ``metrics.json`` holds of one evaluation."""
         values, bound = self.report.as_dict(), None
         if self.limit is not None:
             bound = values["bound"] | {"limit": bound_text(self.limit), "rule": self.rule}
-        return values | {"rejector": {"loss": self.spec.loss, "sync": self.spec.sync}, "bound": bound}
+        return values | {"rejector": self._rejector, "bound": bound}
+
+    def summary(self) -> dict[str, Any]:
+        """Return one row of ``evaluations`` in ``metrics.json``: :meth:`as_dict` in short."""
+        bound = None if self.limit is None else {"limit": bound_text(self.limit), "rule": self.rule}
+        return self.report.summary() | {"rejector": self._rejector, "bound": bound}
+
+    @property
+    def _rejector(self) -> dict[str, Any]:
+        return {"loss": self.spec.loss, "sync": self.spec.sync}
+
+
+def metrics_of(results: Sequence[Evaluation]) -> dict[str, Any]:
+    """Return the content of ``metrics.json``: the first evaluation in full, all in short, and the first one's sweep.
+
+    ``no_sweep`` says why there is none, where there is none.
+    """
+    report = results[0].report
+    why = {} if report.no_sweep is None else {"no_sweep": report.no_sweep}
+    evaluations = [result.summary() for result in results]
+    return results[0].as_dict() | {"evaluations": evaluations, "sweep": report.sweep, **why}
 
 
 @dataclass(frozen=True)
@@ -67,35 +89,40 @@ class Conditions:
 def evaluate_system(
     system: HelpSystem,
     dataset: Dataset,
-    prices: Sequence[AnyCosts | None],
+    prices: Sequence[AnyCosts | Money | None],
     bounds: Sequence[Bound | None] = (None,),
     rule: str | None = None,
 ) -> list[Evaluation]:
-    """Evaluate every price with every rejector that answers for it, under every bound, on the test set."""
-    X, y = dataset.X_test, dataset.y_test
+    """Evaluate every price with every rejector that answers for it, under every bound, on the test set.
 
-    def report(costs: AnyCosts | None, limit: Bound | None, which: int) -> Report:
-        found = system.evaluate(X, y, costs, limit=limit, rule=rule, which=which)
-        return replace(found, dataset=dataset.name)
-
-    return [
-        Evaluation(report(costs, limit, which), system.specs[which], limit, rule)
+    The models are run once.
+    """
+    fitted = replace(system.require_fitted(), dataset=dataset.name)
+    questions = [
+        (Question(costs, limit, rule, which), limit)
         for costs in prices
-        for which in fitting_rejectors(system.specs, costs)
+        for which in fitting_rejectors(fitted.specs, plain_costs(costs))
         for limit in bounds
+    ]
+    for question, _ in questions:
+        question.check(fitted)
+    asked = AskedSamples.of(fitted, *fitted.check(dataset.X_test, dataset.y_test))
+    return [
+        Evaluation(asked.report(question), fitted.specs[question.which or 0], limit, rule)
+        for question, limit in questions
     ]
 
 
 def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> Evaluations:
-    """Evaluate at every price of the plan, and write the metrics of the first price into the run folder."""
+    """Evaluate at every price of the plan, and write ``metrics.json`` into the run folder."""
     results = evaluate_system(system, dataset, plan.reported_costs)
-    runs.write_json(folder / runs.METRICS, results[0].as_dict())
+    runs.write_json(folder / runs.METRICS, metrics_of(results))
     training = plan.as_dict() | _scales_found(system)
     return Evaluations(results, dataset, training, system.specs, folder, system.require_fitted().history)
 
 
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
-    """Evaluate a finished run, and write the metrics of the first price into ``out`` where that is given."""
+    """Evaluate a finished run, and write ``metrics.json`` into ``out`` where that is given."""
     run = open_run(folder, conditions.server_run, conditions.asking)
     dataset = run.dataset(conditions.data, conditions.test, conditions.target)
     if conditions.second_opinion is not None:
@@ -105,7 +132,7 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
         prices = [None]
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
-        runs.write_json(out / runs.METRICS, results[0].as_dict())
+        runs.write_json(out / runs.METRICS, metrics_of(results))
     return Evaluations(results, dataset, run.training | _scales_found(run.system), run.system.specs, folder)
 
 

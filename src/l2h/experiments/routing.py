@@ -14,7 +14,7 @@ from l2h.data.outcomes import TEXT_COLUMN, OutcomeTable, read_outcomes
 from l2h.decision import RejectorSpec
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.evaluating import Evaluation
+from l2h.experiments.evaluating import Evaluation, metrics_of
 from l2h.limits import RateLimit
 from l2h.routing import Router, fit_router
 
@@ -63,7 +63,7 @@ def train_router(
     )
     router.save(target.folder)
     results = evaluate_router(router, test, prices)
-    runs.write_json(target.folder / runs.METRICS, results[0].as_dict())
+    runs.write_json(target.folder / runs.METRICS, metrics_of(results))
     return results
 
 
@@ -100,7 +100,7 @@ class RouterConditions:
 def evaluate_router_run(
     folder: Path, conditions: RouterConditions, out: Path | None = None
 ) -> tuple[list[Evaluation], dict[str, Any]]:
-    """Evaluate a finished run; write the metrics of the first price into ``out``; return also the run's settings."""
+    """Evaluate a finished run; write ``metrics.json`` into ``out``; return also the run's settings."""
     router, training = Router.load(folder), runs.read_config(folder).get("training", {})
     column = conditions.text_column or training.get("text_column", TEXT_COLUMN)
     if conditions.outcomes is not None:
@@ -117,5 +117,5 @@ def evaluate_router_run(
         prices = [None]
     results = evaluate_router(router, test, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
-        runs.write_json(out / runs.METRICS, results[0].as_dict())
+        runs.write_json(out / runs.METRICS, metrics_of(results))
     return results, training

@@ -9,6 +9,7 @@ from l2h.metrics.calibration import (
     reliability_curve,
 )
 from l2h.metrics.choice import Answered, AnswererChoice, AnswererFigures
+from l2h.metrics.decider import ConfidenceRule, PriceDecider
 from l2h.metrics.frontier import (
     Frontier,
     RoutingMeasures,
@@ -19,23 +20,29 @@ from l2h.metrics.frontier import (
 )
 from l2h.metrics.report import OutcomeReport, Report, evaluate, evaluate_outcomes
 from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks, risks_of
+from l2h.metrics.savings import money_sentence
 from l2h.metrics.spread import Interval, Spread, bootstrap_means, interval, spread, spread_of_reports
+from l2h.metrics.standing import Standing, best_trivial
 
 __all__ = [
     "Answered",
     "AnswererChoice",
     "AnswererFigures",
+    "ConfidenceRule",
     "Contrastive",
     "Frontier",
     "Interval",
     "OutcomeReport",
+    "PriceDecider",
     "Reliability",
     "Report",
     "Risks",
     "RoutingMeasures",
     "Side",
     "Spread",
+    "Standing",
     "apply_platt",
+    "best_trivial",
     "bootstrap_means",
     "contrastive",
     "evaluate",
@@ -47,6 +54,7 @@ __all__ = [
     "frontier_gain",
     "interval",
     "label_free_score",
+    "money_sentence",
     "reject_rate_per_class",
     "reliability_curve",
     "risk",

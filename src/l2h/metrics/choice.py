@@ -62,7 +62,7 @@ class AnswererChoice:
     def named(cls, answerers: tuple[Answerer, ...], correct: BoolArray, by: Names) -> AnswererChoice:
         """Return the choice of the answerers that ``by`` (n,) names."""
         chosen = np.zeros(len(by), dtype=np.intp)
-        for k, answerer in enumerate(answerers):
+        for k, answerer in enumerate(answerers[1:], start=1):
             chosen[by == answerer.name] = k
         return cls(answerers, correct, chosen)
 
@@ -111,6 +111,11 @@ class AnswererChoice:
     def by_student(self) -> float:
         """The share of inputs that the rejector's student answers."""
         return float(sum(self._share(k) for k, answerer in enumerate(self.answerers) if answerer == STUDENT))
+
+    def losses_of(self, answerer: Answerer, costs: AnyCosts) -> FloatArray:
+        """Return (n,), what each answer costs if one answerer gives all of them."""
+        right, wrong = outcome_costs(self.answerers, costs)[self.answerers.index(answerer)]
+        return np.asarray(np.where(self.correct_of(answerer), right, wrong), dtype=np.float64)
 
     def losses(self, costs: AnyCosts) -> FloatArray:
         """Return (n,), what each answer costs."""

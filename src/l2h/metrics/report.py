@@ -1,9 +1,10 @@
 """The measurements of one system on one test set at one price, as one plain object."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from l2h.errors import DataError, MissingExtraError, SettingsError
 from l2h.labels import ClassNames, LabelCodec
 from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
 from l2h.metrics.choice import Answered, AnswererChoice, Names
+from l2h.metrics.decider import PriceDecider
 from l2h.metrics.frontier import (
     Frontier,
     RoutingMeasures,
@@ -24,7 +26,10 @@ from l2h.metrics.frontier import (
     label_free_score,
     routing_measures,
 )
+from l2h.metrics.prices import priced_row, prices_around
 from l2h.metrics.risk import Contrastive, Risks, contrastive_of, losses_of_one, reject_rate_per_class, risks_of
+from l2h.metrics.savings import money_values
+from l2h.money import Money, plain_costs
 
 SCHEMA = 1
 
@@ -52,6 +57,8 @@ class OutcomeReport:
         score: (n,), the ranking behind the system's frontier; larger means more to gain from asking.
         allowed: how many samples may be asked about under the limit that held, which every baseline keeps to; ``None``
             without one.
+        decider: decides about the samples at other prices; ``None`` where only the decisions at these are known.
+        money: what the prices are in money, where they were given so.
     """
 
     _subject: ClassVar[str] = "Routing"  # of the page's title
@@ -73,6 +80,8 @@ class OutcomeReport:
     alternatives: dict[str, AnswererChoice]
     score: FloatArray
     allowed: Allowed | None
+    decider: PriceDecider | None = field(default=None, kw_only=True)
+    money: Money | None = field(default=None, kw_only=True)
 
     @property
     def answerers(self) -> tuple[Answerer, ...]:
@@ -102,6 +111,51 @@ class OutcomeReport:
     def losses_of_one(self, answerer: Answerer) -> FloatArray:
         """Return (n,), what each answer costs if one answerer gives all, a server as many as a limit allows."""
         return losses_of_one(self.choice, self.costs, answerer, self.allowed)
+
+    @property
+    def no_sweep(self) -> str | None:
+        """Why there is nothing to say about other prices; ``None`` where there is."""
+        if self.allowed is not None:
+            return f"the limit {self.allowed.limit} decides how often is asked: leave it out to see other prices"
+        if not self.heads:
+            return f"the rejector was trained for {prices_text(self.costs)} alone"
+        return None if self.decider is not None else "only the decisions at these prices are known"
+
+    def at(self, costs: AnyCosts | Money) -> Self:
+        """Return the report on the same samples at other prices; no model is run again.
+
+        Raises:
+            DataError: the report has nothing to say about other prices: :attr:`no_sweep` says why.
+        """
+        if self.no_sweep is not None or self.decider is None:
+            raise DataError(f"this report cannot be had at other prices: {self.no_sweep}")
+        answered, paid = self.decider.answered(plain_costs(costs))
+        right = {one.name: self.choice.correct_of(one) for one in self.answerers}
+        measured = _at_price(self._outcomes | right, answered, self.decider.score(paid), paid, self.frontiers)
+        return replace(self, **measured, money=costs if isinstance(costs, Money) else None)
+
+    @cached_property
+    def sweep(self) -> list[dict[str, Any]] | None:
+        """What :meth:`summary` gives at a grid of prices; ``None`` where :attr:`no_sweep` says why.
+
+        The prices of several servers that differ are scaled together.
+        """
+        if self.no_sweep is not None:
+            return None
+        rows = []
+        for costs, factor in prices_around(self.costs):
+            there = self.at(costs if self.money is None else self.money.at(costs))
+            rows.append(there.summary() | ({} if factor is None else {"factor": factor}))
+        return rows
+
+    def summary(self) -> dict[str, Any]:
+        """Return the prices, the risk of the system and of every baseline, and the verdict as plain values for JSON."""
+        return priced_row(self)
+
+    @property
+    def _outcomes(self) -> dict[str, BoolArray]:
+        """Who is right, by the name of each answerer that the system does not use."""
+        return {}
 
     def __len__(self) -> int:
         return len(self.choice)
@@ -210,6 +264,8 @@ class OutcomeReport:
             }
         if self.allowed is not None:
             values["bound"] = self.allowed.as_dict()
+        if self.money is not None:
+            values["money"] = money_values(self)
         for ways in ("three_ways", "two_ways"):
             if ways in self.alternatives:
                 values[ways] = self.alternatives[ways].summary(self.costs)
@@ -263,6 +319,16 @@ class Report(OutcomeReport):
         """K names."""
         return self.labels.names
 
+    def at(self, costs: AnyCosts | Money) -> Self:
+        """Return the report on the same samples at other prices; no model is run again."""
+        there = super().at(costs)
+        rates = reject_rate_per_class(there.remote, self.labels.encode(self.y), len(self.labels))
+        return replace(there, per_class=rates)
+
+    @property
+    def _outcomes(self) -> dict[str, BoolArray]:
+        return {} if self.student_correct is None else {STUDENT.name: self.student_correct}
+
     def as_dict(self) -> dict[str, Any]:
         per_class = {
             name: None if np.isnan(rate) else float(rate)
@@ -294,6 +360,8 @@ def evaluate(
     seed: int | None = None,
     student_label: npt.NDArray[np.int64] | None = None,
     compute: Mapping[str, Any] | None = None,
+    decider: PriceDecider | None = None,
+    money: Money | None = None,
 ) -> Report:
     """Return the report on decisions that were made; :class:`Report` describes the arguments that are its fields.
 
@@ -338,6 +406,8 @@ def evaluate(
         y=labels.decode(y),
         student_correct=right.get(STUDENT.name),
         compute=compute,
+        decider=decider,
+        money=money,
         **measured,
     )
 
@@ -353,11 +423,13 @@ def evaluate_outcomes(
     dataset: str = "unnamed",
     seed: int | None = None,
     allowed: Allowed | None = None,
+    decider: PriceDecider | None = None,
+    money: Money | None = None,
 ) -> OutcomeReport:
     """Return the report on decisions of which only the outcomes are known; the arguments are those of its fields."""
     right = {CLIENT.name: client_correct, SERVER.name: server_correct}
     measured = _measure(right, Answered.of_two(remote, allowed=allowed), {"system": score}, costs, head_probability)
-    return OutcomeReport(dataset=dataset, seed=seed, **measured)
+    return OutcomeReport(dataset=dataset, seed=seed, decider=decider, money=money, **measured)
 
 
 def _measure(
@@ -368,6 +440,30 @@ def _measure(
     head_probability: dict[str, FloatArray],
 ) -> dict[str, Any]:
     """Return the fields of a report that follow from who is right; ``scores`` rank the samples for a frontier each."""
+    client = right[CLIENT.name]
+    server = max((right[one.name] for one in answered.answerers if one.remote), key=lambda where: int(where.sum()))
+    frontiers = {name: frontier(score, client, server) for name, score in scores.items() if name != "system"}
+    local, remote = (
+        np.any([right[one.name] for one in answered.answerers if one.remote == there], axis=0)
+        for there in (False, True)
+    )
+    frontiers["oracle"] = frontier(remote.astype(float) - local.astype(float), local, remote)
+    frontiers["random"] = frontier(np.zeros(len(client)), client, server)
+    return {
+        "heads": {name: reliability_curve(p, right[name]) for name, p in head_probability.items()},
+        "ece": {name: expected_calibration_error(p, right[name]) for name, p in head_probability.items()},
+        **_at_price(right, answered, scores["system"], costs, frontiers),
+    }
+
+
+def _at_price(
+    right: Mapping[str, BoolArray],
+    answered: Answered,
+    score: FloatArray,
+    costs: AnyCosts,
+    frontiers: Mapping[str, Frontier],
+) -> dict[str, Any]:
+    """Return the fields of a report that depend on the prices; the other rankings have their frontiers already."""
 
     def choice_of(by: Names, answerers: tuple[Answerer, ...] = answered.answerers) -> AnswererChoice:
         return AnswererChoice.named(answerers, np.stack([right[one.name] for one in answerers], axis=1), by)
@@ -376,13 +472,9 @@ def _measure(
     confidence = None if answered.confidence is None else choice_of(answered.confidence)
     everyone = tuple(one for one in (CLIENT, STUDENT, *choice.servers) if one.name in right)
     client, server = right[CLIENT.name], right[choice.best_server.name]
-    frontiers = {name: frontier(score, client, server) for name, score in scores.items() if name != "system"}
-    frontiers["system"] = frontier(scores["system"], choice_of(answered.local).right, choice_of(answered.remote).right)
-    local, remote = (
-        np.any([right[one.name] for one in choice.answerers if one.remote == there], axis=0) for there in (False, True)
-    )
-    frontiers["oracle"] = frontier(remote.astype(float) - local.astype(float), local, remote)
-    frontiers["random"] = frontier(np.zeros(len(choice)), client, server)
+    if len(choice.answerers) > 2 or "system" not in frontiers:  # between two the ranking is the same at every price
+        ends = (choice_of(by).right for by in (answered.local, answered.remote))
+        frontiers = {**frontiers, "system": frontier(score, *ends)}
     best = frontiers["oracle"].area
     return {
         "costs": costs,
@@ -390,14 +482,12 @@ def _measure(
         "reject_rate": choice.reject_rate,
         "risk": risks_of(choice, costs, confidence, answered.allowed),
         "contrastive": contrastive_of(choice),
-        "frontiers": frontiers,
+        "frontiers": dict(frontiers),
         "gains": {name: frontier_gain(curve.area, client, server, best) for name, curve in frontiers.items()},
         "routing": routing_measures(frontiers["system"]),
-        "heads": {name: reliability_curve(p, right[name]) for name, p in head_probability.items()},
-        "ece": {name: expected_calibration_error(p, right[name]) for name, p in head_probability.items()},
         "choice": choice,
         "confidence_choice": confidence,
         "alternatives": {name: choice_of(by, everyone) for name, by in answered.alternatives.items()},
-        "score": scores["system"],
+        "score": score,
         "allowed": answered.allowed,
     }

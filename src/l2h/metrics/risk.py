@@ -93,8 +93,10 @@ def risks_of(
         >>> round(found.system, 4), found.by_server
         (0.1667, {'box': 0.43333333333333335, 'cloud': 0.4000000000000001})
     """
-    always = [float(losses_of_one(choice, costs, one).mean()) for one in choice.answerers]
-    bounded = [float(losses_of_one(choice, costs, one, allowed).mean()) for one in choice.answerers]
+    always = [float(choice.losses_of(one, costs).mean()) for one in choice.answerers]
+    bounded = always
+    if allowed is not None:
+        bounded = [float(losses_of_one(choice, costs, one, allowed).mean()) for one in choice.answerers]
     by_server = {one.name: risk for one, risk in zip(choice.answerers, bounded, strict=True) if one.remote}
     shares = random_shares(choice, allowed)
     return Risks(
@@ -116,11 +118,11 @@ def losses_of_one(
     If that is a server and there is a limit, it is expected: as many inputs as are allowed, chosen at random, go to the
     server and the client answers the others.
     """
-    losses = choice.always(answerer).losses(costs)
+    losses = choice.losses_of(answerer, costs)
     if allowed is None or not answerer.remote:
         return losses
     share = allowed.share_of(answerer.name)
-    return share * losses + (1 - share) * choice.always(choice.answerers[0]).losses(costs)
+    return share * losses + (1 - share) * choice.losses_of(choice.answerers[0], costs)
 
 
 def random_shares(choice: AnswererChoice, allowed: Allowed | None = None) -> list[float]:

@@ -13,10 +13,11 @@ import numpy.typing as npt
 from l2h.answers import BY, reasons
 from l2h.costs import Costs, FloatArray
 from l2h.data.outcomes import check_outcomes, check_prompts, read_outcomes
-from l2h.decision import Judgement, KeptDraws, KeptLimiters, Policy, continued, one_price
+from l2h.decision import SERVER, Judgement, KeptDraws, KeptLimiters, Policy, continued, one_price
 from l2h.errors import DataError
 from l2h.limits import RateLimit
-from l2h.metrics import OutcomeReport, evaluate_outcomes
+from l2h.metrics import OutcomeReport, PriceDecider, evaluate_outcomes
+from l2h.money import Money, plain_costs
 from l2h.ngrams import NGrams, weigh
 
 #: Texts at a time: their n-grams must fit into memory.
@@ -121,7 +122,7 @@ class Router:
     def predict(
         self,
         X: Any,
-        costs: Costs | None = None,
+        costs: Costs | Money | None = None,
         *,
         limit: RateLimit | str | None = None,
         rule: str | None = None,
@@ -131,8 +132,8 @@ class Router:
 
         Args:
             X: texts, one text, or embeddings (n, d).
-            costs: the prices; c_e = 0.1 and c_1 = 1 where None. Under a limit and without prices asking is free, and
-                the limit is used up.
+            costs: the prices, or :class:`l2h.Money`; c_e = 0.1 and c_1 = 1 where None. Under a limit and without prices
+                asking is free, and the limit is used up.
             limit: a bound on asking, as an object or as text: ``"20%"``, ``"100/1h"``. A number in a time is kept by a
                 limiter from call to call.
             rule: how a share is met: ``threshold``, ``guaranteed`` or ``stochastic``.
@@ -155,7 +156,7 @@ class Router:
         X: Any,
         client_right: npt.ArrayLike | None = None,
         server_right: npt.ArrayLike | None = None,
-        costs: Costs | None = None,
+        costs: Costs | Money | None = None,
         *,
         limit: RateLimit | str | None = None,
         rule: str | None = None,
@@ -172,20 +173,24 @@ class Router:
         else:
             known = check_outcomes(X, client_right, server_right, dataset or self.dataset)
         judgement = self.judge(known.X)
-        policy = self._policy(limit, rule, {})  # a limiter of its own: measuring spends nothing of predict's
-        terms = policy.terms(costs)
-        proposal = policy.propose(judgement, terms, seed)
-        choice, _ = policy.permit(proposal, [len(judgement)])
+        decider = PriceDecider(judgement)
+
+        def policy(_: str) -> Policy:
+            return self._policy(limit, rule, {})  # a limiter of its own: measuring spends nothing of predict's
+
+        answered, paid = decider.answered(plain_costs(costs), policy, seed=seed)
         return evaluate_outcomes(
             client_correct=known.client_right,
             server_correct=known.server_right,
-            remote=choice >= 0,
+            remote=answered.by == SERVER.name,
             score=judgement.gain,
-            costs=one_price(terms.costs),
+            costs=one_price(paid),
             head_probability=judgement.stated,
             dataset=dataset or known.name,
             seed=self.seed,
-            allowed=policy.allowed(proposal, choice),
+            allowed=answered.allowed,
+            decider=decider,
+            money=costs if isinstance(costs, Money) else None,
         )
 
     def save(self, folder: str | Path) -> Path:

@@ -17,19 +17,20 @@ from l2h.classifiers import Classifier, as_client
 from l2h.costs import Costs
 from l2h.data.outcomes import check_outcomes, read_outcomes
 from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptDraws, KeptLimiters, RejectorSpec, continued
-from l2h.errors import ClientError, NotFittedError, warn
+from l2h.errors import ClientError, NotFittedError
 from l2h.export import export_system
 from l2h.files import note_training
 from l2h.fitted import EXAMPLES, FittedSystem
 from l2h.labels import ClassNames, LabelCodec
 from l2h.methods import Learned
 from l2h.metrics import Report
+from l2h.money import Money, plain_costs
 from l2h.remote import RemoteServer
 from l2h.routing import Router, fit_router
 from l2h.settings import Settings
 from l2h.system import steps
 from l2h.system.client_features import check_wanted
-from l2h.system.measuring import Question, measure
+from l2h.system.measuring import AskedSamples, Question
 from l2h.system.servers import GivenServer, answers_folder, check_method, take_servers
 from l2h.system.sizing import choose_budget
 from l2h.training import Context, Job, Progress, Trained, pick_device
@@ -282,7 +283,7 @@ class HelpSystem:
     def predict(
         self,
         X: Any,
-        costs: AnyCosts | None = None,
+        costs: AnyCosts | Money | None = None,
         *,
         limit: AnyLimit | None = None,
         rule: str | None = None,
@@ -293,8 +294,9 @@ class HelpSystem:
 
         Args:
             X: as in :meth:`fit`.
-            costs: the prices, or those of each server by its name; those of the training, or c_e = 0.1 and c_1 = 1,
-                where None. Under a limit and without prices asking is free, and a limit over all is used up.
+            costs: the prices, or those of each server by its name, or :class:`l2h.Money`; those of the training, or
+                c_e = 0.1 and c_1 = 1, where None. Under a limit and without prices asking is free, and a limit over
+                all is used up.
             limit: a bound on asking, as an object or as text (``"20%"``), or by the name of each server that has one,
                 with ``all`` for all together. A share is met by a calibrated rule; a share of a window, or a number in
                 a time, by a :class:`l2h.Limiter` that the system keeps from call to call.
@@ -312,7 +314,7 @@ class HelpSystem:
         self,
         X: Any,
         y: npt.ArrayLike | None = None,
-        costs: AnyCosts | None = None,
+        costs: AnyCosts | Money | None = None,
         *,
         limit: AnyLimit | None = None,
         rule: str | None = None,
@@ -324,21 +326,18 @@ class HelpSystem:
         The confidence baseline takes its threshold from the samples of the last calibration; where there was none
         (recipe ``paper`` without :meth:`calibrate`) a warning says so and the baseline is missing.
         """
-        fitted = self.require_fitted()
-        if fitted.calibration is None:
-            text = "no held-out samples: call calibrate(X, y) to compare with the confidence baseline"
-            warn(text)
-        # Limiters of its own: judging neither finds a window partly spent nor spends what is to be predicted with.
-        return measure(fitted, *fitted.check(X, y), Question(costs, limit, rule, which, seed))
+        fitted, question = self.require_fitted(), Question(costs, limit, rule, which, seed)
+        question.check(fitted)
+        return AskedSamples.of(fitted, *fitted.check(X, y)).report(question)
 
-    def judge(self, X: Any, costs: AnyCosts | None = None, *, which: int | None = None) -> Judgement:
+    def judge(self, X: Any, costs: AnyCosts | Money | None = None, *, which: int | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking anyone."""
         fitted = self.require_fitted()
         X = fitted.check_inputs(X)
         which, _ = fitted.select(costs, which)
         return fitted.judge(X, fitted.client.answers(X, fitted.num_classes), which)
 
-    def calibrated_rate(self, costs: AnyCosts | None = None, *, which: int | None = None) -> float:
+    def calibrated_rate(self, costs: AnyCosts | Money | None = None, *, which: int | None = None) -> float:
         """Return the reject rate ``q1`` at these prices on the samples of the last calibration (Algorithm 3)."""
         fitted = self.require_fitted()
         which, costs = fitted.select(costs, which)
@@ -355,10 +354,13 @@ class HelpSystem:
         folder: str | Path,
         *,
         name: str | None = None,
-        costs: AnyCosts | None = None,
+        costs: AnyCosts | Money | None = None,
         which: int | None = None,
         int8: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         force: bool = False,
     ) -> Manifest:
         """Write a bundle for devices and servers that need no torch; see :func:`l2h.export.export_system`."""
-        return export_system(self.require_fitted(), folder, name=name, costs=costs, which=which, int8=int8, force=force)
+        prices = plain_costs(costs)
+        return export_system(
+            self.require_fitted(), folder, name=name, costs=prices, which=which, int8=int8, force=force
+        )

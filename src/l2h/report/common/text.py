@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from l2h.metrics.standing import SAME
+
 MISSING = "n/a"
 NONE = "\N{EN DASH}"
-SAME = 1e-12  # risks closer than this differ by rounding alone
 
 
 def percent(value: float | None) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from l2h.metrics import Interval
-from l2h.report.common.text import NONE, SAME
+from l2h.metrics.standing import SAME
+from l2h.report.common.text import NONE
 
 Values = Mapping[str, Any]  # what ``comparison.json`` holds
 Price = tuple[float, float]  # c_1, c_e

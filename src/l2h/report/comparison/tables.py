@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from l2h.metrics import Interval
+from l2h.metrics.standing import SAME
 from l2h.report.common.table import Cell, Column, Row, TextTable, headings, texts
-from l2h.report.common.text import MISSING, NONE, SAME, counted, number, one_line, percent, plus_minus, signed
+from l2h.report.common.text import MISSING, NONE, counted, number, one_line, percent, plus_minus, signed
 from l2h.report.comparison.model import PROPERTIES, ComparisonView, MethodRow, Price, Values, property_rows
 
 _NAME = 22  # letters of a method's name that are shown in the terminal

@@ -10,9 +10,10 @@ from l2h.costs import Costs, prices_text
 from l2h.decision import STUDENT
 from l2h.metrics import AnswererChoice, OutcomeReport, Report, Side
 from l2h.metrics.risk import random_shares
+from l2h.metrics.standing import SAME, rule_name, trivial_name
 from l2h.report.common.table import Column, TextTable, headings, texts
-from l2h.report.common.text import MISSING, SAME, counted, number, percent, plus_minus, signed
-from l2h.report.run.verdict import rule_name, trivial_name, verdict, within_limit
+from l2h.report.common.text import MISSING, counted, number, percent, plus_minus, signed
+from l2h.report.run.verdict import verdict, within_limit
 
 KEPT, SENT, ALL = "kept (LOCAL)", "sent (REMOTE)", "all"
 #: The rules that risk is compared over, by their names in ``metrics.json``.

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from l2h.costs import FloatArray, prices_text
-from l2h.decision import CLIENT, STUDENT, Answerer
-from l2h.metrics import OutcomeReport, Report
-from l2h.report.common.text import SAME, number, percent, relation
-
-_Z95 = 1.959963984540054
+from l2h.costs import prices_text
+from l2h.decision import STUDENT, Answerer
+from l2h.metrics import OutcomeReport, Report, best_trivial, money_sentence
+from l2h.metrics.standing import SAME, interval_to
+from l2h.report.common.text import number, percent, relation
 
 
 @dataclass(frozen=True)
@@ -42,15 +39,9 @@ def verdict(report: OutcomeReport) -> Verdict:
     that of the test set alone: the standard error of the paired difference of the losses, in the normal approximation.
     It says nothing about the spread over trainings, which needs several seeds.
     """
-    always = {one: report.losses_of_one(one) for one in report.answerers}
-    risks = {one: float(losses.mean()) for one, losses in always.items()}
-    best = min(risks, key=risks.__getitem__)
-    lowest, rule = risks[best], rule_name(report, best)
-    interval = _interval(report, always[best])
-    difference = report.risk.system - lowest
-    pays = difference < -SAME
-    clear = interval is not None and abs(difference) > max(interval, SAME)
-    noise = "" if clear or abs(difference) <= SAME else f"; within the noise of {len(report):,} samples"
+    found = best_trivial(report)
+    best, lowest, rule, pays, clear = found.answerer, found.risk, found.rule, found.pays, found.clear
+    noise = "" if clear or abs(found.difference) <= SAME else f"; within the noise of {len(report):,} samples"
     against = f"the risk is {relation(report.risk.system, lowest)} the best trivial rule ({rule}{noise})"
     text = _gain(against, clear, report) if pays else _loss(against, best, lowest, report)
     if report.allowed is not None and report.reject_rate > report.allowed.share + SAME:
@@ -61,11 +52,11 @@ def verdict(report: OutcomeReport) -> Verdict:
     better = [text for text in (_fewer_servers(report), _student(report)) if text]
     if better:
         text += f"; but {'; and '.join(better)}"
-    return Verdict(pays, clear, text, rule, lowest, difference, interval)
+    return Verdict(pays, clear, text, rule, lowest, found.difference, found.interval)
 
 
 def headline(report: OutcomeReport) -> str:
-    """Return the result in three sentences: risk against its baselines, who answers, and the accuracies."""
+    """Return the result in a few sentences: risk against its baselines, who answers, the accuracies, and the money."""
     risk, result = report.risk, verdict(report)
     against = f"{relation(risk.system, result.rule_risk)} the best trivial rule ({result.rule}, "
     against += f"{number(result.rule_risk)})"
@@ -76,34 +67,17 @@ def headline(report: OutcomeReport) -> str:
     asks = joined([f"{called[one]} for {percent(figures[one.name].share)}" for one in report.choice.servers])
     student = f", and its student answers {percent(figures['student'].share)}" if STUDENT in report.answerers else ""
     alone = [f"{called[one]} alone {percent(figures[one.name].accuracy)}" for one in report.answerers[1:]]
+    money = "" if report.money is None else f" It {money_sentence(report)}."
     return (
         f"At {prices_text(report.costs)}{within_limit(report)} the risk of the system is {number(risk.system)}, "
         f"{against}. It asks {asks} of the inputs{student}. Its accuracy is {percent(report.accuracy['system'])}; "
-        f"the client alone has {percent(report.accuracy['client'])}, {', '.join(alone)}."
+        f"the client alone has {percent(report.accuracy['client'])}, {', '.join(alone)}.{money}"
     )
-
-
-def rule_name(report: OutcomeReport, answerer: Answerer) -> str:
-    """Return the rule by which one answerer answers as much as a limit allows, as people call it."""
-    several = len(report.choice.servers) > 1
-    if report.allowed is None or not answerer.remote:
-        return trivial_name(answerer, several=several)
-    share = percent(report.allowed.share_of(answerer.name))
-    return f"ask {answerer.name} for {share} at random" if several else f"ask {share} at random"
 
 
 def within_limit(report: OutcomeReport) -> str:
     """Return `` within the limit 20%``, or nothing where there is none."""
     return "" if report.allowed is None else f" within the limit {report.allowed.limit}"
-
-
-def trivial_name(answerer: Answerer, *, several: bool = False) -> str:
-    """Return the rule by which one answerer answers everything, as people call it."""
-    if answerer == CLIENT:
-        return "never ask"
-    if answerer == STUDENT:
-        return "the student alone"
-    return f"always ask {answerer.name}" if several else "always ask"
 
 
 def joined(parts: Sequence[str]) -> str:
@@ -141,7 +115,7 @@ def _fewer_servers(report: OutcomeReport) -> str:
     best = min(risks, key=risks.__getitem__, default="")
     if not best:
         return ""
-    noise = _interval(report, alone[best].losses(report.costs)) or 0.0
+    noise = interval_to(report, alone[best].losses(report.costs)) or 0.0
     if report.risk.system - risks[best] <= max(noise, SAME):
         return ""
     return f"asking {best} alone would cost less: {number(risks[best])} against {number(report.risk.system)}"
@@ -156,9 +130,3 @@ def _student(report: OutcomeReport) -> str:
     text += f"{number(student)} against {number(system)}"
     three = report.alternatives.get("three_ways")
     return text if three is None else f"{text} (as a second opinion {number(three.risk(report.costs))})"
-
-
-def _interval(report: OutcomeReport, other: FloatArray) -> float | None:
-    """Return half the 95% interval of the difference in risk to other losses (n,); None for one sample."""
-    paired = report.choice.losses(report.costs) - other
-    return None if len(paired) < 2 else _Z95 * float(paired.std(ddof=1)) / float(np.sqrt(len(paired)))
