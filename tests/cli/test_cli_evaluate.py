@@ -101,7 +101,7 @@ def test_a_mean_over_runs_is_a_mean_over_seeds(seeds: list[Path], tmp_path: Path
 def test_out_writes_metrics_pictures_and_page(trained: tuple[Path, Result], tmp_path: Path) -> None:
     folder, out = trained[0], tmp_path / "judged"
     (report,) = call("evaluate", folder, "--c-e", "0.2", "--out", out, "--json").json()
-    assert json.loads((out / "metrics.json").read_text()) == report
+    assert json.loads((out / "metrics.json").read_text()).items() >= report.items()
     assert list((out / "plots").glob("*.png"))
     assert (out / "report.html").exists()
     before = files_of(out)

@@ -29,7 +29,7 @@ def run(table: Path) -> Path:
         assert_schema(report)
         assert report["samples"] == 100
         assert 0.5 < report["routing"]["apgr"] < 1.5
-    assert json.loads((folder / "metrics.json").read_text()) == result.json()[0]
+    assert json.loads((folder / "metrics.json").read_text()).items() >= result.json()[0].items()
     return folder
 
 
@@ -47,7 +47,8 @@ def test_the_run_folder_has_its_files(run: Path) -> None:
 
 def test_evaluate_gives_the_same_numbers_again(run: Path) -> None:
     before = files_of(run)
-    assert call("evaluate", run, "--json").json()[0] == json.loads((run / "metrics.json").read_text())
+    again = call("evaluate", run, "--json").json()[0]
+    assert json.loads((run / "metrics.json").read_text()).items() >= again.items()
     assert files_of(run) == before
 
 
@@ -58,7 +59,7 @@ def test_evaluate_on_other_outcomes(run: Path, tmp_path: Path) -> None:
     assert result.status == 0, result.err
     (report,) = result.json()
     assert (report["dataset"], report["samples"], report["costs"]["c_e"]) == ("other", 200, 0.2)
-    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == report
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text()).items() >= report.items()
     direct = l2h.Router.load(run).evaluate(other, costs=l2h.Costs(c_e=0.2), text_column="question")
     assert json.loads(json.dumps(direct.as_dict()))["risk"] == report["risk"]
     said = one_line(call(*arguments, "--limit", "20%").out)

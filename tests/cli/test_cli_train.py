@@ -62,7 +62,7 @@ def test_json_is_all_there_is_on_stdout_and_has_the_schema(trained: tuple[Path, 
     assert [report["costs"] for report in reports] == [{"c_e": c_e, "c_1": 1.25} for c_e in (0.1, 0.3)]
     for report in reports:
         assert_schema(report)
-    assert reports[0] == json.loads((folder / "metrics.json").read_text())
+    assert json.loads((folder / "metrics.json").read_text()).items() >= reports[0].items()
 
 
 def test_figures_are_fractions_that_agree_with_each_other(trained: tuple[Path, Result]) -> None:
