@@ -90,6 +90,29 @@ def test_the_bayes_rule_has_no_better_rival() -> None:
         assert every[chosen] == pytest.approx(min(every.values()), abs=1e-12)
 
 
+def test_the_bayes_rule_of_a_random_client_has_no_better_rival() -> None:
+    """Against every decision, its risk added up over the client's draw and the truth; they are independent given x."""
+    rng = np.random.default_rng(7)
+    for _ in range(100):
+        k = int(rng.integers(2, 5))
+        eta, drawn = rng.dirichlet(np.ones(k), size=4), rng.dirichlet(np.full(k, 0.5), size=4)
+        c_e, c_1 = rng.uniform(0, 0.5), rng.uniform(0, 2)
+        best = eta.argmax(axis=1)
+        every = {
+            sent: sum(
+                eta[i, y] * drawn[i, said] * (c_e + c_1 * (y != best[i]) if goes else float(said != y))
+                for i, goes in enumerate(sent)
+                for y in range(k)
+                for said in range(k)
+            )
+            for sent in itertools.product((False, True), repeat=4)
+        }
+        chosen = tuple(bayes(eta, drawn, Costs(c_e, c_1)).tolist())
+        assert every[chosen] == pytest.approx(min(every.values()), abs=1e-12)
+        label = rng.integers(k, size=4)
+        assert (bayes(eta, np.eye(k)[label], Costs(c_e, c_1)) == bayes(eta, label, Costs(c_e, c_1))).all()
+
+
 def test_the_priced_rule_is_the_bayes_rule_of_the_true_probabilities() -> None:
     rng = np.random.default_rng(2)
     for _ in range(200):
@@ -152,6 +175,10 @@ def test_nan_is_refused_with_its_sample() -> None:
         ([[0.5, 0.5]], [-1]),
         ([[0.5, 0.5]], [0.0]),
         ([[0.5, 0.5]], [0, 1]),
+        ([[0.5, 0.5]], [[0]]),
+        ([[0.5, 0.5]], [[0.5, 0.4]]),
+        ([[0.5, 0.5]], [[0.2, 0.3, 0.5]]),
+        ([[0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]]),
     ],
 )
 def test_what_is_no_posterior_or_no_label_is_refused(posterior: object, label: object) -> None:

@@ -16,28 +16,31 @@ def bayes(posterior: npt.ArrayLike, client_label: npt.ArrayLike, costs: Costs) -
     """Return where the Bayes rule (Theorem 1) asks the server: bool (n,).
 
     LOCAL iff ``eta_j > 1 - c_e - c_1 + c_1 * max_i eta_i`` with j the client's label, that is, iff
-    ``P(m != y | x) < c_e + c_1 * P(e* != y | x)``.
+    ``P(m != y | x) < c_e + c_1 * P(e* != y | x)``. For a client whose answer is drawn after the decision,
+    ``P(m = y | x) = sum_i P(m = i | x) eta_i`` stands in the place of ``eta_j``.
 
     Args:
         posterior: (n, K), the true class probabilities ``eta``; rows sum to 1.
-        client_label: int (n,), the client's answers.
+        client_label: int (n,), the client's answers; or (n, K), how likely it gives each answer: rows sum to 1. Given
+            x, its draw must not depend on y.
         costs: the prices.
 
     Example:
         >>> bayes([[0.9, 0.1], [0.9, 0.1]], [0, 1], Costs(c_e=0.1))
         array([False,  True])
+        >>> bayes([[0.9, 0.1], [0.9, 0.1]], [[1.0, 0.0], [0.5, 0.5]], Costs(c_e=0.1))
+        array([False,  True])
     """
-    eta = np.asarray(posterior, dtype=np.float64)
-    if eta.ndim != 2:
-        raise DataError(f"posterior must be (n, K); got shape {eta.shape}")
-    if not (np.isfinite(eta).all() and (eta >= 0).all() and np.allclose(eta.sum(axis=1), 1.0, atol=1e-6)):
-        raise DataError("posterior rows must be probabilities that sum to 1")
-    label = np.asarray(client_label)
-    if label.shape != (len(eta),) or not np.issubdtype(label.dtype, np.integer):
-        raise DataError(f"client_label must be {len(eta)} integers; got {label.dtype} of shape {label.shape}")
-    if label.size and (label.min() < 0 or label.max() >= eta.shape[1]):
-        raise DataError(f"client_label must lie in 0..{eta.shape[1] - 1}; got {label.min()}..{label.max()}")
-    right = np.stack([eta[np.arange(len(eta)), label], eta.max(axis=1)], axis=1)
+    eta = _distributions("posterior", posterior)
+    client = np.asarray(client_label)
+    if client.ndim == 2:
+        drawn = _distributions("client_label", client)
+        if drawn.shape != eta.shape:
+            raise DataError(f"client_label of a random client must be {eta.shape}; got shape {drawn.shape}")
+        of_client = (drawn * eta).sum(axis=1)
+    else:
+        of_client = eta[np.arange(len(eta)), _labels(client, eta)]
+    right = np.stack([of_client, eta.max(axis=1)], axis=1)
     expected = expected_costs(right, [(costs.c_cc, costs.c_ce), (costs.c_sc, costs.c_se)])
     return np.asarray(expected[:, 0] - expected[:, 1] >= 0)
 
@@ -105,3 +108,20 @@ def refuse_nan(values: npt.NDArray[Any]) -> None:
     if bad.any():
         row = int(np.argwhere(bad)[0][0])
         raise DataError(f"score of sample {row} is NaN ({int(bad.sum())} in all): the model has diverged")
+
+
+def _distributions(name: str, values: npt.ArrayLike) -> FloatArray:
+    p = np.asarray(values, dtype=np.float64)
+    if p.ndim != 2:
+        raise DataError(f"{name} must be (n, K); got shape {p.shape}")
+    if not (np.isfinite(p).all() and (p >= 0).all() and np.allclose(p.sum(axis=1), 1.0, atol=1e-6)):
+        raise DataError(f"{name} rows must be probabilities that sum to 1")
+    return p
+
+
+def _labels(label: npt.NDArray[Any], eta: FloatArray) -> npt.NDArray[Any]:
+    if label.shape != (len(eta),) or not np.issubdtype(label.dtype, np.integer):
+        raise DataError(f"client_label must be {len(eta)} integers; got {label.dtype} of shape {label.shape}")
+    if label.size and (label.min() < 0 or label.max() >= eta.shape[1]):
+        raise DataError(f"client_label must lie in 0..{eta.shape[1] - 1}; got {label.min()}..{label.max()}")
+    return label

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
@@ -25,13 +26,17 @@ from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
 from l2h.experiments.paper import lab as lab_module
 from l2h.experiments.paper import study
-from l2h.experiments.paper.grid import ASYNC, FULL, LOSSES, MAIN, QUICK, Scale
+from l2h.experiments.paper.grid import ASYNC, BASE, FULL, LOSSES, MAIN, QUICK, Scale
 from l2h.experiments.paper.lab import MISSING, Lab, Teams
 from l2h.experiments.paper.main_prices import PRINTED_RISK
 from l2h.experiments.paper.passes import Pass, PassOutcomes
 from l2h.experiments.paper.repeating import EXPERIMENTS
-from l2h.settings import StageSettings
+from l2h.experiments.paper.sweeps import run_bounds, run_tradeoff
+from l2h.experiments.paper.vit import VitLab
+from l2h.models.rejectors import SeparateRejector
+from l2h.settings import Settings, StageSettings
 from l2h.system import HelpSystem
+from l2h.training.rejector_stage import RejectorStep
 
 TABLES = files("l2h.experiments.paper") / "tables"
 NAMES = ("cifar10-svhn-alexnet", "cifar100-vit", "contrastive-main", "imbalance")
@@ -70,7 +75,7 @@ def digits(folder: Path, scale: Scale = TINY, seed: int = 0) -> Lab:
 
 def test_every_cell_of_the_paper_is_in_one_pass() -> None:
     specs = FULL.specs()
-    assert len(specs) == 2 * (42 + 12)
+    assert len(specs) == 2 * (42 + 1 + 12)
     for loss in LOSSES:
         cells = {(spec.costs, str(spec.sync)) for spec in specs if spec.loss == loss}
         figure = {(Costs(c_e=round(0.025 * k, 3), c_1=c_1), "1") for k in range(21) for c_1 in (1.0, 1.25)}
@@ -80,7 +85,7 @@ def test_every_cell_of_the_paper_is_in_one_pass() -> None:
             for row in table("cifar10-svhn-alexnet")
         }
         assert len(printed) == 12
-        assert cells == figure | printed
+        assert cells == figure | printed | {(Costs(c_e=0.25, c_1=1.12), "1")}, "the last is that of the bounds"
     assert LOSSES[0] == "paper"
     assert MAIN in ASYNC
 
@@ -99,7 +104,7 @@ def test_a_cell_is_found_again_by_the_prices_that_the_experiments_ask_for(scale:
     specs = tuple(RejectorSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) for spec in scale.specs())
     assert specs == tuple(scale.specs())
     one = replace(made(), specs=specs)
-    asked = [(costs, "1") for costs in (*scale.tradeoff, MAIN)] + [(c, s) for c in ASYNC for s in scale.syncs]
+    asked = [(costs, "1") for costs in (*scale.tradeoff, MAIN, BASE)] + [(c, s) for c in ASYNC for s in scale.syncs]
     for loss in LOSSES:
         for costs, sync in asked:
             found = specs[one.find(loss, costs, sync)]
@@ -329,13 +334,22 @@ def test_one_rejector_that_does_not_fit_cannot_be_halved(tmp_path: Path, monkeyp
 def spy_on_client(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What clients are asked to be trained on, and how; one epoch is run."""
     seen: list[dict[str, Any]] = []
-    train = lab_module.train_classifier
+    train, repeatable, precisions = lab_module.train_classifier, lab_module.repeatable, []
 
     def spied(name: str, model: Any, X: Any, y: Any, settings: StageSettings, context: Any) -> int:
-        seen.append({"name": name, "X": X, "y": y, "settings": settings})
+        plain = replace(context.settings, server=None, rejector=None, recipe="default", loss="priced", honest="auto")
+        seen.append({"name": name, "X": X, "y": y, "settings": settings, "within": [*precisions], "plain": plain})
         return train(name, model, X, y, replace(settings, epochs=1), context)
 
+    @contextmanager
+    def noted(settings: Settings, device: torch.device) -> Iterator[None]:
+        precisions.append(settings.precision)
+        with repeatable(settings, device):
+            yield
+        precisions.pop()
+
     monkeypatch.setattr(lab_module, "train_classifier", spied)
+    monkeypatch.setattr(lab_module, "repeatable", noted)
     return seen
 
 
@@ -451,10 +465,94 @@ def test_both_clients_in_one_pass_get_what_they_get_alone(tmp_path: Path) -> Non
     assert different.any(), "or the test would say little"
 
 
-def test_both_recipes_help_the_same_client(unequal: Lab) -> None:
+def test_both_recipes_help_the_same_client(unequal: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client is trained in single precision, outside of what the recipes set: on a GPU that changes its weights."""
+    clients = spy_on_client(monkeypatch)
+    unequal.precision = "tf32"
     published, ours = unequal.published(specs=SPECS[:1]), unequal.ours()
+    first, *others = clients
+    assert all((one["settings"], one["plain"]) == (first["settings"], first["plain"]) for one in others)
+    assert all(one["within"] == ["fp32"] and one["plain"].augment == "none" for one in clients)
     assert np.array_equal(published.test.client_label, ours.test.client_label)
     assert np.array_equal(published.calibration.y, ours.calibration.y)
+
+
+# What a recipe is judged by.
+
+
+def test_random_and_trivial_rules_are_those_of_the_client_and_the_server_that_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers, right on 70% and on 90%: each recipe stands beside its own."""
+    rng = np.random.default_rng(0)
+
+    def side(right: float, rejectors: int) -> PassOutcomes:
+        y, n = np.zeros(200, dtype=np.int64), 200
+        client, server = (np.arange(n) >= n * share for share in (0.6, right))
+        scores = rng.random((rejectors, n, 2)).astype(np.float32)
+        return PassOutcomes(y, client.astype(np.int64), server.astype(np.int64), scores)
+
+    specs = tuple(QUICK.specs())
+    passes = {
+        "published": Pass(
+            specs, side(0.7, len(specs)), side(0.7, len(specs)), np.zeros((1, len(specs))), {"seconds": {}}
+        ),
+        "ours": Pass((RejectorSpec(),), side(0.9, 1), side(0.9, 1), np.zeros((0, 1)), {"seconds": {}}),
+    }
+    for name, one in passes.items():
+        monkeypatch.setattr(study.Study, name, lambda self, dataset, one=one: [one])
+    given = study.Study("digits", ("digits",), (0,), QUICK, tmp_path)
+    bounds = {c["label"]: c["accuracy"]["mean"] for c in run_bounds(given).drawings["brr-digits.png"].data["curves"]}
+    drawn = run_tradeoff(given).drawings
+    for recipe, right, file in (("our recipe", 0.9, "risk"), ("paper's recipe", 0.7, "risk-published")):
+        assert bounds[f"random, {recipe}"] == pytest.approx([0.6 + q * (right - 0.6) for q in QUICK.bounds])
+        assert bounds[f"threshold, {recipe}"][-1] == pytest.approx(right), "who may send all has the server's accuracy"
+        data = drawn[f"tradeoff-{file}-digits.png"].data
+        assert {curve["label"] for curve in data["curves"]} <= {recipe, f"{recipe}, bounded loss"}
+        for c_1, rules in data["trivial"].items():
+            assert rules["all_local"] == pytest.approx([0.4] * len(QUICK.c_e))
+            assert rules["all_remote"] == pytest.approx([c_e + c_1 * (1 - right) for c_e in QUICK.c_e])
+
+
+# The ViT.
+
+
+def test_rejectors_beside_the_vit_change_nothing_of_it_and_see_inputs_as_the_authors_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One training of the server serves the rejectors of all seeds, which learn at its steps and not after them."""
+    scale = replace(
+        TINY, vit_stage=replace(QUICK.vit_stage, epochs=2), vit_options={"width": 16, "depth": 1, "heads": 2}
+    )
+    write_images(tmp_path / "data" / "cifar100.npz", 0, train=200, test=40)
+    made: list[RejectorStep] = []
+    update = RejectorStep.update
+
+    def counted(self: RejectorStep, x: Any, *more: Any) -> Any:
+        made.append(self)
+        return update(self, x, *more)
+
+    monkeypatch.setattr(RejectorStep, "update", counted)
+
+    def vit(folder: str) -> VitLab:
+        return VitLab(study.Study(str(tmp_path / "data"), (), (0, 1), scale, tmp_path / folder, "cpu"), "cifar100")
+
+    beside, alone = vit("beside"), vit("alone")
+    published, ours = beside.passes([Costs(c_e=0.2), MAIN])
+    steps = 2 * -(-170 // QUICK.vit_stage.batch)
+    assert len(made) == steps
+    assert made[0].rejectors.size == 2 * 4
+    template = made[0].rejectors.template
+    assert isinstance(template, SeparateRejector)
+    ends = template.input(torch.tensor([0, 255], dtype=torch.uint8).expand(3, 32, 32, 2).permute(3, 0, 1, 2))
+    assert ends.flatten(1).tolist() == [[-1.0] * 3072, [1.0] * 3072]
+    for name, tensor in alone.server.state_dict().items():
+        assert torch.equal(tensor, beside.server.state_dict()[name]), name
+    assert len(made) == steps, "trained alone there are no rejectors"
+    for one, other in zip(published, ours, strict=True):
+        assert np.array_equal(one.test.client_label, other.test.client_label)
+        assert np.array_equal(one.test.server_label, other.test.server_label)
+    assert not np.array_equal(published[0].test.scores, published[1].test.scores)
 
 
 # What the paper prints.

@@ -12,6 +12,8 @@ PUBLISHED, PAPER, BOUNDED, OURS = "paper's figure", "paper's recipe", "paper's r
 #: How their curves are drawn.
 STYLES = {PAPER: "paper", BOUNDED: "bounded", OURS: "ours"}
 MAIN, FREE = Costs(c_e=0.25, c_1=1.25), Costs(c_e=0.0)
+#: The prices whose rejector the figure on bounds thins or fills up.
+BASE = Costs(c_e=0.25, c_1=1.12)
 #: The prices of the table of costs by sync intervals.
 ASYNC = (Costs(c_e=0.25, c_1=1.0), MAIN, Costs(c_e=0.0, c_1=1.25))
 #: Losses of the published recipe: the paper's L2, which has no lower bound where c_e + c_1 > 1, and the bounded form.
@@ -54,10 +56,10 @@ class Scale:
         return [Costs(c_e=e, c_1=one) for one in self.c_1 for e in self.c_e]
 
     def specs(self) -> list[RejectorSpec]:
-        """Every rejector of one pass: trade-off and sync intervals, by the paper's L2 and by the bounded form."""
+        """Every rejector of one pass: trade-off, bounds and sync intervals, by the paper's L2 and the bounded form."""
         out = []
         for loss in LOSSES:
-            out += [RejectorSpec(loss, costs) for costs in self.tradeoff]
+            out += [RejectorSpec(loss, costs) for costs in (*self.tradeoff, BASE)]
             syncs = [int(sync) if sync.isdecimal() else sync for sync in self.syncs]
             out += [RejectorSpec(loss, costs, sync=sync) for costs in ASYNC for sync in syncs]
         return out

@@ -170,18 +170,18 @@ class Lab:
         context = self._context(settings)
         (X, y), held = self._samples()
         specs = [spec for team in teams.values() for spec in team]
+        clients = {team: self.client(context, team) for team in teams}
+        # A separate rejector sees nothing of its client, so any client's job tells how the nets are made.
+        job = self._system(next(iter(clients.values())), "separate", settings, {}).prepare(X, y, specs=specs)
+        correct = {team: clients[team].answers(X, job.num_classes).label == y for team in teams}
+        right = [correct[team] for team, own in teams.items() for _ in own]
         with repeatable(settings, context.device):
-            clients = {team: self.client(context, team) for team in teams}
-            # A separate rejector sees nothing of its client, so any client's job tells how the nets are made.
-            job = self._system(next(iter(clients.values())), "separate", settings, {}).prepare(X, y, specs=specs)
             make_server = job.servers[0].make
             assert make_server is not None
             with seeded(context.device, self.seed, "server"):
                 server = make_server().to(context.device)
             view = view_tensor(job.answers, context.device)
             rejectors = make_rejectors(job, context, view)
-            correct = {team: clients[team].answers(X, job.num_classes).label == y for team in teams}
-            right = [correct[team] for team, own in teams.items() for _ in own]
             stage = AlternatingStage(
                 "server and rejector",
                 server,
@@ -229,10 +229,11 @@ class Lab:
         (X, y), held = self._samples()
         out: dict[int | None, Pass] = {}
         outcome: ServerOutcome | None = None
+        teams = (None, MISSING) if data.num_classes > MISSING else (None,)
+        clients = {team: self.client(context, team) for team in teams}
         with repeatable(settings, context.device):
-            for team in (None, MISSING) if data.num_classes > MISSING else (None,):
-                plain = replace(context, settings=replace(settings, augment="none", precision="fp32"))
-                system = self._system(self.client(plain, team), "attached", settings, self.scale.rejector_options)
+            for team, client in clients.items():
+                system = self._system(client, "attached", settings, self.scale.rejector_options)
                 job = system.prepare(X, y, specs=PRICED, held_out_rows=self.held_out_rows())
                 bench = Bench(job, context, (MAIN,), held, self.scale.rejector_options, outcome)
                 outcome = bench.outcome
@@ -292,11 +293,16 @@ def scored_outcomes(
 
 
 def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, context: Context) -> Classifier:
-    """LeNet-5 by the authors' settings on some rows of the training set."""
-    with seeded(context.device, seed, "client"):
-        net = build_scaled("lenet5", dataset.input_shape, dataset.num_classes)
+    """LeNet-5 by the authors' settings on some rows of the training set.
+
+    It is the same client for every recipe: trained without augmentation and in single precision, whatever theirs.
+    """
+    plain = replace(context, settings=replace(context.settings, augment="none", precision="fp32"))
     settings = replace(PAPER_SERVER, epochs=scale.client_epochs, lr=scale.lr)
-    train_classifier("client", net, unit_range(dataset.X_train[rows]), dataset.y_train[rows], settings, context)
+    with repeatable(plain.settings, context.device):
+        with seeded(context.device, seed, "client"):
+            net = build_scaled("lenet5", dataset.input_shape, dataset.num_classes)
+        train_classifier("client", net, unit_range(dataset.X_train[rows]), dataset.y_train[rows], settings, plain)
     return as_client(net, preprocessing=UNIT_RANGE if dataset.X_train.dtype == np.uint8 else None)
 
 

@@ -106,3 +106,7 @@ UNBOUNDED = (
     "bound: its rejector can run off to infinity. A cell that did is shown as n/a, beside the bounded form with the "
     "same Bayes rule."
 )
+DROPOUT = (
+    "The authors' scripts never switch the server's dropout off, so there L2 learns from answers that dropout changes. "
+    "Here 1[e = y] in L2 is judged with dropout off, as the server is when it answers."
+)
