@@ -18,10 +18,12 @@ from l2h.budgets import Budget
 from l2h.columns import encode_inputs, numbers_of
 from l2h.costs import Costs, FloatArray
 from l2h.data import split
-from l2h.decision import AnyLimit
+from l2h.decision import SERVER, AnyLimit
+from l2h.decision.limiters import limits_by_name
 from l2h.errors import ClientError, DataError, shown
 from l2h.experiments.overrides import make_settings
 from l2h.labels import LabelCodec
+from l2h.limits import RateLimit
 from l2h.methods import Learned
 from l2h.metrics import Report
 from l2h.settings import Settings
@@ -31,6 +33,8 @@ from l2h.table import is_table
 Array = npt.NDArray[Any]
 #: Of the stand-in for a client: the share of the samples that it is fitted to, and its depth.
 _STAND_IN_SHARE, _STAND_IN_DEPTH = 1 / 3, 3
+#: The share of the samples that a guarantee is calibrated on.
+_CALIBRATION = 0.1
 
 
 class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,7 +52,8 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             in ``FrozenEstimator``.
         c_e: price of one request, where a wrong answer of the client costs 1.
         c_1: what a wrong answer of the server costs on top.
-        limit: a bound on asking, such as ``"20%"``.
+        limit: a bound on asking, such as ``"20%"``. For one with a guarantee, ``"20%@95%"``, :meth:`fit` keeps a tenth
+            of the samples from all training and calibrates on them.
         budget: what the rejector may cost the device.
         method: name of a method that learns, or one of your own.
         settings: of the training; ``random_state`` has the place of its seed. Where None, the defaults, with fewer
@@ -148,7 +153,10 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             class_names=labels,
             budget=self.budget,
             second_opinion=self.second_opinion,
-        ).fit(X, labels.decode(number), self._costs)
+        )
+        bounds = limits_by_name(self.limit, [SERVER.name]).values()
+        promised = any(isinstance(bound, RateLimit) and bound.confidence is not None for bound in bounds)
+        self.system_.fit(X, labels.decode(number), self._costs, calibration=_CALIBRATION if promised else None)
         return self
 
     def predict(self, X: Any) -> Array:

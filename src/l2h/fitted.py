@@ -40,7 +40,7 @@ EXAMPLES = 32
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration measured on samples that nothing was trained on."""
+    """What calibration measured on held-out samples."""
 
     held_out: HeldOut  # outcomes on those samples
     #: (R, 1 + S, 2), scale and shift of each rejector's logits; (1, 0) where there is nothing to calibrate.
@@ -48,6 +48,8 @@ class Calibration:
     #: (R, 4 + S), the weights of :func:`l2h.models.student.student_logit`; None for rejectors without a student, or for
     #: one price.
     student: npt.NDArray[np.float64] | None = None
+    #: Whether nothing was trained on those samples; False where they stopped the training of the rejectors.
+    fresh: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,8 @@ class FittedSystem:
         """Return what running the networks needs."""
         return Context(self.settings, self.device)
 
-    def calibrated(self, held_out: HeldOut) -> FittedSystem:
-        """Return the system with the calibration that follows from these outcomes."""
+    def calibrated(self, held_out: HeldOut, fresh: bool = True) -> FittedSystem:
+        """Return the system with the calibration that follows from these outcomes; ``fresh`` as in Calibration."""
         platt = np.array(
             [self.method.fit_platt(spec, held_out.scores[r], held_out.right) for r, spec in enumerate(self.specs)]
         )
@@ -123,7 +125,7 @@ class FittedSystem:
             student = np.array(
                 [metrics.fit_logistic(*own) for own in zip(inputs, held_out.student_correct, strict=True)]
             )
-        return replace(self, calibration=Calibration(held_out, platt, student))
+        return replace(self, calibration=Calibration(held_out, platt, student, fresh))
 
     def measure(self, X: Array, y: Labels) -> HeldOut:
         """Return what client, servers and rejectors make of samples."""

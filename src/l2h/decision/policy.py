@@ -214,6 +214,12 @@ class Policy:
         assert rule == "guaranteed", f"rule {rule!r} has no threshold"
         return limits.guaranteed_threshold(saving, limit.fraction, limit.confidence or 0.95)
 
+    @property
+    def guarantees(self) -> bool:
+        """Whether a share is promised with a confidence."""
+        sure = any(self.limits[name].confidence is not None for name in self._shares)
+        return self._rule == "guaranteed" or (self._rule is None and sure)
+
     def _checked_rule(self, rule: str | None) -> str | None:
         if rule is not None and not self.limits:
             raise SettingsError(f"rule={rule!r} goes with a limit: limit=l2h.RateLimit(fraction=0.2)")

@@ -160,6 +160,7 @@ class HelpSystem:
         *,
         specs: Sequence[RejectorSpec] | None = None,
         held_out_rows: npt.NDArray[np.int64] | None = None,
+        calibration: float | None = None,
         run: Path | str | None = None,
         resume: bool = False,
         progress: Progress | None = None,
@@ -177,6 +178,9 @@ class HelpSystem:
                 recipe ``paper``, in the link over which copies of the server reach them.
             held_out_rows: rows of X that the client was not trained on, where that is known. They are held out from
                 the server too, so that the rejector learns from samples new to both.
+            calibration: the share of the samples that nothing is trained on and that :meth:`calibrate` is called with
+                in the end, such as 0.1. Where None, the samples that the rejector was stopped by serve instead, which
+                is enough for prices and plain shares, but not for a guarantee (``"20%@95%"``).
             run: a folder for checkpoints and ``history.csv``.
             resume: go on from the checkpoints there.
             progress: who is told how it goes.
@@ -186,6 +190,9 @@ class HelpSystem:
             DataError: samples or labels that cannot be used.
             ClientError: a client that cannot be run on X, answers twice differently, or whose classes do not fit y.
         """
+        kept = None
+        if calibration is not None:
+            X, y, held_out_rows, kept = steps.keep_back(self, X, y, held_out_rows, calibration)
         job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
         before = self.client.fingerprint()
         if context is None:
@@ -199,7 +206,8 @@ class HelpSystem:
             trained = self.method.train(job, context)
         if self.client.fingerprint() != before:
             raise ClientError("the client's weights changed during training: something else is training it")
-        return self.adopt(job, trained, context.history)
+        self.adopt(job, trained, context.history)
+        return self if kept is None else self.calibrate(*kept)
 
     @classmethod
     def fit_outcomes(
@@ -266,7 +274,7 @@ class HelpSystem:
             client_features=job.client_features,
             history=history,
         )
-        self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out)
+        self.fitted = fitted if trained.held_out is None else fitted.calibrated(trained.held_out, fresh=False)
         return self
 
     def calibrate(self, X: Any, y: npt.ArrayLike | None = None) -> HelpSystem:

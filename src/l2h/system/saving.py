@@ -209,7 +209,7 @@ def _save_calibration(calibration: Calibration | None, path: Path) -> None:
         for name, array in arrays.items()
         if array is not None
     }
-    save_checkpoint(path, tensors, {})
+    save_checkpoint(path, tensors, {} if calibration.fresh else {"fresh": False})
 
 
 def _save_client(fitted: FittedSystem, folder: Path) -> dict[str, Any]:
@@ -280,10 +280,11 @@ def _read_some(values: Mapping[str, Any], kind: type[_T], where: str) -> _T:
 def _load_calibration(path: Path) -> Calibration | None:
     if not path.exists():
         return None
-    saved = {name: tensor.numpy() for name, tensor in load_checkpoint(path).tensors.items()}
+    checkpoint = load_checkpoint(path)
+    saved = {name: tensor.numpy() for name, tensor in checkpoint.tensors.items()}
     saved |= {name: as_bool(name, saved[name]) for name in saved if name.endswith("_correct")}
     held_out = HeldOut(**{name.name: saved[name.name] for name in fields(HeldOut) if name.name in saved})
-    return Calibration(held_out, saved["platt"], saved.get("student"))
+    return Calibration(held_out, saved["platt"], saved.get("student"), checkpoint.meta.get("fresh", True))
 
 
 def _with_features(given: Any, folder: Path, config: Mapping[str, Any]) -> Classifier:

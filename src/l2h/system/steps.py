@@ -26,10 +26,20 @@ from l2h.classifiers import (
 )
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
-from l2h.data.dataset import Array, Labels, check_arrays
+from l2h.data.dataset import Array, Labels, check_arrays, split
 from l2h.data.objects import take_samples
 from l2h.decision import AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
-from l2h.errors import ConversionError, ExportError, L2HError, SettingsError, UnknownNameError, about, shown, warn
+from l2h.errors import (
+    ConversionError,
+    DataError,
+    ExportError,
+    L2HError,
+    SettingsError,
+    UnknownNameError,
+    about,
+    shown,
+    warn,
+)
 from l2h.export.classifiers import SERVER, columns_needed, largest_difference
 from l2h.export.onnx import ExportedClassifier, classifier_to_onnx
 from l2h.files import CHECKPOINTS, digest
@@ -42,12 +52,13 @@ from l2h.settings import Settings
 from l2h.system.client_features import take_features
 from l2h.system.servers import GivenServer, check_student
 from l2h.system.sizing import size_rejector
-from l2h.table import absent_values
+from l2h.table import absent_values, as_table, is_table
 from l2h.training import Context, Job, Progress, Silent
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.estimators import fit_estimator, is_estimator, with_options
 from l2h.training.job import ServerJob, rejector_builder, server_builder, server_title
 from l2h.training.links import parse_link
+from l2h.training.loop import derive
 
 if TYPE_CHECKING:
     from l2h.system.help_system import HelpSystem
@@ -76,6 +87,24 @@ def choose_method(
     if settings.loss not in ("priced", chosen.loss_name()):
         raise SettingsError(f"method {chosen.name!r} has a loss of its own: leave out loss={settings.loss!r}")
     return chosen, rejector or chosen.net
+
+
+def keep_back(
+    system: HelpSystem, X: Any, y: Any, held_out_rows: npt.NDArray[np.int64] | None, share: float
+) -> tuple[Any, Any, npt.NDArray[np.int64] | None, tuple[Any, Any]]:
+    """Return samples without a share of each class, their held-out rows, and that share."""
+    if not 0 < share < 1:
+        raise SettingsError(f"calibration={share:g} must lie between 0 and 1: 0.1 keeps a tenth of the samples")
+    X, y = take_samples(X, y)
+    labels = LabelCodec.find(y, system.given_class_names)
+    _, number = check_arrays(encode_inputs(X), y, labels)
+    X, y = as_table(X) if is_table(X) else np.asarray(X), labels.decode(number)
+    rest, kept = split(number, (1 - share, share), derive(system.settings.seed, "calibration"))
+    if not len(kept):
+        raise DataError(f"calibration={share:g} of {len(number)} samples is none: give more samples, or a larger share")
+    if held_out_rows is not None:
+        held_out_rows = np.flatnonzero(np.isin(rest, held_out_rows))
+    return X[rest], y[rest], held_out_rows, (X[kept], y[kept])
 
 
 def prepare_job(
@@ -316,7 +345,13 @@ def _description(server: GivenServer) -> list[Any]:
 def make_policy(fitted: FittedSystem, limit: AnyLimit | None, rule: str | None, limiters: KeptLimiters) -> Policy:
     """Return how a fitted system decides under a limit; ``limiters`` keep those that are kept from call to call."""
     every_price = fitted.specs[0].costs is None
-    return Policy(fitted.select, every_price, fitted.held_out_judgement, limit, rule, fitted.answerers, limiters)
+    policy = Policy(fitted.select, every_price, fitted.held_out_judgement, limit, rule, fitted.answerers, limiters)
+    if policy.guarantees and fitted.calibration is not None and not fitted.calibration.fresh:
+        warn(
+            "the guarantee may not hold: it is met on samples that the rejector was stopped by. Call "
+            "calibrate(X_cal, y_cal) with samples that nothing was trained on, or fit(X, y, calibration=0.1)"
+        )
+    return policy
 
 
 def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, rng: np.random.Generator) -> Answers:
