@@ -81,7 +81,7 @@ EXTERNAL = {
     "models": {"safetensors", "torch"},
     "data": {"PIL", "pyarrow", "scipy", "sklearn"},
     "routing": set(),
-    "training": {"httpx", "onnx", "safetensors", "sklearn", "starlette", "torch", "uvicorn"},
+    "training": {"IPython", "httpx", "onnx", "rich", "safetensors", "sklearn", "starlette", "torch", "uvicorn"},
     "fitted": {"torch"},
     "export": {"onnx", "onnxruntime", "skl2onnx", "sklearn", "torch"},
     "system": {"skl2onnx", "torch"},

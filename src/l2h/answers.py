@@ -135,6 +135,9 @@ class Answers:
     def __len__(self) -> int:
         return len(self.label)
 
+    def __repr__(self) -> str:
+        return f"Answers({counted(self.by)}; cost {self.cost.sum():g})"
+
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """Return the labels, so that ``accuracy_score(y, answers)`` and the like work."""
         return np.array(self.label, dtype=dtype, copy=copy)
@@ -151,6 +154,13 @@ class Answers:
 
     def __iter__(self) -> Iterator[Answer]:
         return (self[i] for i in range(len(self)))
+
+
+def counted(by: npt.NDArray[np.str_]) -> str:
+    """Return how many inputs there are, and how many each answerer answers: ``3 inputs: client 2, server 1``."""
+    names, counts = np.unique(by, return_counts=True)
+    each = ", ".join(f"{name} {count}" for name, count in zip(names.tolist(), counts.tolist(), strict=True))
+    return f"{len(by)} input{'s' * (len(by) != 1)}{f': {each}' if each else ''}"
 
 
 def reasons(remote: BoolArray, wanted: BoolArray | None = None) -> npt.NDArray[np.str_]:

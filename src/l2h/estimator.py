@@ -61,6 +61,7 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: most passes over the samples, of the server and of the rejector; None for what ``settings`` say.
         second_opinion: let the rejector's student answer as well.
         random_state: of everything drawn at random in ``fit``.
+        verbose: 1 shows how ``fit`` goes: bars on a terminal and in a notebook, else lines on stderr.
 
     Attributes:
         classes_: the labels of the classes, sorted.
@@ -99,6 +100,7 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: int | None = None,
         second_opinion: bool = False,
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.client = client
         self.server = server
@@ -111,6 +113,7 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epochs = epochs
         self.second_opinion = second_opinion
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: npt.ArrayLike | None = None) -> HelpClassifier:
         """Train server and rejector, and return the classifier itself.
@@ -156,7 +159,8 @@ class HelpClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         bounds = limits_by_name(self.limit, [SERVER.name]).values()
         promised = any(isinstance(bound, RateLimit) and bound.confidence is not None for bound in bounds)
-        self.system_.fit(X, labels.decode(number), self._costs, calibration=_CALIBRATION if promised else None)
+        kept, told = _CALIBRATION if promised else None, bool(self.verbose)
+        self.system_.fit(X, labels.decode(number), self._costs, calibration=kept, progress=told)
         return self
 
     def predict(self, X: Any) -> Array:

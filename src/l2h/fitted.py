@@ -91,6 +91,18 @@ class FittedSystem:
     calibration: Calibration | None = None  # what followed from the calibration samples; None before
     history: list[dict[str, Any]] = field(default_factory=list)  # one row per epoch of the training
 
+    def __repr__(self) -> str:
+        servers = ", ".join(server.name for server in self.servers)
+        made = f"client={self.client!r}, servers: {servers}, rejector={self.rejector!r}, method={self.method.name!r}"
+        return f"FittedSystem({self.dataset}: {made}, {self.state})"
+
+    @property
+    def state(self) -> str:
+        """What it was fitted to, and how many samples it was calibrated on, in a line."""
+        held = self.calibration and len(self.calibration.held_out.client_correct)
+        calibrated = "not calibrated" if held is None else f"calibrated on {held} samples"
+        return f"inputs {self.input_shape} {self.input_dtype}, {self.num_classes} classes, {calibrated}"
+
     @property
     def num_classes(self) -> int:
         """K."""

@@ -58,9 +58,11 @@ def good_labels(inputs: np.ndarray) -> np.ndarray:
 # The order of the verbs.
 
 
-@pytest.mark.parametrize("verb", ["calibrate", "predict", "evaluate", "judge", "save"])
+@pytest.mark.parametrize("verb", ["calibrate", "predict", "evaluate", "judge", "save", "export"])
 def test_a_verb_before_fit_says_so(verb: str, tmp_path: Path) -> None:
-    arguments = {"predict": (X,), "judge": (X,), "save": (tmp_path / "run",)}.get(verb, (X, Y))
+    arguments = {"predict": (X,), "judge": (X,), "save": (tmp_path / "run",), "export": (tmp_path / "run",)}.get(
+        verb, (X, Y)
+    )
     with pytest.raises(NotFittedError, match=r"call fit\(X, y\) first"):
         getattr(make(), verb)(*arguments)
     with pytest.raises(NotFittedError, match=r"call fit\(X, y\) first"):

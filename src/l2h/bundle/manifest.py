@@ -74,6 +74,10 @@ class Manifest:
     labels: tuple[str | int | bool, ...] | None = None  # the user's label of each class; None where they are 0 .. K - 1
     second_opinion: bool = False  # whether the rejector's student may answer
 
+    def __repr__(self) -> str:
+        about = f"inputs {tuple(self.input.shape)} {self.input.dtype}, {len(self.classes)} classes"
+        return f"Manifest({self.name!r}, version {self.version}: {about}, files {', '.join(self.files)})"
+
     @classmethod
     def read(cls, folder: str | Path) -> Manifest:
         """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files."""

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
 from l2h.columns import EncodedTable
 from l2h.costs import FloatArray
 from l2h.errors import ClientError
+from l2h.functions import function_name
 from l2h.labels import LabelCodec
 
 Array = npt.NDArray[Any]
@@ -25,6 +27,8 @@ Labels = npt.NDArray[np.int64]
 Inputs: TypeAlias = "Array | EncodedTable"
 #: Smallest probability of a class.
 FLOOR = 1e-6
+#: Where the classifiers hold what answers: a file, an address, or an object.
+_MODELS = ("path", "target", "estimator", "function", "sample", "module")
 #: Up to so many values plain numbers are faster than arrays.
 _FEW = 16
 
@@ -96,6 +100,11 @@ class Classifier(ABC):
         self.expected_accuracy: float | None = None
         #: The share of right answers by the scales that were tried, the chosen one first.
         self.scales_tried: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        model = next((getattr(self, name) for name in _MODELS if hasattr(self, name)), None)
+        plain = repr(str(model)) if isinstance(model, str | Path) else function_name(model).rpartition(":")[2]
+        return f"{type(self).__name__}({plain})"
 
     @property
     def known_output(self) -> str:

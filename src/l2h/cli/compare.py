@@ -183,7 +183,8 @@ def _print_several(summary: dict[str, Any], as_json: bool) -> None:
 @contextmanager
 def _progress(total: int, apart: bool) -> Iterator[tuple[Tell, Any]]:
     """Show seeds and methods as they finish, and each training where it runs in this process."""
-    from l2h.cli.bars import make_bars, training_progress
+    from l2h.cli.bars import training_progress
+    from l2h.training.bars import make_bars
 
     finished = 0
 
@@ -198,6 +199,6 @@ def _progress(total: int, apart: bool) -> Iterator[tuple[Tell, Any]]:
     elif not console.is_terminal:
         yield log_line, None
     else:
-        with make_bars(40) as bars:
+        with make_bars(console, 40) as bars:
             task = bars.add_task("client and server", total=total)
             yield lambda seed, what: bars.update(task, advance=1, description=f"seed {seed}: {what}"), None

@@ -374,12 +374,14 @@ def _train(
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
     from l2h.cli.bars import training_progress
     from l2h.experiments.plan import train_run
+    from l2h.training.progress import TensorBoardProgress
 
     if hosts.role not in (None, "server", "client"):
         raise typer.BadParameter(f"{hosts.role!r} is unknown; known: server, client", param_hint="--role")
     if hosts.role == "client" and hosts.server_url is None:
         raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
-    with training_progress(tensorboard) as progress:
+    loggers = [] if tensorboard is None else [TensorBoardProgress(tensorboard)]
+    with training_progress(*loggers) as progress:
         if hosts.role is None:
             return train_run(plan, dataset, target, progress)
         from l2h.experiments.two_hosts import train_client_side, train_server_side

@@ -42,6 +42,10 @@ class Judgement:
     probability: FloatArray | None = None  # (n, J), how likely each answerer is right
     answerers: tuple[Answerer, ...] = TWO  # one per column, those on the device first
 
+    def __repr__(self) -> str:
+        who = ", ".join(answerer.name for answerer in self.answerers)
+        return f"Judgement({len(self)} inputs, {'scores' if self.probability is None else 'probabilities'} of {who})"
+
     def __post_init__(self) -> None:
         if self.scores.ndim != 2 or self.scores.shape[1] != len(self.answerers):
             raise DataError(

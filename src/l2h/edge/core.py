@@ -168,7 +168,8 @@ class EdgeCore:
     def __repr__(self) -> str:
         addresses = {each.name: each.options.server for each in self._servers}
         server = addresses if self._bundle.manifest.named else next(iter(addresses.values()))
-        return f"{type(self).__name__}({self._bundle.manifest.name!r}, server={server!r}, deadline={self._deadline:g})"
+        state = f"deadline={self._deadline:g}" + ", closed" * self._closed
+        return f"{type(self).__name__}({self._bundle.manifest.name!r}, server={server!r}, {state})"
 
     def _judge(self, X: Any, costs: AnyCosts | None) -> Judgement:
         return self._bundle.judge(X, self._terms_for(costs).which)[1]

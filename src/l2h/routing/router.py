@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.answers import BY, reasons
+from l2h.answers import BY, counted, reasons
 from l2h.costs import Costs, FloatArray
 from l2h.data.outcomes import check_outcomes, check_prompts, read_outcomes
 from l2h.decision import SERVER, Judgement, KeptDraws, KeptLimiters, Policy, continued, one_price
@@ -55,6 +55,9 @@ class Routes:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def __repr__(self) -> str:
+        return f"Routes({counted(self.by)}; cost {self.cost.sum():g})"
 
     def __getitem__(self, i: int) -> Route:
         return Route(str(self.source[i]), str(self.reason[i]), float(self.saving[i]), float(self.cost[i]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from l2h.system.client_features import check_wanted
 from l2h.system.measuring import AskedSamples, Question
 from l2h.system.servers import GivenServer, answers_folder, check_method, take_servers
 from l2h.system.sizing import choose_budget
-from l2h.training import Context, Job, Progress, Trained, pick_device
+from l2h.training import Context, Job, Trained, pick_device
+from l2h.training.bars import Told, count_progress
 from l2h.training.loop import repeatable
 
 
@@ -123,6 +125,11 @@ class HelpSystem:
         self._limiters: KeptLimiters = {}
         self._draws: KeptDraws = {}
 
+    def __repr__(self) -> str:
+        state = "not fitted" if self.fitted is None else f"fitted: {self.fitted.state}"
+        servers = ", ".join(map(str, self.servers))
+        return f"HelpSystem(client={self.client!r}, {servers}, method={self.method.name!r}, {state})"
+
     @property
     def remote_servers(self) -> list[RemoteServer]:
         """The servers that are asked while training."""
@@ -163,7 +170,7 @@ class HelpSystem:
         calibration: float | None = None,
         run: Path | str | None = None,
         resume: bool = False,
-        progress: Progress | None = None,
+        progress: Told | Sequence[Told] = None,
         context: Context | None = None,
     ) -> HelpSystem:
         """Train the server, then the rejector, and return the system itself.
@@ -183,8 +190,10 @@ class HelpSystem:
                 is enough for prices and plain shares, but not for a guarantee (``"20%@95%"``).
             run: a folder for checkpoints and ``history.csv``.
             resume: go on from the checkpoints there.
-            progress: who is told how it goes.
-            context: all of that in one object, for callers that train more than this system in one run.
+            progress: who is told how it goes: by default bars on a terminal and in a notebook, and nobody elsewhere;
+                False for nobody; True for bars or, where neither is there, lines on stderr; a
+                :class:`l2h.training.Progress`, such as ``l2h.training.MLflowProgress("mlflow")``; or a list of these.
+            context: instead of the last three, for callers that train more than this system in one run.
 
         Raises:
             DataError: samples or labels that cannot be used.
@@ -195,18 +204,17 @@ class HelpSystem:
             X, y, held_out_rows, kept = steps.keep_back(self, X, y, held_out_rows, calibration)
         job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
         before = self.client.fingerprint()
-        if context is None:
-            context = steps.make_context(self, run, resume, progress)
         if run is not None:
             for server in self.servers:
                 if isinstance(server.fixed, RemoteServer):
                     server.fixed.cache.keep_in(answers_folder(Path(run), server.name))
             note_training(Path(run), steps.describe(self, job), resume=resume)
-        with repeatable(self.settings, self.device):
-            trained = self.method.train(job, context)
+        given = nullcontext(context) if context else steps.training_context(self, run, resume, progress)
+        with given as made, repeatable(self.settings, self.device):
+            trained = self.method.train(job, made)
         if self.client.fingerprint() != before:
             raise ClientError("the client's weights changed during training: something else is training it")
-        self.adopt(job, trained, context.history)
+        self.adopt(job, trained, made.history)
         return self if kept is None else self.calibrate(*kept)
 
     @classmethod
@@ -219,7 +227,7 @@ class HelpSystem:
         text_column: str = "prompt",
         seed: int = 0,
         dataset: str | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[int, int], None] | bool | None = None,
     ) -> Router:
         """Train a router for two answerers that are not classifiers, such as two language models.
 
@@ -231,7 +239,7 @@ class HelpSystem:
             text_column: the table's column of inputs.
             seed: of the cross-validation.
             dataset: a name for reports.
-            progress: told how many of how many fits are done.
+            progress: None, True or False as in :meth:`fit`; or a function of how many fits are done, and of how many.
 
         Raises:
             DataError: inputs or outcomes that cannot be used; the message names the row or the column.
@@ -241,8 +249,9 @@ class HelpSystem:
             if client_right is None and server_right is None
             else check_outcomes(X, client_right, server_right, "unnamed")
         )
-        name = dataset or known.name
-        return fit_router(known.X, known.client_right, known.server_right, seed=seed, dataset=name, progress=progress)
+        right, name = (known.client_right, known.server_right), dataset or known.name
+        with count_progress("fit", progress) as told:
+            return fit_router(known.X, *right, seed=seed, dataset=name, progress=told)
 
     def prepare(
         self,

@@ -27,6 +27,12 @@ class GivenServer:
     fixed: Classifier | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # of a named one
 
+    def __str__(self) -> str:
+        given = self.fixed if self.trainable is None else self.trainable
+        return (
+            f"{self.name}={given!r}" if isinstance(given, str | Classifier) else f"{self.name}={type(given).__name__}"
+        )
+
 
 def take_servers(
     server: Any,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,8 @@ from l2h.system.client_features import take_features
 from l2h.system.servers import GivenServer, check_student
 from l2h.system.sizing import size_rejector
 from l2h.table import absent_values, as_table, is_table
-from l2h.training import Context, Job, Progress, Silent
+from l2h.training import Context, Job
+from l2h.training.bars import Told, training_progress
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.estimators import fit_estimator, is_estimator, with_options
 from l2h.training.job import ServerJob, rejector_builder, server_builder, server_title
@@ -303,16 +304,20 @@ def assemble(
     )
 
 
-def make_context(system: HelpSystem, run: Path | str | None, resume: bool, progress: Progress | None) -> Context:
-    """Return what a training needs beside its job; checkpoints and history go into the folder ``run``, if any."""
+@contextlib.contextmanager
+def training_context(
+    system: HelpSystem, run: Path | str | None, resume: bool, told: Told | Sequence[Told]
+) -> Iterator[Context]:
+    """Give what a training needs beside its job; checkpoints and history go into the folder ``run``, if any."""
     folder = None if run is None else Path(run)
-    return Context(
-        system.settings,
-        system.device,
-        Checkpoints(None if folder is None else folder / CHECKPOINTS, resume),
-        progress or Silent(),
-        history_file=None if folder is None else folder / "history.csv",
-    )
+    with training_progress(told) as progress:
+        yield Context(
+            system.settings,
+            system.device,
+            Checkpoints(None if folder is None else folder / CHECKPOINTS, resume),
+            progress,
+            history_file=None if folder is None else folder / "history.csv",
+        )
 
 
 def describe(system: HelpSystem, job: Job) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from l2h.training.job import Job
 from l2h.training.loop import Context, pick_device, repeatable
-from l2h.training.progress import Progress, Silent
+from l2h.training.progress import Progress, Silent, TensorBoardProgress
 from l2h.training.recipes import HeldOut, StudentAnswers, Trained
 from l2h.training.rejector_stage import BatchLoss, Objective, RejectorStage, SamplePool
 from l2h.training.rejectors import RejectorBatch
@@ -20,6 +20,7 @@ __all__ = [
     "SamplePool",
     "Silent",
     "StudentAnswers",
+    "TensorBoardProgress",
     "Trained",
     "pick_device",
     "repeatable",

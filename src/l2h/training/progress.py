@@ -1,8 +1,8 @@
-"""Reports of how training goes: none, a plain log, TensorBoard. The terminal bars live with the commands."""
+"""Reports of how training goes: none, plain lines, TensorBoard. The bars are in :mod:`l2h.training.bars`."""
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,10 @@ class Silent(Progress):
 
 
 class LogProgress(Progress):
-    """Logs loss, speed and time left after an epoch, at most every ``seconds``; the last epoch is always logged."""
+    """Writes a line on loss, speed and time left after an epoch, at most every ``seconds``, and after the last one."""
 
-    def __init__(self, seconds: float = 5.0) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = 5.0, write: Callable[[str], None] = log.info) -> None:
+        self.seconds, self.write = seconds, write
         self._begun = self._written = time.monotonic()
         self._epochs = self._steps = self._done = 0
         self._line = ""
@@ -45,7 +45,8 @@ class LogProgress(Progress):
         self._epochs, self._steps, self._done = epochs, steps, done
         self._begun = self._written = time.monotonic()
         self._line = ""
-        log.info("%s: %s%d epochs of %d steps", stage, f"resumed after epoch {done}, " if done else "", epochs, steps)
+        resumed = f"resumed after epoch {done}, " if done else ""
+        self.write(f"{stage}: {resumed}{epochs} epochs of {steps} steps")
 
     def epoch(self, stage: str, row: Mapping[str, Any]) -> None:
         now = time.monotonic()
@@ -66,12 +67,12 @@ class LogProgress(Progress):
     def asked(self, done: int, total: int, stage: str = "server") -> None:
         now = time.monotonic()
         if done == total or now - self._written >= self.seconds:
-            log.info("%s: asked about %d of %d inputs", stage, done, total)
+            self.write(f"{stage}: asked about {done} of {total} inputs")
             self._written = now
 
     def _write(self, now: float) -> None:
         if self._line:
-            log.info("%s", self._line)
+            self.write(self._line)
             self._line, self._written = "", now
 
 
@@ -101,28 +102,18 @@ class TensorBoardProgress(Progress):
         self._writer.flush()
 
 
+def _passed_on(name: str) -> Any:
+    def report(self: "Tee", *values: Any, **named: Any) -> None:
+        for other in self.others:
+            getattr(other, name)(*values, **named)
+
+    return report
+
+
 class Tee(Progress):
     """Passes every report on to several others."""
 
     def __init__(self, *others: Progress) -> None:
         self.others = others
 
-    def start(self, stage: str, epochs: int, steps: int, done: int) -> None:
-        for other in self.others:
-            other.start(stage, epochs, steps, done)
-
-    def step(self) -> None:
-        for other in self.others:
-            other.step()
-
-    def epoch(self, stage: str, row: Mapping[str, Any]) -> None:
-        for other in self.others:
-            other.epoch(stage, row)
-
-    def finish(self, stage: str) -> None:
-        for other in self.others:
-            other.finish(stage)
-
-    def asked(self, done: int, total: int, stage: str = "server") -> None:
-        for other in self.others:
-            other.asked(done, total, stage)
+    start, step, epoch, finish, asked = map(_passed_on, ("start", "step", "epoch", "finish", "asked"))
