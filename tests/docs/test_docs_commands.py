@@ -41,6 +41,7 @@ STORIES = {
     "serving": ["serving.md"],
     "models": ["CONTRIBUTING.md", "api.md"],
     "tables": ["tables.md"],
+    "costs": ["costs.md"],
     "routing": ["routing.md"],
 }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -36,8 +39,23 @@ class Page(HTMLParser):
     @property
     def links(self) -> list[str]:
         """All that the page refers to."""
-        names = ("src", "href", "srcset", "action", "poster", "data", "background", "style")
-        return [value or "" for _, found in self.tags for name, value in found.items() if name in names]
+        names = ("src", "href", "srcset", "action", "poster", "data", "background")
+        linked = [value or "" for _, found in self.tags for name, value in found.items() if name in names]
+        return linked + re.findall(r"url\(([^)]*)\)|@import", self.source)
+
+    @property
+    def plots(self) -> list[dict[str, str | None]]:
+        """The attributes of every plot."""
+        return [found for _, found in self.tags if found.get("class") == "drawing"]
+
+    def require_own_script(self) -> None:
+        """The page has its one script, which alone a browser may run, and no address of elsewhere."""
+        assert [found for tag, found in self.tags if tag == "script"] == [{}]
+        (script,) = re.findall(r"<script>(.*?)</script>", self.source, re.S)
+        checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        (policy,) = [found["content"] for _, found in self.tags if "http-equiv" in found]
+        assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'"
+        assert not re.search(r"https?://", self.source)
 
     def table(self, *head: str) -> list[list[str]]:
         """The rows of the first table whose heading begins so."""
@@ -45,7 +63,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in {"meta", "link", "img"}:
+        if tag not in {"meta", "link", "img", "input"}:
             self.open.append(tag)
         if tag in ("h1", "h2", "h3"):
             self.headings.append((tag, ""))
@@ -62,7 +80,7 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += "*"
 
     def handle_data(self, data: str) -> None:
-        if "style" in self.open:
+        if {"style", "script"} & set(self.open):
             return
         self.text += data
         if self.open and self.open[-1] in ("h1", "h2", "h3"):

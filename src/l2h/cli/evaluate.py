@@ -12,6 +12,7 @@ from typer import Argument, Option
 from l2h.cli.options import (
     Asked,
     MethodFiles,
+    MoneyOptions,
     Prices,
     SecondOpinion,
     ServerPrices,
@@ -76,7 +77,7 @@ class EvaluateOptions:
 
 
 @takes_groups
-def evaluate(options: EvaluateOptions) -> None:
+def evaluate(options: EvaluateOptions, money: MoneyOptions) -> None:
     """Evaluate a finished run on its test set, at its own prices or at others.
 
     Example: [bold]l2h evaluate runs/demo --c-e 0.05 --c-e 0.1 --c-e 0.2[/]
@@ -85,6 +86,9 @@ def evaluate(options: EvaluateOptions) -> None:
 
     Example: [bold]l2h evaluate runs/two --price box=0.05 --price cloud=0.2:1.25 --limit cloud=10%[/] of a run with two
     servers.
+
+    Example: [bold]l2h evaluate runs/demo --request-cost 0.002 --error-cost 0.5 --per-day 10000[/] says what it saves in
+    money.
 
     Example: [bold]l2h evaluate runs/demo --second-opinion[/] as if the rejector's student could answer too.
 
@@ -110,7 +114,7 @@ def evaluate(options: EvaluateOptions) -> None:
     if options.test is not None and options.data is None:
         raise typer.BadParameter("it is the test part of --data: give both, or --data alone", param_hint="--test")
     if any(map(holds_router, runs)):
-        return _evaluate_router(options, bounds)
+        return _evaluate_router(options, money, bounds)
     if options.outcomes is not None:
         raise typer.BadParameter(f"{runs[0]} holds no router: --data names other data", param_hint="--outcomes")
     with count_progress("server: inputs asked") as asked:
@@ -121,6 +125,7 @@ def evaluate(options: EvaluateOptions) -> None:
             c_1=options.c_1,
             c_e=options.c_e,
             prices=read_prices(options.price),
+            money=money.read(options.c_e, options.c_1, options.price),
             bounds=bounds,
             rule=options.rule,
             server_run=options.server_run,
@@ -137,7 +142,7 @@ def evaluate(options: EvaluateOptions) -> None:
     print_evaluations(evaluations.results, options.as_json)
 
 
-def _evaluate_router(options: EvaluateOptions, named: list[Bound]) -> None:
+def _evaluate_router(options: EvaluateOptions, money: MoneyOptions, named: list[Bound]) -> None:
     from l2h.cli import routing
     from l2h.experiments.routing import RouterConditions
     from l2h.limits import RateLimit
@@ -149,7 +154,10 @@ def _evaluate_router(options: EvaluateOptions, named: list[Bound]) -> None:
         raise typer.BadParameter("a router has no student", param_hint="--second-opinion")
     if len(options.run) > 1 or options.data is not None:
         raise typer.BadParameter("a router is evaluated alone, with --outcomes FILE", param_hint="RUN")
-    conditions = RouterConditions(options.outcomes, options.text_column, options.c_1, options.c_e, bounds, options.rule)
+    prices = options.c_1, options.c_e
+    conditions = RouterConditions(
+        options.outcomes, options.text_column, *prices, bounds, options.rule, money.read(*prices)
+    )
     routing.evaluate(options.run[0], conditions, options.out, options.as_json)
 
 

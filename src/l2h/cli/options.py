@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from l2h.costs import Costs
     from l2h.experiments.finished import Bound
     from l2h.experiments.plan import Plan
+    from l2h.money import Money
 
 Prices = list[float] | None
 Texts = list[str] | None
@@ -28,6 +29,7 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.*)", re.DOTALL)
 price_option = partial(Option, rich_help_panel="Prices")
 run_option = partial(Option, rich_help_panel="Run")
 training_option = partial(Option, rich_help_panel="Training")
+_money = partial(Option, rich_help_panel="Prices in money, instead of --c-e and --c-1")
 
 
 def _load_methods(files: Texts) -> Texts:
@@ -150,6 +152,50 @@ class StudyOptions:
         given |= {name: getattr(self, name) for name in ("client", "test", "target", "limit", "size")}
         settings = {"device": self.device, "precision": self.precision}
         return comparison_plan(self.data, given, settings, self.set_ or [], self.option or [], sized)
+
+
+@dataclass(frozen=True)
+class MoneyOptions:
+    """Prices in money, instead of the plain ones."""
+
+    request_cost: Annotated[
+        Texts,
+        _money("--request-cost", help="What one request costs: 0.002; of several servers NAME=0.002, one per server."),
+    ] = None
+    error_cost: Annotated[float | None, _money(help="What one wrong answer costs: 0.5.")] = None
+    server_error_cost: Annotated[
+        float | None, _money(help="What one wrong answer of the server costs. (default: as --error-cost)")
+    ] = None
+    currency: Annotated[str | None, _money(help="How amounts are written. (default: EUR)")] = None
+    per_day: Annotated[
+        float | None, _money(help="Inputs in a day, for amounts of a day. (default: amounts of 1,000 inputs)")
+    ] = None
+
+    def read(self, *prices: Any) -> "Money | None":
+        """Return the money; None where none is given. It does not go together with any of these prices."""
+        from l2h.money import Money
+
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if not given:
+            return None
+        flags = {name: f"--{name.replace('_', '-')}" for name in vars(self)}
+        missing = [flags[name] for name in ("request_cost", "error_cost") if name not in given]
+        if missing:
+            raise SettingsError(
+                f"{flags[next(iter(given))]} needs {' and '.join(missing)}: the prices follow from both"
+            )
+        if any(prices):
+            raise SettingsError(
+                f"{flags['request_cost']} stands for prices: leave out --c-e, --c-1 and --price, or give these alone"
+            )
+        requests = by_name(self.request_cost, flags["request_cost"]) or ""
+        try:
+            paid = {"": float(requests)} if isinstance(requests, str) else {n: float(v) for n, v in requests.items()}
+        except ValueError:
+            raise SettingsError(
+                f"{flags['request_cost']} {str(requests)[:40]}: no number; write 0.002, or NAME=0.002 per server"
+            ) from None
+        return Money(**given | {"request_cost": paid.get("", paid)})
 
 
 def is_named(text: str) -> bool:

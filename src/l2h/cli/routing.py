@@ -34,7 +34,7 @@ def train(plan: RouterPlan, target: RunTarget, as_json: bool) -> None:
 
     with count_progress("fit") as progress:
         results = train_router(plan, target, progress)
-    page = write_router_page(results[0].report, target.folder, plan.as_dict())
+    page = write_router_page(results, target.folder, plan.as_dict())
     show(results, as_json)
     if not as_json:
         log.info("The page with every number and picture: %s", page)
@@ -48,7 +48,7 @@ def evaluate(folder: Path, conditions: RouterConditions, out: Path | None, as_js
     if out is not None:
         from l2h.report import write_router_page
 
-        log.info("The page with every number: %s", write_router_page(results[0].report, out, training))
+        log.info("The page with every number: %s", write_router_page(results, out, training))
     show(results, as_json)
 
 

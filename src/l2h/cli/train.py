@@ -12,6 +12,7 @@ from typer import Option
 
 from l2h.cli import options as shared
 from l2h.cli.options import (
+    MoneyOptions,
     Prices,
     Texts,
     by_name,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from l2h.data import Dataset
     from l2h.experiments.plan import Plan
     from l2h.experiments.runs import RunTarget
+    from l2h.money import Money
     from l2h.system import HelpSystem
 
 _feed = partial(typer.Option, rich_help_panel="What client and server files are fed")
@@ -251,6 +253,7 @@ def train(
     only: OutcomeOptions,
     run: RunOptions,
     training: TrainingOptions,
+    money: MoneyOptions,
     hosts: HostOptions,
 ) -> None:
     """Train a server and a rejector around a client, and evaluate them on the test set.
@@ -275,6 +278,9 @@ def train(
 
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --budget 0.5 --out runs/small[/]
 
+    Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --request-cost 0.002
+    --error-cost 0.5 --currency EUR --per-day 10000 --out runs/paid[/] says what the system saves in money.
+
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --server box=lenet5 --server cloud=alexnet --price
     box=0.05 --price cloud=0.2:1.25 --second-opinion --out runs/two[/] for two servers, each at its own price.
 
@@ -290,10 +296,10 @@ def train(
 
     target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
     if only.outcomes is not None:
-        return _train_router(models, only, run, training, target)
+        return _train_router(models, only, run, training, money, target)
     if models.data is None:
         raise typer.BadParameter("give --data, or --outcomes where only outcomes are known", param_hint="--data")
-    plan = _plan(models, api, feeds, training)
+    plan = _plan(models, api, feeds, training, money)
     _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
     plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
@@ -310,7 +316,12 @@ def train(
 
 
 def _train_router(
-    models: ModelOptions, only: OutcomeOptions, run: RunOptions, training: TrainingOptions, target: RunTarget
+    models: ModelOptions,
+    only: OutcomeOptions,
+    run: RunOptions,
+    training: TrainingOptions,
+    money: MoneyOptions,
+    target: RunTarget,
 ) -> None:
     from l2h.cli import routing
     from l2h.data.outcomes import TEXT_COLUMN
@@ -330,11 +341,18 @@ def _train_router(
         c_1=tuple(training.c_1 or (1.0,)),
         c_e=tuple(training.c_e or (0.1,)),
         seed=training.seed,
+        money=_fields(money.read(training.c_e, training.c_1)),
     )
     routing.train(plan, target, run.as_json)
 
 
-def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: TrainingOptions) -> Plan:
+def _fields(money: Money | None) -> dict[str, Any]:
+    return {} if money is None else money.as_dict()
+
+
+def _plan(
+    models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: TrainingOptions, money: MoneyOptions
+) -> Plan:
     from l2h.experiments.overrides import make_settings, parse_options, parse_preprocessing
     from l2h.experiments.plan import Plan
     from l2h.system.sizing import choose_budget
@@ -359,6 +377,7 @@ def _plan(models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: T
         c_1=tuple(training.c_1 or (1.0,)),
         c_e=tuple(training.c_e or (0.1,)),
         prices={name: costs.as_dict() for name, costs in prices.items()},
+        money=_fields(money.read(training.c_e, training.c_1, training.price)),
         sync=tuple(training.sync or ("1",)),
         client_output=feeds.client_output,
         server_output=feeds.server_output,

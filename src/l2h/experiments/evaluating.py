@@ -78,6 +78,7 @@ class Conditions:
     c_1: list[float] | None = None  # inaccuracy costs; None: the run's
     c_e: list[float] | None = None  # prices of a request; None: the run's
     prices: Mapping[str, Costs] = field(default_factory=dict)  # of some of several servers; the run's for the others
+    money: Money | None = None  # instead of all prices
     bounds: Sequence[Bound] = ()  # on asking; under a bound and without prices asking is free
     rule: str | None = None  # how a share is met
     server_run: Path | None = None  # the run of a server that was trained by itself
@@ -127,9 +128,14 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
     dataset = run.dataset(conditions.data, conditions.test, conditions.target)
     if conditions.second_opinion is not None:
         run.allow_second_opinion(conditions.second_opinion)
-    prices: list[AnyCosts | None] = [*run.cost_grid(conditions.c_e, conditions.c_1, conditions.prices)]
-    if conditions.bounds and conditions.c_e is None and conditions.c_1 is None and not conditions.prices:
-        prices = [None]
+    prices: list[AnyCosts | Money | None] = [*run.cost_grid(conditions.c_e, conditions.c_1, conditions.prices)]
+    if conditions.money is not None:
+        prices = [conditions.money]
+    elif conditions.c_e is None and conditions.c_1 is None and not conditions.prices:
+        if conditions.bounds:
+            prices = [None]
+        elif run.training.get("money"):
+            prices = [Money(**run.training["money"])]
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
         runs.write_json(out / runs.METRICS, metrics_of(results))
@@ -204,6 +210,7 @@ def require_seeds(folders: Sequence[Path]) -> None:
             "c_1": None,
             "c_e": None,
             "prices": None,
+            "money": None,
         }  # prices are compared where they are used
         first = first or training
         other = runs.differences(first, training)

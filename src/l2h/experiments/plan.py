@@ -20,6 +20,7 @@ from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError,
 from l2h.experiments.runs import HISTORY, RunTarget
 from l2h.methods import Learned
 from l2h.models import NAMES, build_scaled, client_view_size, within_budget
+from l2h.money import Money
 from l2h.remote import SKLEARN, RemoteServer, is_remote
 from l2h.remote.oip import given_key
 from l2h.settings import PAPER_SERVER, Settings, StageSettings
@@ -42,7 +43,7 @@ STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
 _NEWER = (
     *("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", "budget"),
-    *("client_features", "servers", "prices", "second_opinion", *_OF_FILES),
+    *("client_features", "servers", "prices", "money", "second_opinion", *_OF_FILES),
 )
 #: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
 LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
@@ -73,6 +74,7 @@ class Plan:
     c_1: tuple[float, ...] = (1.0,)
     c_e: tuple[float, ...] = (0.1,)
     prices: dict[str, dict[str, float]] = field(default_factory=dict)  # of each server, instead of ``c_1`` and ``c_e``
+    money: dict[str, Any] = field(default_factory=dict)  # fields of :class:`l2h.Money`, which stands for all of these
     sync: tuple[str, ...] = ("1",)  # links from the server to the rejector (recipe ``paper``), one rejector each
     client_options: dict[str, Any] = field(default_factory=dict)
     server_options: dict[str, Any] = field(default_factory=dict)  # of several servers by name
@@ -90,6 +92,12 @@ class Plan:
     budget: str | None = None  # of the rejector, as :class:`l2h.budgets.Budget` reads it; None for the default
 
     def __post_init__(self) -> None:
+        if self.money:
+            paid = Money(**self.money).costs
+            by_server = {} if isinstance(paid, Costs) else {name: one.as_dict() for name, one in paid.items()}
+            one = paid if isinstance(paid, Costs) else next(iter(paid.values()))
+            for name, value in {"c_1": (one.c_1,), "c_e": (one.c_e,), "prices": by_server}.items():
+                object.__setattr__(self, name, value)
         cost_grid(self.c_1, self.c_e)
         if not 0 < self.client_share <= 1:
             raise SettingsError(f"client_share={self.client_share} must be a share above 0 and at most 1")
@@ -127,7 +135,7 @@ class Plan:
             with about(f"--server {name}" if self.servers else None):
                 _check_server(model)
         if self.prices:
-            check_prices(self.prices, servers)
+            check_prices(self.prices, servers, "--request-cost" if self.money else "--price")
         if self.prices and len(servers) == 1:  # those of the only server are the prices of the system
             only = Costs.from_dict(next(iter(self.prices.values())))
             for name, value in {"c_1": (only.c_1,), "c_e": (only.c_e,), "prices": {}}.items():
@@ -152,11 +160,14 @@ class Plan:
 
     @property
     def costs(self) -> list[Costs]:
-        return cost_grid(self.c_1, self.c_e)
+        paid = Money(**self.money).costs if self.money else None
+        return [paid] if isinstance(paid, Costs) else cost_grid(self.c_1, self.c_e)
 
     @property
-    def reported_costs(self) -> list[AnyCosts]:
-        """Return the prices to evaluate at: those of each server, or the grid."""
+    def reported_costs(self) -> list[AnyCosts | Money]:
+        """Return the prices to evaluate at: the money, those of each server, or the grid."""
+        if self.money:
+            return [Money(**self.money)]
         if self.prices:
             return [{name: Costs.from_dict(self.prices[name]) for name in self.named_servers}]
         return [*self.costs]
@@ -207,12 +218,12 @@ def require_known(named: Iterable[str], servers: Iterable[str], flag: str) -> No
         raise SettingsError(f"{flag} {unknown[0]}=...: no server is called so; the servers are {', '.join(servers)}")
 
 
-def check_prices(named: Collection[str], servers: Iterable[str]) -> None:
+def check_prices(named: Collection[str], servers: Iterable[str], flag: str = "--price") -> None:
     """Refuse prices that name a server that does not exist, or leave one out."""
-    require_known(named, servers, "--price")
+    require_known(named, servers, flag)
     for name in servers:
         if name not in named:
-            raise SettingsError(f"no price for {name}: give --price {name}=C_E too")
+            raise SettingsError(f"no price for {name}: give {flag} {name}={'C_E' if flag == '--price' else 'COST'} too")
 
 
 def _check_server(model: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from l2h.errors import RunError
 from l2h.experiments import runs
 from l2h.experiments.evaluating import Evaluation, metrics_of
 from l2h.limits import RateLimit
+from l2h.money import Money
 from l2h.routing import Router, fit_router
 
 
@@ -30,15 +31,17 @@ class RouterPlan:
     c_1: tuple[float, ...] = (1.0,)
     c_e: tuple[float, ...] = (0.1,)
     seed: int = 0
+    money: dict[str, Any] = field(default_factory=dict)  # fields of :class:`l2h.Money`, instead of both
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for ``config.json``."""
-        return asdict(self) | {"c_1": list(self.c_1), "c_e": list(self.c_e)}
+        values = {name: value for name, value in asdict(self).items() if value or name != "money"}
+        return values | {"c_1": list(self.c_1), "c_e": list(self.c_e)}
 
     @property
-    def costs(self) -> list[Costs]:
-        """The grid of prices."""
-        return cost_grid(self.c_1, self.c_e)
+    def costs(self) -> list[Costs | Money]:
+        """The grid of prices, or the money."""
+        return [Money(**self.money)] if self.money else [*cost_grid(self.c_1, self.c_e)]
 
     def parts(self) -> tuple[OutcomeTable, OutcomeTable]:
         """Return the rows to train on and the rows to test on."""
@@ -70,7 +73,7 @@ def train_router(
 def evaluate_router(
     router: Router,
     test: OutcomeTable,
-    prices: Sequence[Costs | None],
+    prices: Sequence[Costs | Money | None],
     bounds: Sequence[RateLimit | None] = (None,),
     rule: str | None = None,
 ) -> list[Evaluation]:
@@ -95,6 +98,7 @@ class RouterConditions:
     c_e: list[float] | None = None
     bounds: Sequence[RateLimit] = ()
     rule: str | None = None
+    money: Money | None = None  # instead of the prices
 
 
 def evaluate_router_run(
@@ -110,11 +114,16 @@ def evaluate_router_run(
         test = plan.parts()[1]
     else:
         raise RunError(f"{folder} does not say what it was trained on: give --outcomes FILE")
-    prices: list[Costs | None] = [
+    prices: list[Costs | Money | None] = [
         *cost_grid(conditions.c_1 or training.get("c_1") or [1.0], conditions.c_e or training.get("c_e") or [0.1])
     ]
-    if conditions.bounds and conditions.c_e is None and conditions.c_1 is None:
-        prices = [None]
+    if conditions.money is not None:
+        prices = [conditions.money]
+    elif conditions.c_e is None and conditions.c_1 is None:
+        if conditions.bounds:
+            prices = [None]
+        elif training.get("money"):
+            prices = [Money(**training["money"])]
     results = evaluate_router(router, test, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
         runs.write_json(out / runs.METRICS, metrics_of(results))

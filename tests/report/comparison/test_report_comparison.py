@@ -297,7 +297,7 @@ def test_page_refers_to_nothing_outside(page: Page) -> None:
     # The icon and three plots.
     assert len(page.links) == 4
     assert all(link.startswith("data:") for link in page.links)
-    assert "script" not in {tag for tag, _ in page.tags}
+    page.require_own_script()
     style = re.search(r"<style>(.*?)</style>", page.source, re.S)
     assert style is not None
     assert not re.search(r"url\(|@import|expression", style.group(1))
@@ -328,7 +328,7 @@ def test_names_from_strangers_are_escaped_everywhere(made: dict[str, Any], tmp_p
         "skipped": [{"method": EVIL, "why": EVIL}],
     }
     found = Page(write_comparison(evil, tmp_path))
-    assert "<script" not in found.source
+    assert found.source.count("<script") == 1
     assert found.text.count(EVIL) > 20
     assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
     # Nor does the terminal take a name for markup.

@@ -40,17 +40,14 @@ def test_page_refers_to_nothing_outside(full: tuple[Report, Page]) -> None:
     _, found = full
     assert len(found.links) > 20
     assert all(link.startswith(("data:", "#")) for link in found.links)
-    assert "script" not in {tag for tag, _ in found.tags}
-    style = re.search(r"<style>(.*?)</style>", found.source, re.S)
-    assert style is not None
-    assert not re.search(r"url\(|@import|expression", style.group(1))
-    assert not re.search(r"https?://", found.source)
+    found.require_own_script()
 
 
 def test_sections_stand_in_the_order_of_reading(full: tuple[Report, Page]) -> None:
     _, found = full
     assert [text for tag, text in found.headings if tag == "h1"] == ["A title"]
     assert [text for tag, text in found.headings if tag == "h2"] == [
+        "Other prices",
         "Risk compared with every baseline",
         "Accuracy for every reject rate",
         "Accuracy on the inputs kept and sent",
@@ -136,7 +133,7 @@ def test_names_from_strangers_are_escaped_everywhere(tmp_path: Path) -> None:
         settings={EVIL: {"nested": EVIL}},
         next_steps=[EVIL, f"`{EVIL}`"],
     )
-    assert "<script" not in found.source
+    assert found.source.count("<script") == 1
     assert found.text.count(EVIL) > 8
     assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
 

@@ -1,6 +1,11 @@
-"""Pages that are one file: no script, nothing loaded from elsewhere, readable without a network."""
+"""Pages that are one file: nothing is loaded from elsewhere, and all of it can be read without a network.
+
+A page has one script, its own. Its checksum stands in the page's Content-Security-Policy, so that a browser runs no
+other. Without it the page says the same.
+"""
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -24,7 +29,9 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
         lstrip_blocks=True,
     )
     environment.filters |= {filter_.__name__: filter_ for filter_ in (percent, number, signed, counted, code_spans)}
-    html = environment.get_template(template).render(**values)
+    script = environment.get_template("script.js.j2").render()
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    html = environment.get_template(template).render(**values, script=Markup(script), script_checksum=checksum)
     # A lone surrogate in a name cannot be encoded; a page with a question mark is better than none.
     return write_atomically(path, html.encode("utf-8", errors="replace"))
 

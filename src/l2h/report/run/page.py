@@ -16,6 +16,7 @@ from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.common.text import percent
 from l2h.report.run.gallery import Images, Sample, choose
 from l2h.report.run.plots import Rows, draw, plot_sync
+from l2h.report.run.prices import few_prices, price_table, price_view
 from l2h.report.run.tables import (
     answerer_table,
     class_table,
@@ -26,7 +27,7 @@ from l2h.report.run.tables import (
 from l2h.report.run.verdict import headline, verdict
 
 if TYPE_CHECKING:
-    from l2h.experiments.evaluating import Evaluations
+    from l2h.experiments.evaluating import Evaluation, Evaluations
 
 _THUMBNAIL = 160  # pixels, the longer side of an image in the gallery
 
@@ -43,6 +44,7 @@ def write_page(
     seed: int = 0,
     plots: str | None = None,
     file: str = "report.html",
+    evaluations: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write a page into a folder and return its path. Each file is replaced in one step: nobody reads half a file.
 
@@ -57,6 +59,7 @@ def write_page(
         seed: of the choice of images.
         plots: a folder within ``folder`` for the plots as PNG files; ``None`` to write the page alone.
         file: the name of the page.
+        evaluations: all that was asked for, this report first, as rows of its ``summary``; none where that is all.
     """
     folder = Path(folder)
     figures = draw(report, history, None if plots is None else images, seed)
@@ -86,6 +89,10 @@ def write_page(
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
         settings=list(flat(settings or {})),
         next_steps=list(next_steps),
+        view=price_view(report),
+        few=few_prices(report),
+        asked=price_table(evaluations) if len(evaluations) > 1 else None,
+        limited=any(row.get("bound") for row in evaluations),
     )
 
 
@@ -110,6 +117,7 @@ def write_run_page(evaluations: "Evaluations", folder: Path) -> Path:
         next_steps=steps,
         seed=report.seed or 0,
         plots=PLOTS,
+        evaluations=[result.summary() for result in evaluations.results],
     )
     syncs = [spec.sync for spec in evaluations.specs]
     if history and len(set(syncs)) > 1:
@@ -117,8 +125,9 @@ def write_run_page(evaluations: "Evaluations", folder: Path) -> Path:
     return page
 
 
-def write_router_page(report: OutcomeReport, folder: Path, training: Mapping[str, Any]) -> Path:
-    """Write the plots and the page of a router's report into a folder and return the path of the page."""
+def write_router_page(results: "Sequence[Evaluation]", folder: Path, training: Mapping[str, Any]) -> Path:
+    """Write the plots and the page of a router's first evaluation into a folder and return the path of the page."""
+    report = results[0].report
     return write_page(
         report,
         folder,
@@ -129,6 +138,7 @@ def write_router_page(report: OutcomeReport, folder: Path, training: Mapping[str
             "`l2h evaluate RUN --outcomes OTHER.csv` measures it on other outcomes",
         ],
         plots=PLOTS,
+        evaluations=[result.summary() for result in results],
     )
 
 
