@@ -171,7 +171,7 @@ def test_the_bars_of_a_class_end_at_what_is_not_the_clients(report: Report) -> N
 def test_the_page_shows_who_answers(report: Report, tmp_path: Path) -> None:
     found = Page(write_page(report, tmp_path, title="A title", images=make_images(600, 3)))
     headings = [text for tag, text in found.headings if tag == "h2"]
-    assert headings[0] == "Who answers"
+    assert headings[1] == "Who answers"
     assert "Accuracy on the inputs that each answers" in headings
     opening = found.text[: found.text.index("Who answers")]
     for figures in report.choice.figures().values():
