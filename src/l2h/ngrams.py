@@ -4,8 +4,6 @@ Training and the device call the same code, and integer arithmetic modulo 2**64 
 has the same features wherever it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

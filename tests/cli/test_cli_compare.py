@@ -345,7 +345,7 @@ def test_the_folder_of_a_run_is_no_comparison(more: list[str], table: Path, tmp_
     before = files_of(folder)
     assert before
     arguments = ["compare", "--data", table, *QUICK, "--method", "all-local", "--seeds", 1, "--out", folder, *more]
-    assert_told(call(*arguments), [1], str(folder), "holds a run, not a comparison")
+    assert_told(call(*arguments), [1], str(folder), "not a comparison")
     assert files_of(folder) == before
 
 

@@ -1,7 +1,5 @@
 """The parts of a manifest, whose annotations say what is accepted, and how values of somebody else's become them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass

@@ -3,8 +3,6 @@
 Maps (n, C, H, W) are averaged over the image and tokens (n, T, C) over the tokens, so that the features stay few.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """LiteRT (TensorFlow Lite) files, which most phones run: in training, and on a device with the extra ``litert``."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a classifier of the user's gets of a table: a data frame, columns by their names, or a matrix of numbers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -145,7 +145,7 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
         raise SettingsError("--price goes with servers that have names: --server box=... --server cloud=...")
     plan = options.plan(sized=True, servers=servers, **_given(options))
     prices = price_grid(read_price_grid(options.price), list(servers))
-    study = SeveralStudy(replace(plan, rejector_options={}), prices, options.all_seeds, _classes(options))
+    study = SeveralStudy(replace(plan, rejector_options={}), options.all_seeds, _classes(options), prices)
     with training_progress() as progress:
         return compare_several(
             study,

@@ -1,7 +1,5 @@
 """``l2h frontier``: what a rejector is worth against what it costs the device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -83,9 +81,9 @@ def _measure(options: FrontierOptions) -> dict[str, object]:
     study = FrontierStudy(
         options.plan(sized=True, server=options.server),
         options.all_seeds,
-        tuple(options.budgets or BUDGETS),
-        tuple(options.rivals or ()),
-        options.part,
+        budgets=tuple(options.budgets or BUDGETS),
+        rivals=tuple(options.rivals or ()),
+        part=options.part,
     )
 
     def tell(row: dict[str, object]) -> None:

@@ -1,7 +1,5 @@
 """The limiters of a policy: those of single servers, and the one over all of them, which must both agree."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

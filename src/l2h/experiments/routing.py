@@ -1,7 +1,5 @@
 """Train a router from a table of outcomes into a run folder, and evaluate it on its test part or on another table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

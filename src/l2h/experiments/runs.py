@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +69,9 @@ class RunTarget:
                 raise RunError(f"{folder} is not empty and holds no run: choose another folder")
             if not self.force:
                 raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
-            for name in (CONFIG, METRICS, HISTORY, LINK, "report.html"):
-                (folder / name).unlink(missing_ok=True)
             # A new training must not begin with the snapshots that the old one published or fetched.
-            for name in (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS, "tensorboard"):
-                shutil.rmtree(folder / name, ignore_errors=True)
+            files, folders = (CONFIG, METRICS, HISTORY, LINK, "report.html"), (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS)
+            _remove(folder, (*files, *folders, "tensorboard"))
         write_json(folder / CONFIG, {"schema": SCHEMA, "training": dict(training)})
 
     def context(self, settings: Settings, progress: Progress, history_file: Path | None = None) -> Context:
@@ -92,20 +90,20 @@ def require_empty(folder: Path, *, force: bool) -> None:
 
 def prepare_study(folder: Path, kind: str, study: Mapping[str, Any], files: Sequence[str], *, force: bool) -> None:
     """Make a folder ready for a study of a kind, which ``config.json`` holds; ``force`` removes the study's files."""
+    what = "comparison" if kind == "several" else kind
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose a folder with --out")
     if (folder / CONFIG).exists():
         config = read_config(folder)
         if kind not in config:
-            raise RunError(f"{folder} holds something else than this study: choose another folder with --out")
+            raise RunError(f"{folder} holds something else, not a {what}: choose another folder with --out")
         differing = differences(config[kind], study)
         if force:
-            for name in files:
-                (folder / name).unlink(missing_ok=True)
+            _remove(folder, files)
         elif differing:
-            raise RunError(f"{folder} holds another study ({'; '.join(differing)}): --force replaces it")
+            raise RunError(f"{folder} holds another {what} ({'; '.join(differing)}): --force replaces it")
     elif folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty and holds no study: choose another folder with --out")
+        raise RunError(f"{folder} is not empty and holds no {what}: choose another folder with --out")
     write_json(folder / CONFIG, {"schema": SCHEMA, kind: dict(study)})
 
 
@@ -136,6 +134,24 @@ def read_rows(path: Path, fields: Sequence[str], what: str) -> list[dict[str, An
             return list(reader)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def append_rows(path: Path, fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows at the end of a CSV file with these columns, which is made where it is missing."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, fields, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    for path in (folder / name for name in names):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _never_began(folder: Path) -> bool:

@@ -1,8 +1,5 @@
 """``l2h compare`` with several servers: methods for several experts side by side, at every price of a grid."""
 
-from __future__ import annotations
-
-import csv
 import itertools
 import json
 import logging
@@ -21,8 +18,8 @@ from l2h.data import Dataset
 from l2h.decision import FREE
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.compare.seed import make_bench, take_classes
-from l2h.experiments.plan import Plan, check_prices, load_data, with_augment
+from l2h.experiments.compare.seed import Study, make_bench
+from l2h.experiments.plan import check_prices, with_augment
 from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
 from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
@@ -42,25 +39,14 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class SeveralStudy:
-    """What is compared, on what, how often."""
+class SeveralStudy(Study):
+    """What is compared, on what, how often; the prices and the rejector of the plan are of no account."""
 
-    plan: Plan  # data, client, servers and settings; its seed, prices and rejector are of no account
-    prices: tuple[Pricing, ...]
-    seeds: tuple[int, ...]
-    classes: tuple[str, ...] | None = None
+    prices: tuple[Pricing, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a seed's rows depend on, as JSON has it."""
-        plan = replace(self.plan, settings=self.plan.settings.with_seed(0))
-        values = {
-            "training": plan.as_dict(),
-            "prices": [price_text(pricing) for pricing in self.prices],
-            "classes": self.classes,
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(values))
-        del plain["training"]["settings"]["threads"]
-        return plain
+        """Return what a seed's rows depend on."""
+        return self.depends_on(prices=[price_text(pricing) for pricing in self.prices], classes=self.classes)
 
 
 def price_grid(each: Mapping[str, Sequence[Costs]], servers: Sequence[str]) -> tuple[Pricing, ...]:
@@ -86,7 +72,7 @@ def compare_several(
     force: bool,
 ) -> dict[str, Any]:
     """Compare what of a study is not in the folder yet, seed by seed, and return the content of ``several.json``."""
-    study = replace(study, plan=with_augment(study.plan, _load(study, study.seeds[0]), augment))
+    study = replace(study, plan=with_augment(study.plan, study.load(study.seeds[0]), augment))
     runs.prepare_study(folder, "several", study.as_dict(), (CSV, JSON), force=force)
     path = folder / CSV
     there = {int(row["seed"]) for row in read_several([path])} if path.exists() else set()
@@ -94,18 +80,13 @@ def compare_several(
         if seed in there:
             log.info("%s holds seed %d already: not run again", folder, seed)
             continue
-        plan = replace(study.plan, settings=study.plan.settings.with_seed(seed))
+        plan = study.plan_of(seed)
         device = pick_device(plan.settings.device)
         with repeatable(plan.settings, device):
             rows = _run_seed(
-                replace(study, plan=plan), _load(study, seed), Context(plan.settings, device, progress=progress)
+                replace(study, plan=plan), study.load(seed), Context(plan.settings, device, progress=progress)
             )
-        new = not path.exists()
-        with path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerows({"seed": seed} | row for row in rows)
+        runs.append_rows(path, FIELDS, ({"seed": seed} | row for row in rows))
         tell(seed)
     rows = [row for row in read_several([path]) if int(row["seed"]) in study.seeds]
     return _write_summary(rows, folder, command)
@@ -261,9 +242,3 @@ def _sized(method: str | Learned, bench: Bench) -> Learned:
     )
     made.options, made.budget = size.options, size.budget
     return made
-
-
-def _load(study: SeveralStudy, seed: int) -> Dataset:
-    plan = replace(study.plan, settings=study.plan.settings.with_seed(seed))
-    dataset = load_data(plan).numbered()
-    return dataset if study.classes is None else take_classes(dataset, study.classes)

@@ -77,77 +77,51 @@ def classifier_to_onnx(
     table = example if isinstance(example, EncodedTable) else None
     example = numbers_of(example)
     known, inputs = gives or classifier.known_output, classifier.feed(example.shape[1:])
+    graph: ModelProto | None = None
     if isinstance(classifier, LiteRTClassifier):
-        (data,), model = classifier.weights(), classifier.model
-        part = ClientPart(
-            file=str(Path(file).with_suffix(LITERT)),
-            kind=classifier.kind,
-            input=model.input,
-            output=model.output,
-            gives=known,
-            features=None,
-            **feed_of(inputs),
-        )
-        return ExportedClassifier(part, data)
-    if isinstance(classifier, OnnxClassifier):
-        data = classifier.weights()[0]
-        if classifier.beside:
-            data = _with_weights(data, classifier.beside, classifier.path.name)
-        scores, places = classifier.scores, classifier.places
-        if places is not None and not np.array_equal(places, np.arange(len(places))):
-            import onnx
-
-            own = onnx.load_model_from_string(data)
-            scores = _place_classes(own, scores, places, len(places))
-            data = own.SerializeToString()
-        part = ClientPart(
-            file=file,
-            kind=classifier.kind,
-            input=classifier.input.name,
-            output=scores,
-            gives=known,
-            features=classifier.features,
-            **_COLUMNS if len(classifier.inputs) > 1 else feed_of(inputs),
-        )
-        return ExportedClassifier(part, data)
-    if isinstance(classifier, SklearnClassifier):
+        file, (data,) = str(Path(file).with_suffix(LITERT)), classifier.weights()
+        taken, given, features, feed = classifier.model.input, classifier.model.output, None, feed_of(inputs)
+    elif isinstance(classifier, OnnxClassifier):
+        data, given = _file_of(classifier)
+        taken, features = classifier.input.name, classifier.features
+        feed = _COLUMNS if len(classifier.inputs) > 1 else feed_of(inputs)
+    elif isinstance(classifier, SklearnClassifier):
         rows = replace(inputs, flat=True)
         model = _convert_estimator(classifier, rows.apply(example), table, gives is not None)
-        scores = model.graph.output[0 if gives == "label" else -1].name
+        given, features = model.graph.output[0 if gives == "label" else -1].name, None
         if num_classes and known == "probability":
             places = classifier.places(num_classes)
             if not np.array_equal(places, np.arange(num_classes)):
-                scores = _place_classes(model, scores, places, num_classes)
-        part = ClientPart(
-            file=file,
-            kind=classifier.kind,
-            input=model.graph.input[0].name,
-            output=scores,
-            gives=known,
-            features=None,
-            **_COLUMNS if len(model.graph.input) > 1 else feed_of(rows),
-        )
-        return ExportedClassifier(part, model.SerializeToString())
-    if not classifier.has_features:
-        features = None
-    if gives is None:
-        example, outside, inside = inputs.apply(example), inputs, Preprocessing()
+                given = _place_classes(model, given, places, num_classes)
+        data, taken = model.SerializeToString(), model.graph.input[0].name
+        feed = _COLUMNS if len(model.graph.input) > 1 else feed_of(rows)
     else:
-        outside, inside, known = Preprocessing(), inputs, "log_probability"
-    prepare = _PreprocessingGraph(inside, example.shape[1:])
-    graph = _ClassifierGraph(on_cpu(classifier), prepare, gives, num_classes, features is not None)
-    outputs = [output] if features is None else [output, features]
-    model = to_onnx(graph, {"x": example}, outputs, f"the {classifier.kind}")
-    part = ClientPart(
-        file=file,
-        kind=classifier.kind,
-        input="x",
-        output=output,
-        gives=known,
-        features=features,
-        **feed_of(outside),
-    )
-    return ExportedClassifier(part, model.SerializeToString(), model)
+        taken, given, features = "x", output, features if classifier.has_features else None
+        outside, inside = (inputs, Preprocessing()) if gives is None else (Preprocessing(), inputs)
+        example, feed = outside.apply(example) if gives is None else example, feed_of(outside)
+        known = known if gives is None else "log_probability"
+        prepare = _PreprocessingGraph(inside, example.shape[1:])
+        module = _ClassifierGraph(on_cpu(classifier), prepare, gives, num_classes, features is not None)
+        outputs = [output] if features is None else [output, features]
+        graph = to_onnx(module, {"x": example}, outputs, f"the {classifier.kind}")
+        data = graph.SerializeToString()
+    part = ClientPart(file, classifier.kind, taken, output=given, gives=known, features=features, **feed)
+    return ExportedClassifier(part, data, graph)
+
+
+def _file_of(classifier: OnnxClassifier) -> tuple[bytes, str]:
+    """Return an ONNX file with its weights inside and all classes in their places, and the name of its scores."""
+    import onnx
+
+    data, scores = classifier.weights()[0], classifier.scores
+    if classifier.beside:
+        data = _with_weights(data, classifier.beside, classifier.path.name)
+    places = classifier.places
+    if places is None or np.array_equal(places, np.arange(len(places))):
+        return data, scores
+    model = onnx.load_model_from_string(data)
+    scores = _place_classes(model, scores, places, len(places))
+    return model.SerializeToString(), scores
 
 
 def on_cpu(classifier: TorchClassifier) -> TorchClassifier:

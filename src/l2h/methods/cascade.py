@@ -3,8 +3,6 @@
 Whoever is asked is paid for, also where the next one is asked after it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

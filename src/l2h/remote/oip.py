@@ -1,7 +1,5 @@
 """Asking a server of the Open Inference Protocol about batches, as training does; a device asks in ``l2h.edge``."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -4,8 +4,6 @@ A folder may come from a stranger: sizes are checked before anything is read int
 and for numbers that are not finite.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -1,7 +1,5 @@
 """Training a router from outcomes: two logistic heads, their strength and calibration found by cross-validation."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace

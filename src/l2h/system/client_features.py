@@ -1,7 +1,5 @@
 """Which tensor inside the client the rejector reads as its features: as the user says, or as a probe finds."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

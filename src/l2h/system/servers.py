@@ -1,7 +1,5 @@
 """The servers of a system as the user gave them, checked: those to be trained, and those that are taken as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How large the rejector becomes: as its options say, or as a budget of the device allows."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

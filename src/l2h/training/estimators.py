@@ -1,7 +1,5 @@
 """scikit-learn classifiers as servers that are trained: found by name, and fitted to some of the samples."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from typing import Any

@@ -3,11 +3,9 @@
 Each seed's result is a file, so that what was broken off goes on where it was.
 """
 
-import json
 import logging
 import multiprocessing
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,17 +16,18 @@ from queue import Empty
 from typing import Any
 
 from l2h import methods
-from l2h.data import Dataset
 from l2h.errors import RunError, SettingsError
 from l2h.experiments import runs
-from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
+from l2h.experiments.compare.seed import SeedResult, Study, run_seed
 from l2h.experiments.compare.summary import summarise
 from l2h.experiments.overrides import make_settings, parse_options
-from l2h.experiments.plan import Plan, digits_plan, load_data, with_augment
+from l2h.experiments.plan import Plan, digits_plan, with_augment
 from l2h.training import Progress, pick_device
 
 log = logging.getLogger("l2h")
 SEEDS = "seeds"
+#: What a comparison leaves in its folder, beside its configuration.
+FILES = (SEEDS, runs.PLOTS, "comparison.json", "comparison.csv", "report.html")
 #: The grid of prices where none is given.
 GRID_1, GRID_E = (1.0, 1.25), (0.05, 0.1, 0.15, 0.25)
 #: Called with the seed and what of it is finished: ``"server"``, then the methods one by one.
@@ -38,13 +37,10 @@ Show = Callable[[int, bool], AbstractContextManager[tuple[Tell, Progress | None]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Study):
     """What is compared, on what, how often."""
 
-    plan: Plan  # data, client, server, prices and settings; its seed is of no account
-    methods: tuple[str, ...]
-    seeds: tuple[int, ...]
-    classes: tuple[str, ...] | None = None  # names of the classes to take; None for all
+    methods: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
@@ -57,19 +53,9 @@ class Comparison:
                 "methods are compared around one finished server: recipe 'paper' has none, use l2h train"
             )
 
-    def plan_of(self, seed: int) -> Plan:
-        return replace(self.plan, settings=self.plan.settings.with_seed(seed))
-
-    def load(self, seed: int) -> Dataset:
-        dataset = load_data(self.plan_of(seed)).numbered()
-        return dataset if self.classes is None else take_classes(dataset, self.classes)
-
     def as_dict(self) -> dict[str, Any]:
-        """What the results depend on, but for the seed, as JSON has it."""
-        values = {"training": self.plan_of(0).as_dict(), "methods": self.methods, "classes": self.classes}
-        plain: dict[str, Any] = json.loads(json.dumps(values))
-        del plain["training"]["settings"]["threads"]  # how many seeds run at once is of no account
-        return plain
+        """Return what the results depend on, but for the seed."""
+        return self.depends_on(methods=self.methods, classes=self.classes)
 
 
 def compare_methods(
@@ -94,7 +80,7 @@ def compare_methods(
     """
     chosen = methods.get(names or methods.known())
     everyone = tuple(method.name for method in chosen)
-    comparison = Comparison(plan, everyone, tuple(seeds), None if classes is None else tuple(classes))
+    comparison = Comparison(plan, tuple(seeds), None if classes is None else tuple(classes), everyone)
     dataset = comparison.load(seeds[0])
     if names:
         for method in chosen:
@@ -106,7 +92,8 @@ def compare_methods(
     if jobs > 1 and plan.settings.threads is None:
         plan = replace(plan, settings=replace(plan.settings, threads=1))
     comparison = replace(comparison, plan=plan, methods=kept)
-    there = prepare(folder, comparison, force=force)
+    runs.prepare_study(folder, "comparison", comparison.as_dict(), FILES, force=force)
+    there = [seed for seed in seeds if seed_file(folder, seed).exists()]
     if there:
         log.info("%s holds seed %s already: not run again", folder, ", ".join(map(str, there)))
     left = [seed for seed in seeds if seed not in there]
@@ -147,28 +134,6 @@ def comparison_plan(
         base = replace(base, server_options={})
     merged = {name: getattr(base, name) | more for name, more in parse_options(options, servers).items()}
     return replace(base, **named, **merged, settings=make_settings(values, overrides, server, sized, len(servers) > 1))
-
-
-def prepare(folder: Path, comparison: Comparison, *, force: bool) -> list[int]:
-    """Make the folder ready, and return the seeds that are already there."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose a folder with --out")
-    if (folder / runs.CONFIG).exists():
-        config = runs.read_config(folder)
-        if "comparison" not in config:
-            raise RunError(f"{folder} holds a run, not a comparison: choose another folder with --out")
-        differing = runs.differences(config["comparison"], comparison.as_dict())
-        if force:
-            for name in (SEEDS, runs.PLOTS):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            for name in ("comparison.json", "comparison.csv", "report.html"):
-                (folder / name).unlink(missing_ok=True)
-        elif differing:
-            raise RunError(f"{folder} holds another comparison ({'; '.join(differing)}): --force replaces it")
-    elif folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder} is not empty and holds no comparison: choose another folder with --out")
-    runs.write_json(folder / runs.CONFIG, {"schema": runs.SCHEMA, "comparison": comparison.as_dict()})
-    return [seed for seed in comparison.seeds if seed_file(folder, seed).exists()]
 
 
 def seed_file(folder: Path, seed: int) -> Path:

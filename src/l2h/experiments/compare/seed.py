@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
-from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
+from l2h.experiments.plan import Plan, SampleParts, divide, load_data, make_client, make_system
 from l2h.experiments.runs import read_arrays, write_arrays
 from l2h.files import digest
 from l2h.labels import LabelCodec
@@ -25,6 +26,28 @@ from l2h.training.loop import repeatable
 
 RATES = np.linspace(0.0, 1.0, 201)
 _BITS = ("remote", "as_published")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A plan over several seeds."""
+
+    plan: Plan  # its seed is of no account
+    seeds: tuple[int, ...]
+    classes: tuple[str, ...] | None = None  # names of the classes to take; None for all
+
+    def plan_of(self, seed: int) -> Plan:
+        return replace(self.plan, settings=self.plan.settings.with_seed(seed))
+
+    def load(self, seed: int) -> Dataset:
+        dataset = load_data(self.plan_of(seed)).numbered()
+        return dataset if self.classes is None else take_classes(dataset, self.classes)
+
+    def depends_on(self, **more: Any) -> dict[str, Any]:
+        """Return what results depend on, but for the seed, as JSON has it."""
+        plain: dict[str, Any] = json.loads(json.dumps({"training": self.plan_of(0).as_dict()} | more))
+        del plain["training"]["settings"]["threads"]  # how many seeds run at once is of no account
+        return plain
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,5 @@
 """The rows of a frontier: their columns, their CSV file, and their means over seeds."""
 
-from __future__ import annotations
-
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,16 +29,6 @@ _OF_A_SEED = (
 )
 FIELDS = ("data", "part", "samples", "seed", "budget", "method", "options", *_OF_A_WAY, *_OF_A_SEED, "seconds")
 Row = dict[str, Any]
-
-
-def append_row(path: Path, row: Row) -> None:
-    """Write one row at the end of a CSV file, which is made where it is missing."""
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def read_rows(paths: Iterable[Path]) -> list[Row]:

@@ -1,7 +1,5 @@
 """The frontier of one seed: one client, one server, and what every budget makes of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Sequence

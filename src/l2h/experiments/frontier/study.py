@@ -3,9 +3,6 @@
 Every row is written as soon as it is measured, and rows that are there are not measured again.
 """
 
-from __future__ import annotations
-
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,20 +13,21 @@ from l2h.budgets import Budget
 from l2h.data import Dataset, split
 from l2h.errors import SettingsError
 from l2h.experiments import runs
+from l2h.experiments.compare.seed import Study
 from l2h.experiments.frontier.rows import (
     CONFIDENCE,
+    FIELDS,
     REPLACED,
     RIVALS,
     STUDENT,
     THREE_WAYS,
     TWO_WAYS,
     Row,
-    append_row,
     read_rows,
     summarise,
 )
 from l2h.experiments.frontier.seed import SeedFrontier, Way
-from l2h.experiments.plan import Plan, load_data, with_augment
+from l2h.experiments.plan import load_data, with_augment
 from l2h.training import Context, Progress, pick_device
 from l2h.training.loop import derive, repeatable
 
@@ -40,11 +38,9 @@ PARTS = ("validation", "test")
 
 
 @dataclass(frozen=True)
-class FrontierStudy:
-    """What is measured, on what, how often."""
+class FrontierStudy(Study):
+    """What is measured, on what, how often; the prices and the rejector of the plan are of no account."""
 
-    plan: Plan  # data, client, server and settings; its seed, prices and rejector are of no account
-    seeds: tuple[int, ...]
     budgets: tuple[str, ...] = BUDGETS  # as :class:`l2h.budgets.Budget` reads them
     rivals: tuple[str, ...] = ()  # budgets at which the rivals are trained too
     part: str = "validation"  # what is measured on: a tenth of the training samples, or the test set
@@ -67,11 +63,8 @@ class FrontierStudy:
         return [("0", CONFIDENCE), *ours, *((budget, rival) for budget in self.rivals for rival in RIVALS)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what a row depends on, but for its seed and budget, as JSON has it."""
-        plan = replace(self.plan, settings=self.plan.settings.with_seed(0))
-        plain: dict[str, Any] = json.loads(json.dumps({"training": plan.as_dict(), "part": self.part}))
-        del plain["training"]["settings"]["threads"]
-        return plain
+        """Return what a row depends on, but for its seed and budget."""
+        return self.depends_on(part=self.part)
 
 
 def measure_frontier(
@@ -99,15 +92,14 @@ def measure_frontier(
         if not left:
             log.info("%s holds seed %d already: not measured again", folder, seed)
             continue
-        plan = replace(study.plan, settings=study.plan.settings.with_seed(seed))
-        data = load_data(plan).numbered()
+        plan, data = study.plan_of(seed), study.load(seed)
         data = data if study.part == "test" else held_back(data)
         device = pick_device(plan.settings.device)
         with repeatable(plan.settings, device):
             context = Context(plan.settings, device, progress=progress)
             for row in SeedFrontier(plan, data, context, timings).rows(left):
                 known = {"data": dataset.name, "part": study.part, "samples": len(data.y_test), "seed": seed} | row
-                append_row(path, known)
+                runs.append_rows(path, FIELDS, [known])
                 tell(known)
     wanted = [row for row in _rows(path) if int(row["seed"]) in study.seeds]
     return summarise([row for row in wanted if (row["budget"], row["method"]) in study.ways], command)
