@@ -71,7 +71,6 @@ class TableColumn:
 
     @classmethod
     def fit(cls, name: str, values: Array, declared: Sequence[Any] | None) -> TableColumn:
-        """Return what a column's training values say about it."""
         absent = absent_values(values)
         missing, there = bool(absent.any()), values[~absent]
         if declared is not None:
@@ -195,12 +194,10 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns, in the order of the training."""
         return tuple(column.name for column in self.columns)
 
     @property
     def features(self) -> list[str]:
-        """The names of the numbers that a row becomes."""
         return [name for column in self.columns for name in column.features]
 
     @property
@@ -280,7 +277,6 @@ class Columns:
         return self.encode(made)
 
     def as_list(self) -> list[dict[str, Any]]:
-        """Return plain values for JSON: one object per column."""
         return [
             {key: list(value) if key == "categories" else value for key, value in asdict(column).items()}
             for column in self
@@ -288,7 +284,6 @@ class Columns:
 
     @classmethod
     def from_list(cls, values: Sequence[Mapping[str, Any]]) -> Columns:
-        """Return the columns whose plain values :meth:`as_list` gave."""
         return cls(tuple(TableColumn(**{**value, "categories": tuple(value["categories"])}) for value in values))
 
 
@@ -302,17 +297,14 @@ class EncodedTable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(n, d)."""
         return self.x.shape
 
     @property
     def ndim(self) -> int:
-        """2."""
         return self.x.ndim
 
     @property
     def dtype(self) -> np.dtype[np.float32]:
-        """float32."""
         return self.x.dtype
 
     def __len__(self) -> int:

@@ -105,12 +105,10 @@ class FittedSystem:
 
     @property
     def num_classes(self) -> int:
-        """K."""
         return len(self.labels)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """K names."""
         return self.labels.names
 
     @property
@@ -121,7 +119,6 @@ class FittedSystem:
 
     @property
     def context(self) -> Context:
-        """Return what running the networks needs."""
         return Context(self.settings, self.device)
 
     def calibrated(self, held_out: HeldOut, fresh: bool = True) -> FittedSystem:

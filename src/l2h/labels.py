@@ -35,9 +35,9 @@ class LabelCodec:
     def __post_init__(self) -> None:
         if self.values is None:
             return
-        wrong = [value for value in self.values if not _is_label(value)]
-        if wrong:
-            raise DataError(f"{shown(wrong[0])} is no label: give text, integers of 64 bits or booleans")
+        for value in self.values:
+            if not isinstance(value, str | bool) and not (isinstance(value, int) and -(2**63) <= value < 2**63):
+                raise DataError(f"{shown(value)} is no label: give text, integers of 64 bits or booleans")
         if len(set(self.values)) != len(self.names) or len(self.values) != len(self.names):
             raise DataError(f"{len(self.values)} labels for {len(self.names)} names: give each class one of both")
         if len({type(value) for value in self.values}) != 1:
@@ -45,7 +45,6 @@ class LabelCodec:
 
     @classmethod
     def numbered(cls, num_classes: int) -> LabelCodec:
-        """Return the classes 0 .. K - 1."""
         return cls(tuple(str(k) for k in range(num_classes)))
 
     @classmethod
@@ -148,7 +147,6 @@ class LabelCodec:
         return full
 
     def name(self, label: Value) -> str:
-        """Return the name of the class of a label."""
         return self.names[self._places[label]]
 
     def _numbers(self, labels: Array) -> npt.NDArray[np.int64]:
@@ -164,10 +162,6 @@ class LabelCodec:
             return f"not in 0..{len(self) - 1}"
         few = ", ".join(shown(value, 24) for value in self.values[:6])
         return f"none of the {len(self)} classes {few}{', ...' if len(self) > 6 else ''}"
-
-
-def _is_label(value: Any) -> bool:
-    return isinstance(value, str | bool) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def label_array(y: Any, what: str = "the data") -> Array:

@@ -23,7 +23,6 @@ class ExpectedModel:
 
     @property
     def count(self) -> int:
-        """How many classes there are."""
         return self.classes if isinstance(self.classes, int) else len(self.classes)
 
 

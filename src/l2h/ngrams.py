@@ -56,7 +56,6 @@ class NGrams:
 
     @property
     def columns(self) -> int:
-        """How many columns there are in all."""
         return 2 << self.bits
 
     def count(self, texts: Sequence[str]) -> SparseRows:
@@ -107,7 +106,8 @@ def _word_ngrams(
     first = np.flatnonzero(~inside[place - 1])
     length = np.diff(np.append(first, len(place)))
     within = np.arange(len(place)) - np.repeat(first, length)
-    word = _finished(np.add.reduceat(data[place].astype(np.uint64) * _powers(int(length.max()))[within], first))
+    powers = np.cumprod(np.full(int(length.max()), _BASE), dtype=np.uint64)
+    word = _finished(np.add.reduceat(data[place].astype(np.uint64) * powers[within], first))
     of, run = owner[place[first]], word
     for n in range(1, min(longest, len(word)) + 1):
         if n > 1:
@@ -127,10 +127,6 @@ def _character_ngrams(
         if n >= shortest:
             whole = owner[: len(run)] == owner[n - 1 :]
             yield run[whole] + np.uint64(n), owner[: len(run)][whole]
-
-
-def _powers(count: int) -> Hashes:
-    return np.cumprod(np.full(count, _BASE), dtype=np.uint64)
 
 
 def _finished(hashes: Hashes) -> Hashes:

@@ -53,7 +53,6 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns, in their order."""
         return tuple(self.columns)
 
     def __len__(self) -> int:
@@ -64,7 +63,6 @@ class Table:
         return Table({name: values[rows] for name, values in self.columns.items()}, self.declared)
 
     def select(self, names: Iterable[str]) -> Table:
-        """Return some of the columns, in this order."""
         return Table({name: self.columns[name] for name in names}, self.declared)
 
     def to_frame(self) -> Any:

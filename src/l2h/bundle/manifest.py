@@ -107,7 +107,11 @@ class Manifest:
         values = asdict(self)
         values["rejector"]["specs"] = [spec.as_dict() for spec in self.rejector.specs]
         values["client"] = _with_plain_preprocessing(self.client)
-        values["servers"] = {name: _server_values(part) for name, part in self.servers.items()}
+        servers = {name: _with_plain_preprocessing(part) for name, part in self.servers.items()}
+        values["servers"] = {
+            name: {key: value for key, value in part.items() if key not in ("gives", "feed") or value is not None}
+            for name, part in servers.items()
+        }
         values["prices"] = {name: costs.as_dict() for name, costs in self.prices.items()}
         if self.input.size is None:
             del values["input"]["size"]
@@ -138,7 +142,6 @@ class Manifest:
 
     @property
     def server(self) -> ServerPart:
-        """The only server."""
         (part,) = self.servers.values()
         return part
 
@@ -296,11 +299,6 @@ def _with_plain_preprocessing(part: ClientPart | ServerPart) -> dict[str, Any]:
     values = asdict(part)
     del values["preprocessing"]
     return values if part.preprocessing is None else values | {"preprocessing": part.preprocessing.as_dict()}
-
-
-def _server_values(part: ServerPart) -> dict[str, Any]:
-    values = _with_plain_preprocessing(part)
-    return {key: value for key, value in values.items() if key not in ("gives", "feed") or value is not None}
 
 
 def _client(values: Any, where: str) -> ClientPart:

@@ -109,5 +109,4 @@ class LiteRTClassifier(Classifier):
             raise ClientError(f"{self.path.name} failed on inputs of shape {X.shape}: {error}") from error
 
     def weights(self) -> list[bytes]:
-        """Return the file, as it was loaded."""
         return [self._bytes]

@@ -64,7 +64,6 @@ class TorchClassifier(Classifier):
 
     @property
     def has_features(self) -> bool:
-        """Whether it exposes its last features."""
         return self.shows_features and (self.feature_layer is not None or self._has_embed)
 
     @property
@@ -73,7 +72,6 @@ class TorchClassifier(Classifier):
 
     @property
     def layers(self) -> dict[str, Any]:
-        """Its submodules by their dotted names."""
         return {name: layer for name, layer in self.callable_module.named_modules() if name}
 
     @property
@@ -140,7 +138,6 @@ class TorchClassifier(Classifier):
         return scores, pool(found, self.feature_layer or EMBED) if self.pooled else found.flatten(1).float()
 
     def weights(self) -> list[bytes]:
-        """Return names and bytes of every parameter and buffer."""
         state = self.module.state_dict if self.kind == "exported program" else self.module.state_dict()
         out = []
         for name, tensor in sorted(state.items()):

@@ -197,7 +197,6 @@ def _costs(manifest: Manifest, options: AskOptions) -> AnyCosts | None:
 
 
 def _answers(edge: EdgeClient, X: Any, index: list[int] | None, batch: int) -> list[dict[str, Any]]:
-    """Return one row per answer."""
     X = edge.bundle.check(X)
     wrong = [i for i in index or [] if not 0 <= i < len(X)]
     if wrong:

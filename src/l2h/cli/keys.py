@@ -119,12 +119,10 @@ def revoke(
 
 
 def _shown(key: Key) -> dict[str, Any]:
-    """Return a record without its hash."""
     return {name: value for name, value in key.as_dict().items() if name != "sha256"}
 
 
 def _allowances(quota: str | None, rate: str | None, burst: int | None) -> dict[str, Any]:
-    """Return the allowances that were given."""
     from l2h.serving.accounts.key import Quota, Rate
 
     if burst is not None and rate is None:

@@ -97,7 +97,6 @@ def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _prices(row: Mapping[str, Any]) -> str:
-    """Return the prices of every server as ``--price`` takes them."""
     return " ".join(f"{name}={costs['c_e']:g}:{costs['c_1']:g}" for name, costs in row["prices"].items())
 
 

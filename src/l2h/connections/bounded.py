@@ -344,7 +344,6 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError(self._fault)
 
     def _start_timer(self, name: str, seconds: float, act: Callable[[], object]) -> None:
-        """Start a timer, unless it runs."""
         if name not in self._timers:
             self._timers[name] = self.loop.call_later(seconds, act)
 

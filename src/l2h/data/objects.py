@@ -73,7 +73,6 @@ def _pair(sample: Any, what: str) -> tuple[Any, Any]:
 
 
 def _image(x: Any) -> Array:
-    """Return one input; a picture of PIL as uint8 (C, H, W)."""
     if not hasattr(x, "convert"):
         return np.asarray(x)
     grey = x.mode in ("1", "L")

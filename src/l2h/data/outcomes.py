@@ -33,7 +33,6 @@ class OutcomeTable:
         return len(self.client_right)
 
     def part(self, rows: npt.NDArray[np.int64]) -> OutcomeTable:
-        """Return some of the rows."""
         X = [self.X[i] for i in rows] if isinstance(self.X, list) else self.X[rows]
         return OutcomeTable(self.name, X, self.client_right[rows], self.server_right[rows])
 

@@ -105,7 +105,6 @@ def _find_target(table: Table, target: str | None, path: Path) -> str:
 
 
 def _labels(values: Array, target: str, path: Path) -> Array:
-    """Return the labels as they are: integers, booleans or texts."""
     absent = absent_values(values)
     if absent.any():
         raise DataError(f"row {int(np.argmax(absent))} of {path.name}: column {target!r} holds no label")

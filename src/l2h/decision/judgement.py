@@ -80,7 +80,6 @@ class Judgement:
         return len(self.scores)
 
     def rows(self, rows: npt.NDArray[np.intp]) -> Judgement:
-        """Return the judgement of some of the inputs."""
         probability = None if self.probability is None else self.probability[rows]
         return Judgement(self.scores[rows], probability, self.answerers)
 

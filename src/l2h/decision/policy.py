@@ -272,7 +272,6 @@ class Policy:
         return terms
 
     def _met(self, terms: Terms) -> dict[str, Any]:
-        """Return what meets the shares at some terms."""
         if self._rule == "stochastic":
             held = self._calibrated(terms.which)
             asks = held.remote(terms.costs) if terms.plain else terms.gains(held)[0].max(axis=1) >= 0

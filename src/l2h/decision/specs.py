@@ -27,12 +27,10 @@ class RejectorSpec:
             raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return vars(self) | {"costs": None if self.costs is None else self.costs.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
-        """Return the spec that :meth:`as_dict` wrote."""
         costs = None if values["costs"] is None else Costs.from_dict(values["costs"])
         return cls(loss=values["loss"], costs=costs, seed=values["seed"], sync=values["sync"])
 

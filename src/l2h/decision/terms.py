@@ -100,5 +100,4 @@ class Proposal(NamedTuple):
     local: npt.NDArray[np.intp]  # (n,), the column of the best local answer
 
     def rows(self, rows: npt.NDArray[np.intp]) -> Proposal:
-        """Return what is proposed of some of the inputs."""
         return Proposal(self.saving[rows], self.wanted[rows], self.able[rows], self.gain[rows], self.local[rows])

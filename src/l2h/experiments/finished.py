@@ -204,7 +204,6 @@ class RunCalibration:
     thresholds: dict[str, Threshold | dict[str, float]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         values: dict[str, Any] = {
             "samples": self.samples,
             "costs": self.costs.as_dict() if isinstance(self.costs, Costs) else None,

@@ -24,7 +24,6 @@ class ListedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether its training came to its end."""
         return "system" in self.config or "router" in self.config
 
     @property
@@ -90,7 +89,6 @@ def compare_runs(one: ListedRun, two: ListedRun) -> dict[str, Any]:
 
 
 def _side_by_side(both: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return each dotted name with its two values, None where one is missing."""
     flat = [dict(_flat(values)) for values in both]
     return {name: [values.get(name) for values in flat] for name in flat[0] | flat[1]}
 

@@ -1,7 +1,7 @@
 """What to train and on what: a plan, its division of the data, its client and its system, and their training."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,9 @@ class Plan:
         ):
             self.feed_of(who)
             given = [name for name in _OF_FILES if getattr(self, f"{who}_{name}", None)]
-            if given and not any(_takes(model, names, given[0]) for model in models):
+            # What is fed to a server that is asked is its own affair.
+            asked = [is_remote(model) and given[:1] == ["preprocessing"] for model in models]
+            if given and all(model in names or own for model, own in zip(models, asked, strict=True)):
                 flag = given[0].replace("preprocessing", "scale, -mean, -std, -size or -layout")
                 raise SettingsError(f"--{who}-{flag} is for a {who} that is a file, and {', '.join(models)} is none")
         method, rejector = choose_method(self.learned, self.rejector, self.settings)
@@ -232,11 +234,6 @@ def _check_server(model: str) -> None:
     elif model not in NAMES and not is_remote(model) and not Path(model).suffix:
         known = f"{', '.join(NAMES)}, sklearn:NAME, a file (.onnx), an address (https://...), or module:function"
         raise UnknownNameError(f"unknown model {model!r}; known: {known}")
-
-
-def _takes(model: str, names: Sequence[str], given: str) -> bool:
-    """Return whether a model is a file, or is asked and what is given is not about its inputs."""
-    return model not in names and not (is_remote(model) and given == "preprocessing")
 
 
 def plan_of(training: Mapping[str, Any]) -> Plan:

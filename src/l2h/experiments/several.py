@@ -233,10 +233,7 @@ def _sized(method: str | Learned, bench: Bench) -> Learned:
         {},
         made,
         job.client,
-        input_shape=tuple(job.X.shape[1:]),
-        input_dtype=str(job.X.dtype),
-        num_classes=job.num_classes,
-        embedding_size=job.embedding_size,
+        job.rejector_inputs,
         student=made.student,
         heads=len(bench.answerers),
     )

@@ -87,7 +87,6 @@ def _prepare(
 
 
 def _identity(plan: Plan, dataset: Dataset, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return what both sides must agree on."""
     return {
         "classes": list(dataset.class_names),
         "input_shape": list(dataset.input_shape),

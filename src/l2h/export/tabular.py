@@ -80,7 +80,6 @@ def _first(estimator: Any) -> Any:
 
 
 def _parts(estimator: Any) -> Iterator[Any]:
-    """Give the estimator and all the fitted ones inside it."""
     yield estimator
     inner = [step[1] for step in (*getattr(estimator, "steps", ()), *getattr(estimator, "transformers_", ()))]
     inner += [part for _, part in getattr(estimator, "transformer_list", ())]

@@ -78,7 +78,6 @@ class LimiterStatus:
     clock_behind: float  # seconds; after a jump back the limiter stands still until the clock has caught up
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return asdict(self)
 
 

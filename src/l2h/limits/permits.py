@@ -34,12 +34,10 @@ class PermitWindow:
 
     @property
     def used(self) -> int:
-        """Permits in the window."""
         return len(self._at) - self._head
 
     @property
     def full(self) -> bool:
-        """Whether the cap is reached."""
         return self.used >= self.cap
 
     def begin_request(self, now: float, again: bool = False) -> None:

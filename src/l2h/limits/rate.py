@@ -206,7 +206,6 @@ def _whole(name: str, value: Any, least: int, hint: str) -> int:
 
 
 def _seconds(per: Any) -> float:
-    """Return the length of a time window in seconds."""
     if isinstance(per, str):
         text = "".join(per.split())
         if not _DURATION.fullmatch(text.lstrip("+-")):

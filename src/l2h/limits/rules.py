@@ -85,7 +85,6 @@ class Threshold:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Threshold:
-        """Return the threshold that :meth:`as_dict` wrote."""
         return cls(**{**values, "value": float(values["value"])})
 
 

@@ -47,7 +47,7 @@ class ServerShares:
         the order of the inputs: of the calibration samples themselves no share is then exceeded.
         """
         tied = _tied(gain - self.prices, self.tolerance)
-        choice = _first_server(tied)
+        choice = np.where(tied[:, 1:].any(axis=1), tied[:, 1:].argmax(axis=1), -1)  # a tie with the client is remote
         broken = {mask: p for mask, p in self.ties.items() if p[1 + _lowest(mask)] < 1}
         if broken:
             draw = None if rng is None else np.random.default_rng(rng).random(len(gain))
@@ -179,13 +179,7 @@ def _masks(tied: BoolArray) -> npt.NDArray[np.int64]:
     return np.asarray(tied @ (1 << np.arange(tied.shape[1], dtype=np.int64)))
 
 
-def _first_server(tied: BoolArray) -> npt.NDArray[np.intp]:
-    """Return the first of the tied servers; a tie with the local answer is remote."""
-    return np.where(tied[:, 1:].any(axis=1), tied[:, 1:].argmax(axis=1), -1)
-
-
 def _lowest(mask: int) -> int:
-    """Return the first server of a set of options."""
     return ((mask >> 1) & -(mask >> 1)).bit_length() - 1
 
 

@@ -92,10 +92,15 @@ class SqliteStore(PermitWindow):
                 self._db.execute("UPDATE state SET requests = ?", (self._requests,))
             granted = wanted and not self.full and (confirm is None or confirm())
             if granted:
-                self._insert()
+                self._db.execute("INSERT INTO permits (id, at) VALUES (?, ?)", (self._last_id + 1, self.position))
+                # What has left the window may be deleted only here: the new permit tells every process, whatever its
+                # clock says, that the window has moved this far. Ids have no gaps: the last row is never deleted.
+                self._db.execute("DELETE FROM permits WHERE id <= ?", (self._last_id - self.used,))
             self._db.execute("COMMIT")
         except BaseException as error:
-            self._start_over()
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            self._forget()  # the whole window is read again at the next request
             if isinstance(error, sqlite3.Error):
                 kind = StoreBusyError if _is_busy(error) else StoreUnavailableError
                 raise kind(f"{self._path}: {error}") from error
@@ -155,7 +160,6 @@ class SqliteStore(PermitWindow):
             )
 
     def _begin(self, wait: float) -> None:
-        """Take the write lock within some seconds."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -184,21 +188,6 @@ class SqliteStore(PermitWindow):
             self._at.extend(at if self.by_time else int(at) for _, at in rows)
             self._last_id = rows[-1][0]
         self._move(self._requests if not self.by_time else self.position)
-
-    def _insert(self) -> None:
-        """Write a permit at the current position, and delete those that have left its window.
-
-        They may be deleted only here: the new permit tells every process, whatever its clock says, that the
-        window has moved this far. Ids have no gaps, since the last row is never deleted.
-        """
-        self._db.execute("INSERT INTO permits (id, at) VALUES (?, ?)", (self._last_id + 1, self.position))
-        self._db.execute("DELETE FROM permits WHERE id <= ?", (self._last_id - self.used,))
-
-    def _start_over(self) -> None:
-        """Undo a transaction that failed, and read the whole window again at the next request."""
-        with suppress(sqlite3.Error):
-            self._db.execute("ROLLBACK")
-        self._forget()
 
     def _forget(self) -> None:
         self._at.clear()

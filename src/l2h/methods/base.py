@@ -56,7 +56,6 @@ class Outcomes:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """What a device knows of it."""
         return Inputs(self.X, self.client)
 
     @cached_property
@@ -124,7 +123,6 @@ class Bench:
         return self.pools.unseen if more is None else SamplePool.join([self.pools.unseen, more])
 
     def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:
-        """Return what client and server answer to samples."""
         answers = self.job.client.answers(X, self.num_classes)
         log_p = [self._server_answers(k, X) for k in range(len(self.job.servers))]
         return Outcomes(numbers_of(X), y, answers, log_p[0] if len(log_p) == 1 else np.stack(log_p, axis=1))
@@ -164,7 +162,6 @@ class Traits:
     asynchronous: bool | None
 
     def as_dict(self) -> dict[str, bool | None]:
-        """Return plain values for JSON."""
         return asdict(self)
 
 

@@ -20,7 +20,7 @@ from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.decision import FREE, TWO, Answerer, Judgement, RejectorSpec
 from l2h.errors import SettingsError
 from l2h.methods.base import Bench, Inputs, Method, ThresholdRule
-from l2h.models import client_view_size, multiply_adds
+from l2h.models import multiply_adds
 from l2h.models.rejectors import client_log_probability
 from l2h.training import Context, Job, Objective, RejectorStage, SamplePool, Trained
 from l2h.training.job import RejectorSize, rejector_builder
@@ -46,7 +46,6 @@ class Prices:
 
     @classmethod
     def of(cls, costs: Sequence[Costs], device: torch.device) -> Prices:
-        """Return the prices of R rejectors on a device."""
         four = np.array([[c.c_cc, c.c_ce, c.c_sc, c.c_se] for c in costs])
         four = (four - four[:, :1]) / (four[:, 1:2] - four[:, :1])
         tensor = torch.tensor(four, dtype=torch.float32, device=device)
@@ -95,7 +94,6 @@ class LearnedRule(ThresholdRule):
         return 0 if self.method.any_price else self.bench.costs.index(costs)
 
     def scores(self, inputs: Inputs, which: int) -> npt.NDArray[np.float32]:
-        """Return the outputs (n, 2) of a rejector."""
         if self._last is None or self._last[0] is not inputs:
             scores = rejector_scores(self.rejectors, inputs.X, inputs.client, self.bench.context)
             self._last = (inputs, scores)
@@ -115,7 +113,7 @@ class LearnedRule(ThresholdRule):
         rejectors, context, job = self.rejectors, self.bench.context, self.bench.job
         module = rejectors.module(0)
         x = torch.from_numpy(inputs.X[:1]).to(context.device)
-        view = torch.zeros(1, client_view_size(job.num_classes, job.embedding_size))
+        view = torch.zeros(1, job.rejector_inputs.view_size)
         args = (x, view.to(context.device)) if getattr(module, "uses_client", False) else (x,)
         out = {
             "parameters": float(sum(p[0].numel() for p in rejectors.params.values())),
@@ -235,10 +233,7 @@ class Learned(Method):
         make = rejector_builder(
             self.net,
             job.X,
-            input_shape=tuple(job.X.shape[1:]),
-            input_dtype=str(job.X.dtype),
-            num_classes=bench.num_classes,
-            embedding_size=job.embedding_size,
+            job.rejector_inputs,
             settings=context.settings,
             options={"width": options["width"]} if self.net == "separate" else options,
             student=self.student,

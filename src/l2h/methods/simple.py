@@ -157,7 +157,6 @@ class ReferenceRule(Rule):
         raise DataError("a reference decides on outcomes, not on inputs: call decide_knowing(outcomes, costs)")
 
     def decide_knowing(self, outcomes: Outcomes, costs: Costs) -> Choice:
-        """Decide at these prices."""
         raise NotImplementedError
 
 

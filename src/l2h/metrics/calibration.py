@@ -19,7 +19,6 @@ class Reliability:
     count: npt.NDArray[np.int64]  # (b,), number of samples in each bin
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain lists for JSON."""
         return {"stated": self.stated.tolist(), "observed": self.observed.tolist(), "count": self.count.tolist()}
 
 

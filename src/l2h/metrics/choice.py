@@ -27,7 +27,6 @@ class AnswererFigures:
     accuracy_on_answered: float | None  # on those that it answers; None where there are none
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return plain values for JSON, as in ``metrics.json``."""
         return asdict(self)
 
 

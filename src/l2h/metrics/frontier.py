@@ -88,7 +88,6 @@ class RoutingMeasures:
     cpt_80: float  # the same for 80% of the gap
 
     def as_dict(self) -> dict[str, float]:
-        """Return plain values for JSON, as in ``metrics.json``."""
         return asdict(self)
 
 

@@ -164,7 +164,6 @@ class Side:
         return self.server - self.client
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return plain values for JSON."""
         return asdict(self)
 
 

@@ -27,7 +27,6 @@ class Spread:
     n: int
 
     def as_dict(self) -> dict[str, float | int | None]:
-        """Return plain values for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -79,7 +78,6 @@ class Interval:
         return self.low > 0
 
     def as_dict(self) -> dict[str, float]:
-        """Return plain values for JSON."""
         return asdict(self)
 
 

@@ -29,7 +29,6 @@ class Network(nn.Module, ABC):
         """Return the features (n, width) that the last layer reads."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scores (n, outputs)."""
         scores: Tensor = self.head(self.embed(x))
         return scores
 

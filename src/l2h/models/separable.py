@@ -7,7 +7,6 @@ where it is cheapest, and around them the input is added to the output. The mean
 
 import copy
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -116,14 +115,7 @@ def fold_batch_norm(module: nn.Module) -> nn.Module:
     """Return a copy in evaluation mode in which every batch norm is part of the convolution before it."""
     folded = copy.deepcopy(module).eval()
     for sequence in (m for m in folded.modules() if isinstance(m, nn.Sequential)):
-        for at, (layer, after) in _pairs(sequence):
-            sequence[at] = fuse_conv_bn_eval(layer, after)
-            sequence[at + 1] = nn.Identity()
+        for at, (layer, after) in enumerate(pairwise(list(sequence))):
+            if isinstance(layer, nn.Conv2d) and isinstance(after, nn.BatchNorm2d):
+                sequence[at], sequence[at + 1] = fuse_conv_bn_eval(layer, after), nn.Identity()
     return folded
-
-
-def _pairs(sequence: nn.Sequential) -> Iterator[tuple[int, tuple[nn.Conv2d, nn.BatchNorm2d]]]:
-    layers = list(sequence)
-    for at, (layer, after) in enumerate(pairwise(layers)):
-        if isinstance(layer, nn.Conv2d) and isinstance(after, nn.BatchNorm2d):
-            yield at, (layer, after)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +49,6 @@ class AnswerCache:
         return "memory" if self.folder is None else str(self.folder / FILE)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, Output]:
-        """Return the answers that are known, by key."""
         query, out = "SELECT output FROM answers WHERE input = ?", {}
         if self._is_empty():
             return {}
@@ -58,13 +56,15 @@ class AnswerCache:
             for key in dict.fromkeys(keys):
                 row = db.execute(query, (key,)).fetchone()
                 if row is not None:
-                    out[key] = _unpacked(row[0])
+                    out[key] = np.frombuffer(row[0], dtype="<f8") if isinstance(row[0], bytes) else row[0]
         return out
 
     def add(self, answers: Mapping[bytes, Output], server: str, version: str) -> None:
-        """Keep the answers of one call."""
         with self._opened() as db, db:
-            rows = [(key, _packed(output)) for key, output in answers.items()]
+            rows = [
+                (key, output.astype("<f8").tobytes() if isinstance(output, np.ndarray) else output)
+                for key, output in answers.items()
+            ]
             db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
             db.execute("INSERT INTO calls VALUES (?, ?, ?, ?)", (time.time(), server, version, len(rows)))
 
@@ -117,11 +117,3 @@ def _connect(place: str | Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
-
-
-def _packed(output: Output) -> bytes | float | int | str:
-    return np.ascontiguousarray(output, dtype="<f8").tobytes() if isinstance(output, np.ndarray) else output
-
-
-def _unpacked(value: Any) -> Output:
-    return np.frombuffer(value, dtype="<f8") if isinstance(value, bytes) else value

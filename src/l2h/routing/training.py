@@ -85,9 +85,10 @@ def fit_router(
     area, strength, logits, calibration = max(tried, key=lambda one: one[0])
     heads = [fit(np.arange(len(known)), right, strength) for right in outcomes]
     _log.info("cross-validation over %d folds chose the strength %g of %s", folds, strength, list(strengths))
-    columns = parts.pop("columns")
+    all_weights = np.zeros((2, len(parts["scale"])), dtype=np.float32)
+    all_weights[:, parts.pop("columns")] = [weights for weights, _ in heads]
     router = Router(
-        weights=_spread_out([weights for weights, _ in heads], columns, len(parts["scale"])),
+        weights=all_weights,
         bias=np.array([bias for _, bias in heads]),
         calibration=calibration,
         span=_span(logits),
@@ -139,12 +140,6 @@ def _fit_calibration(terms: FloatArray, outcomes: Sequence[BoolArray]) -> FloatA
     linear = need("sklearn.linear_model", "scikit-learn", "training a router")
     model = linear.LogisticRegression(C=100.0, fit_intercept=False, max_iter=1000)
     return np.array([model.fit(terms, right).coef_[0] for right in outcomes])
-
-
-def _spread_out(weights: list[FloatArray], columns: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.float32]:
-    out = np.zeros((2, width), dtype=np.float32)
-    out[:, columns] = weights
-    return out
 
 
 def _folds(known: OutcomeTable, folds: int, seed: int) -> npt.NDArray[np.int64]:

@@ -34,7 +34,7 @@ from l2h.system.server_files import SERVER, described_servers, given_servers, lo
 from l2h.system.steps import assemble
 from l2h.training import HeldOut, RejectorBatch
 from l2h.training.checkpoint import load_checkpoint, save_checkpoint
-from l2h.training.job import rejector_builder, server_title
+from l2h.training.job import RejectorInputs, rejector_builder, server_title
 
 CLIENT, REJECTOR, CALIBRATION = (f"checkpoints/{name}.safetensors" for name in ("client", "rejector", "calibration"))
 CLIENT_ONNX = "checkpoints/client.onnx"
@@ -225,10 +225,9 @@ def _load_rejectors(system: HelpSystem, folder: Path, config: Mapping[str, Any],
     make = rejector_builder(
         system.rejector,
         None,
-        input_shape=tuple(config["input_shape"]),
-        input_dtype=config["input_dtype"],
-        num_classes=len(config["class_names"]),
-        embedding_size=config["embedding_size"],
+        RejectorInputs(
+            tuple(config["input_shape"]), config["input_dtype"], len(config["class_names"]), config["embedding_size"]
+        ),
         settings=system.settings,
         options=system.rejector_options,
         student=system.method.student,

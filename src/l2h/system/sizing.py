@@ -18,9 +18,9 @@ from l2h.export.classifiers import CLIENT
 from l2h.export.models import rejector_to_onnx
 from l2h.export.onnx import classifier_to_onnx
 from l2h.methods import Learned
-from l2h.models import build_rejector, client_view_size, within_budget
+from l2h.models import build_rejector, within_budget
 from l2h.training.counting import classifier_multiply_adds
-from l2h.training.job import RejectorSize
+from l2h.training.job import RejectorInputs, RejectorSize
 
 #: Options that set the size of a rejector.
 SIZES = ("width", "hidden", "trunk", "depth", "stem", "middle")
@@ -53,11 +53,8 @@ def size_rejector(
     options: Mapping[str, Any],
     method: Learned,
     client: Classifier,
+    inputs: RejectorInputs,
     *,
-    input_shape: tuple[int, ...],
-    input_dtype: str,
-    num_classes: int,
-    embedding_size: int,
     student: bool,
     heads: int = 2,
     second_opinion: bool = False,
@@ -65,20 +62,20 @@ def size_rejector(
     """Return how large the rejector becomes; where the budget cannot be met, the error says what the smallest is."""
     if budget is None or not isinstance(rejector, str):
         return RejectorSize(options)
-    view = client_view_size(num_classes, embedding_size)
-    classes = num_classes if student else 0
+    classes = inputs.num_classes if student else 0
+    reads = (inputs.shape, inputs.view_size, classes, heads, second_opinion)
 
     def fit(allowed: float) -> dict[str, Any]:
-        return {**options, **within_budget(allowed, rejector, input_shape, view, classes, heads, second_opinion)}
+        return {**options, **within_budget(allowed, rejector, *reads)}
 
     note: dict[str, Any] = {"asked": str(budget), "assumed": None}
     if budget.unit == "seconds":
-        timer = RejectorTimer(rejector, method, input_shape, input_dtype, num_classes, embedding_size, classes)
+        timer = RejectorTimer(rejector, method, inputs, classes)
         chosen, seconds = _within_time(budget, fit, timer)
         return RejectorSize(chosen, note | {"seconds": seconds})
     allowed = budget.value
     if budget.unit == "client":
-        counted = classifier_multiply_adds(client, input_shape, input_dtype)
+        counted = classifier_multiply_adds(client, inputs.shape, inputs.dtype)
         if counted is None or counted < NEXT_TO_NOTHING:
             work = "cannot be counted" if counted is None else f"are next to nothing ({counted:,})"
             note["assumed"] = f"the client's multiply-adds {work}: the budget is a multiple of {ASSUMED:,}"
@@ -93,27 +90,17 @@ def size_rejector(
 class RejectorTimer:
     """Times untrained rejectors for one input, with onnxruntime on one thread: their time is a matter of their size."""
 
-    def __init__(
-        self,
-        kind: str,
-        method: Learned,
-        input_shape: tuple[int, ...],
-        input_dtype: str,
-        classes: int,
-        embedding: int,
-        taught: int,
-    ) -> None:
-        self.kind, self.method, self.shape, self.taught = kind, method, input_shape, taught
-        self.view = client_view_size(classes, embedding)
-        self.feeds = {"x": np.zeros((2, *input_shape), dtype=input_dtype)}
+    def __init__(self, kind: str, method: Learned, inputs: RejectorInputs, taught: int) -> None:
+        self.kind, self.method, self.inputs, self.taught = kind, method, inputs, taught
+        self.feeds = {"x": np.zeros((2, *inputs.shape), dtype=inputs.dtype)}
         if kind == "attached":
-            self.feeds["log_probability"] = np.full((2, classes), -np.log(classes), dtype=np.float32)
-        if kind == "attached" and embedding:
-            self.feeds["embedding"] = np.zeros((2, embedding), dtype=np.float32)
+            even = -np.log(inputs.num_classes)
+            self.feeds["log_probability"] = np.full((2, inputs.num_classes), even, dtype=np.float32)
+        if kind == "attached" and inputs.embedding_size:
+            self.feeds["embedding"] = np.zeros((2, inputs.embedding_size), dtype=np.float32)
 
     def seconds(self, options: Mapping[str, Any]) -> float:
-        """Return the time of one run."""
-        net = build_rejector(self.kind, self.shape, self.view, self.taught, **options)
+        net = build_rejector(self.kind, self.inputs.shape, self.inputs.view_size, self.taught, **options)
         model = rejector_to_onnx([net], self.method, self.feeds)
         session = make_session(model.SerializeToString(), "rejector.onnx", 1)
         return _seconds(session, {entry.name: self.feeds[entry.name][:1] for entry in session.get_inputs()})
@@ -136,8 +123,6 @@ def classifier_seconds(classifier: Classifier, X: npt.NDArray[Any], num_classes:
 
 
 def _seconds(session: Any, feeds: Mapping[str, npt.NDArray[Any]]) -> float:
-    """Return the time of one run of a session."""
-
     def run(times: int) -> float:
         begun = time.perf_counter()
         for _ in range(times):

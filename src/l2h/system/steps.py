@@ -57,7 +57,7 @@ from l2h.training import Context, Job
 from l2h.training.bars import Told, training_progress
 from l2h.training.checkpoint import Checkpoints
 from l2h.training.estimators import fit_estimator, is_estimator, with_options
-from l2h.training.job import ServerJob, rejector_builder, server_builder, server_title
+from l2h.training.job import RejectorInputs, ServerJob, rejector_builder, server_builder, server_title
 from l2h.training.links import parse_link
 from l2h.training.loop import derive
 
@@ -152,12 +152,8 @@ def prepare_job(
     for server in system.servers:
         with about(server_title(server.name)):
             servers.append(_plan_server(server, X, y, num_classes, system.settings))
-    shapes: dict[str, Any] = {
-        "input_shape": tuple(X.shape[1:]),
-        "input_dtype": str(X.dtype),
-        "num_classes": num_classes,
-        "embedding_size": 0 if answers.embedding is None else answers.embedding.shape[1],
-    }
+    embedding_size = 0 if answers.embedding is None else answers.embedding.shape[1]
+    inputs = RejectorInputs(tuple(X.shape[1:]), str(X.dtype), num_classes, embedding_size)
     with about("second_opinion=True needs a student" if system.second_opinion else None):
         size = size_rejector(
             system.budget,
@@ -165,7 +161,7 @@ def prepare_job(
             system.rejector_options,
             system.method,
             system.client,
-            **shapes,
+            inputs,
             student=system.method.student and system.settings.recipe != "paper",
             heads=1 + len(servers),
             second_opinion=system.second_opinion,
@@ -175,7 +171,7 @@ def prepare_job(
     make_rejector = rejector_builder(
         system.rejector,
         X,
-        **shapes,
+        inputs,
         settings=system.settings,
         options=size.options,
         student=system.method.student,

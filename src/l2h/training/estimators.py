@@ -62,8 +62,10 @@ def fit_estimator(
     from sklearn.base import clone
 
     fresh = clone(estimator)
-    drawn = {name: seed % 2**32 for name, value in fresh.get_params().items() if _is_seed(name) and value is None}
-    fresh.set_params(**drawn)
+    seeds = [
+        name for name, value in fresh.get_params().items() if f"__{name}".endswith("__random_state") and value is None
+    ]
+    fresh.set_params(**dict.fromkeys(seeds, seed % 2**32))
     rows = X.table.to_frame() if isinstance(X, EncodedTable) and _takes_columns(fresh) else numbers_of(X)
     try:
         fresh.fit(rows if hasattr(rows, "columns") else rows.reshape(len(X), -1), y)
@@ -73,10 +75,6 @@ def fit_estimator(
     fitted = SklearnClassifier(fresh)
     fitted.probabilities = True
     return fitted
-
-
-def _is_seed(name: str) -> bool:
-    return name == "random_state" or name.endswith("__random_state")
 
 
 def _takes_columns(estimator: Any) -> bool:

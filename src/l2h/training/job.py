@@ -27,6 +27,20 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
+class RejectorInputs:
+    """What a rejector reads: an input, and the client's answer to it."""
+
+    shape: tuple[int, ...]  # of one input
+    dtype: str  # name of its numpy type
+    num_classes: int
+    embedding_size: int = 0  # how many features the client exposes; 0 for none
+
+    @property
+    def view_size(self) -> int:
+        return client_view_size(self.num_classes, self.embedding_size)
+
+
+@dataclass(frozen=True)
 class RejectorSize:
     """How large a rejector is, and why."""
 
@@ -80,6 +94,10 @@ class Job:
     def embedding_size(self) -> int:
         """How many features the client exposes; 0 for none."""
         return 0 if self.answers.embedding is None else int(self.answers.embedding.shape[1])
+
+    @property
+    def rejector_inputs(self) -> RejectorInputs:
+        return RejectorInputs(tuple(self.X.shape[1:]), str(self.X.dtype), self.num_classes, self.embedding_size)
 
     @property
     def num_classes(self) -> int:
@@ -163,11 +181,8 @@ def server_builder(
 def rejector_builder(
     given: str | nn.Module,
     X: Array | EncodedTable | None,
+    inputs: RejectorInputs,
     *,
-    input_shape: tuple[int, ...],
-    input_dtype: str,
-    num_classes: int,
-    embedding_size: int,
     settings: Settings,
     options: Mapping[str, Any],
     student: bool,
@@ -179,14 +194,13 @@ def rejector_builder(
     ``heads``: how many numbers it gives, one for the client and one per server.
     """
     # The paper's recipe has no finished server to learn from, so no student either.
-    classes = num_classes if student and settings.recipe != "paper" else 0
+    classes = inputs.num_classes if student and settings.recipe != "paper" else 0
     scale = None if X is None else input_scale(X, settings)
 
     def make() -> nn.Module:
         if isinstance(given, nn.Module):
-            return UserRejector(unit_scale(input_shape, input_dtype), copy.deepcopy(given), heads)
-        size = client_view_size(num_classes, embedding_size)
-        return build_rejector(given, input_shape, size, classes, copy.deepcopy(scale), heads, **options)
+            return UserRejector(unit_scale(inputs.shape, inputs.dtype), copy.deepcopy(given), heads)
+        return build_rejector(given, inputs.shape, inputs.view_size, classes, copy.deepcopy(scale), heads, **options)
 
     return make
 

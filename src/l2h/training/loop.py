@@ -117,8 +117,10 @@ class RecordedStep:
             if self._done < WARM:
                 self._done += 1
                 return self._run_on_side_stream(chosen, *others)
-            self._record(chosen, *others)
-        assert self._graph is not None
+            self._inputs = tuple(tensor.clone() for tensor in (chosen, *others))
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._out = self.work(*self._inputs)
         assert self._out is not None
         for static, given in zip(self._inputs, (chosen, *others), strict=True):
             static.copy_(given)
@@ -133,12 +135,6 @@ class RecordedStep:
             out = self.work(*given)
         torch.cuda.current_stream(self.device).wait_stream(stream)
         return out
-
-    def _record(self, *given: Tensor) -> None:
-        self._inputs = tuple(tensor.clone() for tensor in given)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._out = self.work(*self._inputs)
 
 
 class Weights(Protocol):

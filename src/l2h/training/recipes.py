@@ -111,9 +111,11 @@ def train_default(
     outcome = train_server(job, context)
     pools = make_pools(job, context, outcome)
     right = float(pools.stopping.server_correct.double().mean(0).max())
-    pool = pools.whole if soft else pools.unseen
-    rejectors, _ = fit_rejectors("rejector", job, context, pool, pools.stopping, objective(right))
     answers, stopping = job.answers.at(pools.stopping_rows), pools.stopping
+    pool = pools.whole if soft else pools.unseen
+    stage = make_rejector_stage("rejector", job, context, pool, stopping, objective(right))
+    run_together([stage], context)
+    rejectors = stage.rejectors
     outputs = rejectors.scores(stopping.x, stopping.view, context, student=True).cpu()
     scores, student = outputs[..., : rejectors.heads], None
     if rejectors.has_student:
@@ -127,15 +129,6 @@ def train_default(
         student_correct=None if student is None else student.label == stopping.y.cpu().numpy(),
     )
     return Trained(outcome.servers, rejectors, held_out)
-
-
-def fit_rejectors(
-    name: str, job: Job, context: Context, pool: SamplePool, stopping: SamplePool, objective: Objective
-) -> tuple[RejectorBatch, int]:
-    """Return the job's rejectors, each at its best loss on ``stopping``, and how many steps they were trained."""
-    stage = make_rejector_stage(name, job, context, pool, stopping, objective)
-    run_together([stage], context)
-    return stage.rejectors, stage.epoch * stage.steps
 
 
 def make_rejector_stage(

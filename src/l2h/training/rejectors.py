@@ -38,7 +38,10 @@ class RejectorBatch:
         self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
         self.size = len(modules)
         self._groupable = self.size > 1 and _can_group(self.template)
-        self._rest = _without_trunk(self.template) if self._groupable else self.template
+        self._rest = self.template  # what takes the features of the trunks, where they are run together
+        if self._groupable:
+            self._rest = copy.deepcopy(self.template)
+            self._rest.trunk, self._rest.input = nn.Identity(), nn.Identity()
         self.common = self._common()
 
     def __call__(self, x: Tensor, view: Tensor, train: bool = False) -> Tensor:
@@ -71,7 +74,8 @@ class RejectorBatch:
 
     def _grouped(self, own: dict[str, Tensor], common: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
         scaled = (x.float() - common["input.shift"]) * common["input.scale"]
-        features = _grouped_features(self.template.get_submodule("trunk"), under("trunk.", own), scaled, self.size)
+        scaled = scaled.contiguous(memory_format=torch.channels_last)
+        features = _run_grouped(self.template.get_submodule("trunk"), "", under("trunk.", own), scaled, self.size)
         heads = {name: t for name, t in own.items() if not name.startswith("trunk.")}
         fixed = {name: t for name, t in common.items() if not name.startswith("input.")}
 
@@ -99,7 +103,6 @@ class RejectorBatch:
 
     @property
     def has_student(self) -> bool:
-        """Whether the rejectors have a student."""
         return bool(getattr(self.template, "classes", 0))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -138,22 +141,11 @@ def _can_group(rejector: nn.Module) -> bool:
     )
 
 
-def _without_trunk(rejector: nn.Module) -> nn.Module:
-    """Return a copy of the rejector that takes the trunk's features in place of the inputs."""
-    out = copy.deepcopy(rejector)
-    out.trunk, out.input = nn.Identity(), nn.Identity()
-    return out
-
-
-def _grouped_features(trunk: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, nets: int) -> Tensor:
-    """Return the features (R, n, F) of R trunks on the scaled inputs (n, C, H, W) that all of them share.
-
-    ``trunk`` gives the layers; ``tensors`` are the stacked parameters (R, ...) by their names within the trunk.
-    """
-    return _run_grouped(trunk, "", tensors, x.contiguous(memory_format=torch.channels_last), nets)
-
-
 def _run_grouped(layer: nn.Module, name: str, tensors: Mapping[str, Tensor], x: Tensor, nets: int) -> Tensor:
+    """Return what a layer of R trunks makes of the channels of all of them, in the end features (R, n, F).
+
+    ``tensors`` are the stacked parameters (R, ...) by their names within the trunk.
+    """
     if isinstance(layer, nn.Sequential):
         out = x
         for child, inner in layer.named_children():

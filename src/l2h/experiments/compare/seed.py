@@ -76,7 +76,6 @@ class SeedResult:
 
     @classmethod
     def load(cls, path: Path) -> SeedResult:
-        """Return what :meth:`save` wrote."""
         with read_arrays(path, "its seed is run again") as (meta, arrays):
             n = len(arrays["client_correct"])
             for name in _BITS:

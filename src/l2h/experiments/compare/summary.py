@@ -36,6 +36,7 @@ def summarise(
     losses = [_losses(result, result.remote, prices) for result in results]
     risks = [one.mean(axis=-1) for one in losses]
     published = [_losses(result, result.as_published, prices).mean(axis=-1) for result in results]
+    answers = [np.where(r.remote, r.server_correct, r.client_correct).mean(axis=-1) for r in results]
     cells = []
     for m, name in enumerate(names):
         for c, costs in enumerate(prices):
@@ -47,7 +48,7 @@ def summarise(
                     "c_e": costs.c_e,
                     "risk": spread([seed[m, c] for seed in risks]).as_dict(),
                     "reject_rate": spread([float(r.remote[m, c].mean()) for r in results]).as_dict(),
-                    "accuracy": spread([_accuracy(r, r.remote[m, c]) for r in results]).as_dict(),
+                    "accuracy": spread([float(seed[m, c]) for seed in answers]).as_dict(),
                     "gain": None if np.isnan(gains).any() else spread(gains).as_dict(),
                     "risk_as_published": spread([seed[m, c] for seed in published]).as_dict()
                     if results[0].has_published[m]
@@ -104,10 +105,6 @@ def _losses(result: SeedResult, remote: BoolArray, prices: Sequence[Costs]) -> F
     return np.stack(
         [[generalized_loss(*outcomes, decisions[c], costs) for c, costs in enumerate(prices)] for decisions in remote]
     )
-
-
-def _accuracy(result: SeedResult, remote: BoolArray) -> float:
-    return float(np.where(remote, result.server_correct, result.client_correct).mean())
 
 
 def _overall(names: Sequence[str], risks: Sequence[FloatArray], results: Sequence[SeedResult]) -> list[dict[str, Any]]:

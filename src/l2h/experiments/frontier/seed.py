@@ -35,7 +35,7 @@ from l2h.experiments.plan import Plan
 from l2h.methods import Learned, fit_together
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice
-from l2h.models import build_rejector, client_view_size, multiply_adds, within_budget
+from l2h.models import build_rejector, multiply_adds, within_budget
 from l2h.settings import SEPARABLE_REJECTOR
 from l2h.system.sizing import RejectorTimer, classifier_seconds, size_rejector
 from l2h.training import Context
@@ -63,13 +63,7 @@ class SeedFrontier:
         self.bench = make_bench(replace(plan, rejector_options={}), dataset, context)
         self.bench.costs = PRICES
         self.test = self.bench.outcomes(dataset.X_test, dataset.y_test)
-        job = self.bench.job
-        self.shapes: dict[str, Any] = {
-            "input_shape": tuple(job.X.shape[1:]),
-            "input_dtype": str(job.X.dtype),
-            "num_classes": job.num_classes,
-            "embedding_size": job.embedding_size,
-        }
+        self.inputs = self.bench.job.rejector_inputs
         self._nets: dict[Way, Learned] = {}
         self.common = self._common()
 
@@ -122,7 +116,7 @@ class SeedFrontier:
 
     def _replacement(self, allowed: int) -> ServerStage | None:
         """Return the training of the largest net of so many multiply-adds; None where there is none so small."""
-        job, shape = self.bench.job, self.shapes["input_shape"]
+        job, shape = self.bench.job, self.inputs.shape
 
         def build(budget: float) -> nn.Module:
             options = within_budget(budget, "separate", shape, 0, 0)
@@ -150,31 +144,27 @@ class SeedFrontier:
             (method,) = methods.get([methods.DEFAULT if way == TWO_WAYS else way])
             assert isinstance(method, Learned)
             allowed, client = Budget.parse(budget), self.bench.job.client
-            size = size_rejector(allowed, "attached", {}, method, client, **self.shapes, student=method.student)
+            size = size_rejector(allowed, "attached", {}, method, client, self.inputs, student=method.student)
             method.options, method.budget = size.options, size.budget
             self._nets[budget, way] = method
         return self._nets[budget, way]
 
     def _work(self, method: Learned) -> int:
-        """Return the multiply-adds of a method's rejector."""
-        view = client_view_size(self.shapes["num_classes"], self.shapes["embedding_size"])
-        classes = self.shapes["num_classes"] if method.student else 0
-        net = build_rejector("attached", self.shapes["input_shape"], view, classes, **method.options)
+        classes, view = self.inputs.num_classes if method.student else 0, self.inputs.view_size
+        net = build_rejector("attached", self.inputs.shape, view, classes, **method.options)
         return multiply_adds(net, torch.from_numpy(self.bench.job.X[:1]), torch.zeros(1, view))
 
     def _rejector_time(self, method: Learned) -> float | None:
         """Return the microseconds of a method's rejector for one input, here, with onnxruntime on one thread."""
-        classes, embedding = self.shapes["num_classes"], self.shapes["embedding_size"]
         key = (method.student, *method.options.items())
         if key not in self.timings:
-            shape, dtype, taught = self.shapes["input_shape"], self.shapes["input_dtype"], classes * method.student
-            timer = RejectorTimer("attached", method, shape, dtype, classes, embedding, taught)
+            timer = RejectorTimer("attached", method, self.inputs, self.inputs.num_classes * method.student)
             self.timings[key] = round(timer.seconds(method.options) * 1e6, 2)
         return self.timings[key]
 
     def _classifier_time(self, key: Any, classifier: Classifier) -> float | None:
         if key not in self.timings:
-            seconds = classifier_seconds(classifier, self.bench.job.X, self.shapes["num_classes"])
+            seconds = classifier_seconds(classifier, self.bench.job.X, self.inputs.num_classes)
             self.timings[key] = None if seconds is None else round(seconds * 1e6, 2)
         return self.timings[key]
 
@@ -192,7 +182,6 @@ class SeedFrontier:
         return _figures([AnswererChoice.of_two(*outcomes, remote) for remote in remotes]) | {"gain": self._gain(score)}
 
     def _three_ways(self, judgement: Judgement, student: npt.NDArray[np.int64]) -> Row:
-        """Return the figures where the student may answer as well."""
         test = self.test
         right = np.stack([test.client_correct, student == test.y, test.server_correct], axis=1)
         chosen = [judgement.choose(costs, judgement.remote(costs)) for costs in PRICES]
@@ -204,14 +193,12 @@ class SeedFrontier:
         return None if gain is None else round(gain, 5)
 
     def _common(self) -> Row:
-        """Return what all rows of the seed share."""
         job, test = self.bench.job, self.test
-        shape, dtype = self.shapes["input_shape"], self.shapes["input_dtype"]
         either = AnswererChoice.of_two(test.client_correct, test.server_correct, np.zeros(len(test), dtype=bool))
         best = [either.cheapest(costs).risk(costs) for costs in PRICES]
         (server,) = self.bench.outcome.servers
         return {
-            "client_multiply_adds": classifier_multiply_adds(job.client, shape, dtype),
+            "client_multiply_adds": classifier_multiply_adds(job.client, self.inputs.shape, self.inputs.dtype),
             "client_microseconds": self._classifier_time("client", job.client),
             "server_multiply_adds": multiply_adds(server, torch.from_numpy(job.X[:1]).to(self.context.device))
             if isinstance(server, nn.Module)
@@ -224,7 +211,6 @@ class SeedFrontier:
         }
 
     def _row(self, way: Way, figures: Row) -> Row:
-        """Return a row, with the seconds since the row before it."""
         now = time.monotonic()
         seconds, self._begun = now - self._begun, now
         return self.common | figures | {"budget": way[0], "method": way[1], "seconds": round(seconds, 2)}
@@ -236,7 +222,6 @@ def _alone(right: BoolArray) -> Row:
 
 
 def _figures(choices: Sequence[AnswererChoice]) -> Row:
-    """Return the figures of who answers at every price."""
     losses = [choice.losses(costs) for choice, costs in zip(choices, PRICES, strict=True)]
     mean = np.mean(losses[len(SHOWN) :], axis=0)
     return {

@@ -148,7 +148,6 @@ class PublisherConnection:
             watch.cancel()
 
     def _trace(self, event: str, details: dict[str, Any]) -> None:
-        """Note the socket of a new connection."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = details["return_value"].get_extra_info("socket")
 

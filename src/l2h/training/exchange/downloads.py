@@ -68,7 +68,6 @@ class DownloadFolder:
         self._remove_old_files()
 
     def begin(self, run: str, snapshot: Snapshot) -> None:
-        """Begin a download; an earlier one is given up."""
         self.discard()
         manifest = {"schema": SCHEMA, "run": run, "snapshot": json.loads(snapshot.to_json())}
         write_atomically(self._part_manifest, json.dumps(manifest).encode())
@@ -102,18 +101,15 @@ class DownloadFolder:
         path = self._path(run, snapshot)
         os.replace(self.part, path)
         received = ReceivedSnapshot(snapshot, run, path, time.time(), moved)
-        self._remember_version(run, snapshot.version)
+        self.seen.pop(run, None)
+        self.seen[run] = snapshot.version  # last in order: the oldest run is the first to be forgotten
+        while len(self.seen) > _RUNS_REMEMBERED:
+            del self.seen[next(iter(self.seen))]
         self._write_state(received)
         self._previous, self.current = (self.current.path if self.current else None), received
         self.discard()
         self._remove_old_files()
         return received
-
-    def _remember_version(self, run: str, version: int) -> None:
-        self.seen.pop(run, None)
-        self.seen[run] = version  # last in order: the oldest run is the first to be forgotten
-        while len(self.seen) > _RUNS_REMEMBERED:
-            del self.seen[next(iter(self.seen))]
 
     def _write_state(self, received: ReceivedSnapshot) -> None:
         state = {
