@@ -17,80 +17,46 @@ _MEMORY = 4096
 _COUNTED = ("requests", "retries", "charged", "repeats", "bytes_sent", "bytes_received")
 
 
-@dataclass(frozen=True)
-class ServerStats:
-    """Counters of one server since the client was made; :class:`EdgeStats` has what the other names mean.
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What was exchanged with servers since the client was made."""
 
-    Attributes:
-        answers: inputs that it answered.
-        faults: inputs that it was chosen for and did not answer, by reason. Another server may have answered them.
-    """
-
-    answers: int
-    faults: dict[str, int]
-    requests: int
-    retries: int
-    charged: int
-    repeats: int
-    bytes_sent: int
-    bytes_received: int
-    round_trip: dict[str, float]
-    breaker: str
-    breaker_opened: int
-    version: str | None
-    error: str | None
+    requests: int  # sent, repeats included
+    retries: int  # the repeats among them: after a broken connection, or when a busy server asked for one
+    charged: int  # requests that the server says it charged for
+    repeats: int  # requests that it says were charged before
+    bytes_sent: int  # bodies of requests
+    bytes_received: int  # bodies of answers, as far as they were read
+    round_trip: dict[str, float]  # seconds of the last requests that were answered: p50, p95, p99, max; empty at first
+    breaker: str  # closed, open or half-open; of several servers the worst: open before half-open before closed
+    breaker_opened: int  # how often it opened
+    version: str | None  # of the model that answered last
+    error: str | None  # the last problem with the server; it stays when all is well again
 
 
-@dataclass(frozen=True)
-class EdgeStats:
-    """Counters since the client was made, of all servers together where there are several.
+@dataclass(frozen=True, kw_only=True)
+class ServerStats(Traffic):
+    """Counters of one server since the client was made."""
 
-    Attributes:
-        calls: of predict.
-        answers: inputs answered.
-        local: those answered by this device.
-        remote: those answered by a server.
-        reasons: answers by reason; those that never occurred are left out.
-        answerers: answers by the name of the answerer; those that never answered are left out.
-        requests: sent to the server, repeats included.
-        retries: the repeats among them: after a broken connection, or when a busy server asked for one.
-        charged: requests that the server says it charged for.
-        repeats: requests that it says were charged before.
-        bytes_sent: bodies of requests.
-        bytes_received: bodies of answers, as far as they were read.
-        latency: seconds of the last calls of predict: p50, p95, p99, max; empty before the first.
-        round_trip: the same of the last requests that were answered.
-        breaker: closed, open or half-open; of several servers the worst: open before half-open before closed.
-        breaker_opened: how often it opened.
-        version: of the model that answered last.
-        error: the last problem with the server; it stays when all is well again.
-        limit: the limiter's status, where a limiter keeps the limit; by name where limits were given by name.
-        servers: the counters of each server by its name.
-    """
+    answers: int  # inputs that it answered
+    faults: dict[str, int]  # inputs that it was chosen for and did not answer, by reason; another server may have
 
-    calls: int
-    answers: int
-    local: int
-    remote: int
-    reasons: dict[str, int]
-    answerers: dict[str, int]
-    requests: int
-    retries: int
-    charged: int
-    repeats: int
-    bytes_sent: int
-    bytes_received: int
-    latency: dict[str, float]
-    round_trip: dict[str, float]
-    breaker: str
-    breaker_opened: int
-    version: str | None
-    error: str | None
-    limit: dict[str, Any] | None
-    servers: dict[str, ServerStats]
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeStats(Traffic):
+    """Counters since the client was made, of all servers together where there are several."""
+
+    calls: int  # of predict
+    answers: int  # inputs answered
+    local: int  # those answered by this device
+    remote: int  # those answered by a server
+    reasons: dict[str, int]  # answers by reason; those that never occurred are left out
+    answerers: dict[str, int]  # answers by the name of the answerer; those that never answered are left out
+    latency: dict[str, float]  # seconds of the last calls of predict, as ``round_trip``
+    limit: dict[str, Any] | None  # the limiter's status, where there is one; by name where limits were given by name
+    servers: dict[str, ServerStats]  # by name
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return asdict(self)
 
 
