@@ -18,7 +18,7 @@ from l2h.data import Dataset
 from l2h.decision import FREE
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.compare.seed import Study, make_bench
+from l2h.experiments.compare.seed import SeedStudy, make_bench
 from l2h.experiments.plan import check_prices, with_augment
 from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
 from l2h.methods.deferral import TwoStageConfidence
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class SeveralStudy(Study):
+class SeveralStudy(SeedStudy):
     """What is compared, on what, how often; the prices and the rejector of the plan are of no account."""
 
     prices: tuple[Pricing, ...] = ()

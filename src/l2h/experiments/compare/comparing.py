@@ -18,7 +18,7 @@ from typing import Any
 from l2h import methods
 from l2h.errors import RunError, SettingsError
 from l2h.experiments import runs
-from l2h.experiments.compare.seed import SeedResult, Study, run_seed
+from l2h.experiments.compare.seed import SeedResult, SeedStudy, run_seed
 from l2h.experiments.compare.summary import summarise
 from l2h.experiments.overrides import make_settings, parse_options
 from l2h.experiments.plan import Plan, digits_plan, with_augment
@@ -37,7 +37,7 @@ Show = Callable[[int, bool], AbstractContextManager[tuple[Tell, Progress | None]
 
 
 @dataclass(frozen=True)
-class Comparison(Study):
+class Comparison(SeedStudy):
     """What is compared, on what, how often."""
 
     methods: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ _BITS = ("remote", "as_published")
 
 
 @dataclass(frozen=True)
-class Study:
+class SeedStudy:
     """A plan over several seeds."""
 
     plan: Plan  # its seed is of no account

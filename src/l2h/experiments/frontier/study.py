@@ -13,7 +13,7 @@ from l2h.budgets import Budget
 from l2h.data import Dataset, split
 from l2h.errors import SettingsError
 from l2h.experiments import runs
-from l2h.experiments.compare.seed import Study
+from l2h.experiments.compare.seed import SeedStudy
 from l2h.experiments.frontier.rows import (
     CONFIDENCE,
     FIELDS,
@@ -38,7 +38,7 @@ PARTS = ("validation", "test")
 
 
 @dataclass(frozen=True)
-class FrontierStudy(Study):
+class FrontierStudy(SeedStudy):
     """What is measured, on what, how often; the prices and the rejector of the plan are of no account."""
 
     budgets: tuple[str, ...] = BUDGETS  # as :class:`l2h.budgets.Budget` reads them
