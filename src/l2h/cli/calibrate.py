@@ -6,19 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import (
-    AsJson,
-    Asked,
-    MethodFiles,
-    SecondOpinion,
-    ServerPrices,
-    ServerRun,
-    Target,
-    Texts,
-    by_name,
-    read_bounds,
-    read_prices,
-)
+from l2h.cli import options as shared
 from l2h.cli.output import print_json, print_pairs
 
 
@@ -28,9 +16,9 @@ def calibrate(
         str | None,
         Option("--data", "-d", help="Fresh samples: their training part. (default: the run's calibration part)"),
     ] = None,
-    target: Target = None,
+    target: shared.Target = None,
     limit: Annotated[
-        Texts,
+        shared.Texts,
         Option(
             "--limit",
             help="Show the threshold that meets this bound: 20%, 20%@95%; repeat for several. Of several servers "
@@ -41,12 +29,12 @@ def calibrate(
         float | None, Option("--c-1", help="Price of a wrong remote answer, for q1. (default: the run's)")
     ] = None,
     c_e: Annotated[float | None, Option("--c-e", help="Price of a request, for q1. (default: the run's)")] = None,
-    price: ServerPrices = None,
-    second_opinion: SecondOpinion = None,
-    server_run: ServerRun = None,
-    server: Asked = None,
-    method_files: MethodFiles = None,
-    as_json: AsJson = False,
+    price: shared.ServerPrices = None,
+    second_opinion: shared.SecondOpinion = None,
+    server_run: shared.ServerRun = None,
+    server: shared.Asked = None,
+    method_files: shared.MethodFiles = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Calibrate a run: the heads' scale and shift, the reject rate q1, and thresholds for bounds on asking.
 
@@ -68,7 +56,7 @@ def calibrate(
     if holds_router(run):
         hint = "l2h train --outcomes FILE trains it anew on fresh outcomes, and l2h evaluate --limit 20% tries a bound"
         raise RunError(f"{run} holds a router, which its training calibrates: {hint}")
-    bounds = read_bounds(limit)
+    bounds = shared.read_bounds(limit)
     for bound in bounds:
         for one in [bound] if isinstance(bound, RateLimit) else bound.values():
             if one.fraction is None or one.window is not None:
@@ -83,10 +71,10 @@ def calibrate(
             target=target,
             c_e=c_e,
             c_1=c_1,
-            prices=read_prices(price),
+            prices=shared.read_prices(price),
             second_opinion=second_opinion,
             server_run=server_run,
-            asking=Asking(by_name(server, "--server"), asked),
+            asking=Asking(shared.by_name(server, "--server"), asked),
         )
     if as_json:
         print_json(result.as_dict())

@@ -29,6 +29,13 @@ _OF_A_SEED = (
 )
 FIELDS = ("data", "part", "samples", "seed", "budget", "method", "options", *_OF_A_WAY, *_OF_A_SEED, "seconds")
 Row = dict[str, Any]
+Way = tuple[str, str]  # a budget and who answers with it
+
+
+def ways(budgets: Iterable[str], rivals: Iterable[str]) -> list[Way]:
+    """Return the budget and the method of every row of a seed; ``rivals`` are the budgets of the rivals."""
+    ours = [(budget, way) for budget in budgets for way in (TWO_WAYS, THREE_WAYS, STUDENT, REPLACED)]
+    return [("0", CONFIDENCE), *ours, *((budget, rival) for budget in rivals for rival in RIVALS)]
 
 
 def read_rows(paths: Iterable[Path]) -> list[Row]:

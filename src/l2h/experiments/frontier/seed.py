@@ -30,6 +30,7 @@ from l2h.experiments.frontier.rows import (
     THREE_WAYS,
     TWO_WAYS,
     Row,
+    Way,
 )
 from l2h.experiments.plan import Plan
 from l2h.methods import Learned, fit_together
@@ -45,8 +46,6 @@ from l2h.training.loop import seeded
 from l2h.training.server import ServerStage, log_probabilities
 from l2h.training.together import run_together
 
-#: A budget and who answers with it.
-Way = tuple[str, str]
 OURS = (TWO_WAYS, THREE_WAYS, STUDENT)
 
 

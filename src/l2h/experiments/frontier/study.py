@@ -14,19 +14,8 @@ from l2h.data import Dataset, split
 from l2h.errors import SettingsError
 from l2h.experiments import runs
 from l2h.experiments.compare.seed import SeedStudy
-from l2h.experiments.frontier.rows import (
-    CONFIDENCE,
-    FIELDS,
-    REPLACED,
-    RIVALS,
-    STUDENT,
-    THREE_WAYS,
-    TWO_WAYS,
-    Row,
-    read_rows,
-    summarise,
-)
-from l2h.experiments.frontier.seed import SeedFrontier, Way
+from l2h.experiments.frontier.rows import FIELDS, Row, read_rows, summarise, ways
+from l2h.experiments.frontier.seed import SeedFrontier
 from l2h.experiments.plan import load_data, with_augment
 from l2h.training import Context, Progress, pick_device
 from l2h.training.loop import derive, repeatable
@@ -56,12 +45,6 @@ class FrontierStudy(SeedStudy):
         if self.plan.settings.recipe != "default":
             raise SettingsError("recipe 'paper' has no finished server to measure budgets with: use l2h paper")
 
-    @property
-    def ways(self) -> list[Way]:
-        """Return budget and method of every row of a seed."""
-        ours = [(budget, way) for budget in self.budgets for way in (TWO_WAYS, THREE_WAYS, STUDENT, REPLACED)]
-        return [("0", CONFIDENCE), *ours, *((budget, rival) for budget in self.rivals for rival in RIVALS)]
-
     def as_dict(self) -> dict[str, Any]:
         """Return what a row depends on, but for its seed and budget."""
         return self.depends_on(part=self.part)
@@ -86,9 +69,10 @@ def measure_frontier(
     runs.prepare_study(folder, "frontier", study.as_dict(), (CSV, JSON, PICTURE), force=force)
     path = folder / CSV
     timings: dict[Any, float | None] = {}
+    wanted = ways(study.budgets, study.rivals)
     for seed in study.seeds:
         there = {(row["budget"], row["method"]) for row in _rows(path) if int(row["seed"]) == seed}
-        left = [way for way in study.ways if way not in there]
+        left = [way for way in wanted if way not in there]
         if not left:
             log.info("%s holds seed %d already: not measured again", folder, seed)
             continue
@@ -101,8 +85,8 @@ def measure_frontier(
                 known = {"data": dataset.name, "part": study.part, "samples": len(data.y_test), "seed": seed} | row
                 runs.append_rows(path, FIELDS, [known])
                 tell(known)
-    wanted = [row for row in _rows(path) if int(row["seed"]) in study.seeds]
-    return summarise([row for row in wanted if (row["budget"], row["method"]) in study.ways], command)
+    rows = [row for row in _rows(path) if int(row["seed"]) in study.seeds]
+    return summarise([row for row in rows if (row["budget"], row["method"]) in wanted], command)
 
 
 def held_back(dataset: Dataset) -> Dataset:
