@@ -194,13 +194,7 @@ class DeviceBundle(_Half):
         return label, outputs[0], outputs[1] if self.second_opinion else _NOBODY
 
     def model_calls(self, X: Inputs) -> Callable[[], None]:
-        """Return a function that makes the calls of the models that :meth:`judge` makes, and nothing else.
-
-        The time of an answer is compared with the time of these calls.
-
-        Raises:
-            BundleError: the client was given, so that its calls are not those of a file.
-        """
+        """Return a function that makes the model calls of :meth:`judge` alone, to compare its time with theirs."""
         session, part, outputs = self._session, self.manifest.client, self._outputs
         if self._fused:
             return lambda: session.run(outputs, {"x": numbers_of(X)})

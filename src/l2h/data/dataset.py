@@ -183,20 +183,11 @@ def check_inputs(X: Any, *, what: str = "the data") -> Any:
 
 
 def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[npt.NDArray[np.int64]]:
-    """Return the row numbers of parts that are disjoint, cover every row, and have each class in its share.
+    """Return sorted row numbers of parts that are disjoint, cover every row, and have each class in its share.
 
-    Args:
-        y: (n,) labels.
-        shares: how much of the rows each part gets, each above 0, together 1: ``(0.8, 0.2)``.
-        seed: 0 or more; the same seed gives the same parts.
-
-    Returns:
-        One sorted array of row numbers for each share. With two shares the rows of a class in a part are its exact
-        share rounded up or down, so a part misses a class only where that share is below one row. A further share is
-        taken from what is left in the same way, and may be one row further off.
-
-    Raises:
-        DataError: y is not 1-D, the shares are not a division of 1, or the seed is negative.
+    The shares are above 0 and add up to 1. With two shares the rows of a class in a part are its exact share rounded up
+    or down, so a part misses a class only where that share is below one row. A further share is taken from what is left
+    in the same way, and may be one row further off.
 
     Example:
         >>> train, test = split([0, 0, 0, 0, 1, 1, 1, 1], (0.75, 0.25), seed=0)

@@ -104,16 +104,9 @@ def load_dataset(
 
 
 def digits(seed: int = 0) -> Dataset:
-    """Return scikit-learn's 1,797 handwritten digits as images uint8 (n, 1, 8, 8).
+    """Return scikit-learn's 1,797 handwritten digits as images uint8 (n, 1, 8, 8), 30% of each class as the test part.
 
-    The published values 0..16 become 0..255. 30% of each class are the test part.
-
-    Args:
-        seed: 0 or more; decides which rows are in the test part.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
-        DataError: the seed is negative.
+    The published values 0..16 become 0..255.
 
     Example:
         >>> digits()

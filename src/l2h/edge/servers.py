@@ -74,9 +74,6 @@ def make_servers(
     """Return the servers of a bundle in their order; those without an address are never asked.
 
     ``given`` are the other arguments of :class:`EdgeOptions`, some of which may be mappings by the names of servers.
-
-    Raises:
-        EdgeSettingsError: a mapping names a server that the bundle does not have, or an address is given for several.
     """
     names = list(manifest.servers)
     if server is not None and not isinstance(server, Mapping) and len(names) > 1:

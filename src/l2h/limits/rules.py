@@ -28,21 +28,10 @@ from l2h.limits.rate import LimitError, checked_confidence, checked_share, exact
 def stochastic(remote: npt.ArrayLike, q1: float, q: float, rng: np.random.Generator | int) -> BoolArray:
     """Apply the paper's post-hoc rule (Algorithms 4 and 5): thin what the rejector sends, or add some that it keeps.
 
-    If ``q < q1`` a sample that the rejector sends is sent with probability ``q / q1``; if ``q >= q1`` a sample
-    that it keeps is sent with probability ``(q - q1) / (1 - q1)``. With ``q = 0`` nothing is sent and with ``q =
-    1`` everything, whatever was measured.
-
-    Args:
-        remote: bool (n,), what the rejector decides.
-        q1: the share it sends, measured on a calibration set.
-        q: the bound.
-        rng: a generator or a seed. One number is drawn per sample.
-
-    Returns:
-        bool (n,), true where the sample is sent.
-
-    Raises:
-        LimitError: q1 or q outside [0, 1].
+    ``q1`` is the share that the rejector sends, measured on a calibration set, and ``q`` the bound. If ``q < q1`` a
+    sample that the rejector sends is sent with probability ``q / q1``; if ``q >= q1`` a sample that it keeps is sent
+    with probability ``(q - q1) / (1 - q1)``. With ``q = 0`` nothing is sent and with ``q = 1`` everything, whatever was
+    measured. One number is drawn per sample.
 
     Example:
         >>> int(stochastic([True] * 1000, q1=1.0, q=0.25, rng=0).sum())

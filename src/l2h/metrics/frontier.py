@@ -22,16 +22,8 @@ class Frontier:
 def frontier(score: npt.ArrayLike, client_correct: npt.ArrayLike, server_correct: npt.ArrayLike) -> Frontier:
     """Return the curve of asking the server for the samples with the highest scores first.
 
-    Samples of equal score go together; between such groups the curve is straight, which is what breaking ties at
-    random gives on average.
-
-    Args:
-        score: (n,), larger means more to gain from asking.
-        client_correct: bool (n,).
-        server_correct: bool (n,).
-
-    Raises:
-        DataError: the arrays are empty or differ in length, or a score is NaN.
+    Samples of equal score go together; between such groups the curve is straight, which is what breaking ties at random
+    gives on average.
 
     Example:
         >>> frontier([0.1, 0.9], [True, False], [True, True]).accuracy

@@ -62,15 +62,7 @@ def risks(
     costs: Costs,
     confidence_remote: npt.ArrayLike | None = None,
 ) -> Risks:
-    """Return the risk of ``remote`` and of every baseline.
-
-    Args:
-        client_correct: bool (n,).
-        server_correct: bool (n,).
-        remote: bool (n,), the system's decisions, true where the server is asked.
-        costs: the prices.
-        confidence_remote: bool (n,), the decisions of the confidence rule at its held-out threshold.
-    """
+    """Return the risk of the system's decisions ``remote`` and of every baseline, all bool (n,)."""
     choices = [
         None if sent is None else AnswererChoice.of_two(client_correct, server_correct, sent)
         for sent in (remote, confidence_remote)

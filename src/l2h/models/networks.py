@@ -83,12 +83,7 @@ class LeNet5(Network):
 class AlexNet(Network):
     """AlexNet: 64@11x11/4, 192@5x5, 384, 256, 256, then 4096-4096-``outputs`` with dropout 0.5.
 
-    Args:
-        input_shape: (channels, height, width); any size, resized bilinearly to ``size``.
-        outputs: how many scores.
-        size: side of the resized image; 64 in the paper.
-        hidden: width of the two hidden linear layers.
-        dropout: the dropout before each of them.
+    Images are resized bilinearly to ``size``, 64 in the paper; ``hidden`` is the width of the two linear layers.
     """
 
     POOLED = 6

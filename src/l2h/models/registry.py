@@ -24,16 +24,7 @@ NAMES = tuple(_BUILDERS)
 
 
 def build(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
-    """Return a fresh network.
-
-    Args:
-        name: one of :data:`NAMES`.
-        input_shape: shape of one sample, images as (channels, height, width).
-        outputs: how many scores.
-        options: the network's own options, such as ``width=2`` for ``lenet5`` or ``patch=4`` for ``vit``.
-
-    Raises:
-        ModelError: an unknown name or option (the message lists the known ones), or a value that cannot be used.
+    """Return a fresh network of a name; ``options`` are its own, such as ``width=2`` for ``lenet5``.
 
     Example:
         >>> build("lenet5", (3, 32, 32), 10)(torch.zeros(2, 3, 32, 32)).shape

@@ -25,13 +25,9 @@ TOP = 10  # sorted probabilities kept; further down the tail is noise
 def client_view(log_probability: Tensor, embedding: Tensor | None = None) -> Tensor:
     """Return what an attached rejector sees of the client's answer, (n, V).
 
-    It holds the largest probabilities in order, entropy, margin, log-odds of the answer, the log-probabilities, the
-    label as one-hot, and the client's last features where it exposes them.
-
-    Args:
-        log_probability: (n, K), the client's log-softmax; it is clipped, so one-hot rows of a client that gives only
-            labels are allowed.
-        embedding: (n, E) or None.
+    It holds the largest probabilities in order, entropy, margin, log-odds of the answer, the log-probabilities
+    (clipped, so one-hot rows of a client that gives only labels are allowed), the label as one-hot, and the client's
+    last features where it exposes them.
     """
     clipped = log_probability.clamp(min=LOG_FLOOR)
     p = clipped.exp()

@@ -50,11 +50,7 @@ def copy_model(source: ModelSource, target: Path) -> Manifest | FunctionManifest
 
 
 async def try_model(config: ServingConfig, target: Path) -> Manifest | FunctionManifest:
-    """Copy the bundle or the function of the settings, load it and run it; return its manifest.
-
-    Raises:
-        L2HError: that failed, or took longer than ``load_timeout``; the message says why.
-    """
+    """Copy the bundle or function of the settings, load it and run it within ``load_timeout``; return its manifest."""
     source = config.source
     arguments = (source.to_json(), target, config.model_threads, config.max_batch, 1 + round(config.load_timeout))
     process = await asyncio.create_subprocess_exec(
