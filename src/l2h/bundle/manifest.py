@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from sys import float_info
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from l2h.bundle.parts import (
-    NAME,
+    READERS,
     SIDES,
     BundleError,
     CalibrationPart,
@@ -27,15 +26,12 @@ from l2h.bundle.parts import (
     RejectorPart,
     ServerPart,
     Text,
-    Whole,
-    one_of,
     read_values,
 )
-from l2h.classifiers import Preprocessing
-from l2h.columns import Columns, TableColumn
+from l2h.columns import Columns
 from l2h.costs import Costs
-from l2h.decision import CLIENT, STUDENT, Answerer, AnyCosts, RejectorSpec
-from l2h.errors import CostError, DataError, SettingsError, shown
+from l2h.decision import CLIENT, STUDENT, Answerer, AnyCosts
+from l2h.errors import DataError, shown
 from l2h.files import parse_json, read_whole, write_atomically
 from l2h.labels import LabelCodec
 
@@ -223,14 +219,6 @@ class _Header:
     digest: Hash
 
 
-@dataclass(frozen=True)
-class _SpecPart:
-    loss: Text
-    costs: Costs | None
-    seed: Whole = 0
-    sync: int | str = 1
-
-
 def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     head = {key: values[key] for key in ("schema", "digest") if key in values} if isinstance(values, dict) else values
     header = read_values(head, _Header, where)
@@ -243,7 +231,7 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     if sha256(blank).hexdigest() != header.digest:
         raise BundleError(f"{where} is damaged: it was changed after it was written; copy the bundle again")
     parts = {key: value for key, value in values.items() if key not in head}
-    for key, read in _READERS.items():
+    for key, read in READERS.items():
         if key in parts:
             parts[key] = read(parts[key], f"{where}, {key}")
     manifest = read_values(_with_names(parts, header.schema, where), Manifest, where)
@@ -299,107 +287,3 @@ def _with_plain_preprocessing(part: ClientPart | ServerPart) -> dict[str, Any]:
     values = asdict(part)
     del values["preprocessing"]
     return values if part.preprocessing is None else values | {"preprocessing": part.preprocessing.as_dict()}
-
-
-def _client(values: Any, where: str) -> ClientPart:
-    part = read_values(_with_preprocessing(values, where), ClientPart, where)
-    for name, value in (("input", part.input), ("output", part.output)):
-        if part.file is not None and value is None:
-            raise BundleError(f"{where} is damaged: {name!r} is None, expected a name: the client has a file")
-    if part.feed == "prepared" and part.preprocessing is None:
-        raise BundleError(f"{where} is damaged: 'preprocessing' is missing, and the client is fed as it says")
-    return part
-
-
-def _with_preprocessing(values: Any, where: str) -> Any:
-    if not isinstance(values, dict) or values.get("preprocessing") is None:
-        return values
-    found = read_values(values["preprocessing"], Preprocessing, f"{where}, preprocessing")
-    return {**values, "preprocessing": found}
-
-
-def _rejector(values: Any, where: str) -> RejectorPart:
-    if isinstance(values, dict) and isinstance(values.get("specs"), list):
-        values = {**values, "specs": [read_spec(spec, f"{where}, specs") for spec in values["specs"]]}
-    part = read_values(values, RejectorPart, where)
-    if len(part.platt) != len(part.specs):
-        raise BundleError(
-            f"{where} is damaged: 'platt' is {shown(values['platt'])}, expected one for each of {len(part.specs)} specs"
-        )
-    return part
-
-
-def read_spec(values: Any, where: str) -> RejectorSpec:
-    """Return the spec of a rejector that somebody else wrote; raise a :class:`BundleError` as :func:`read_values`."""
-    if isinstance(values, dict) and values.get("costs") is not None:
-        values = {**values, "costs": _costs(values["costs"], f"{where}, costs")}
-    part = read_values(values, _SpecPart, where)
-    try:
-        return RejectorSpec(part.loss, part.costs, part.seed, part.sync)
-    except SettingsError as error:
-        raise BundleError(f"{where} is damaged: 'costs' is {part.costs}, expected prices ({error})") from error
-
-
-def _costs(values: Any, where: str) -> Costs:
-    try:
-        return Costs.from_dict(read_values(values, dict[str, Finite], where))
-    except (CostError, KeyError) as error:
-        raise BundleError(f"{where} is damaged: found {shown(values)}, expected costs ({error})") from error
-
-
-def _server(values: Any, where: str) -> ServerPart:
-    return read_values(_with_preprocessing(values, where), ServerPart, where)
-
-
-def _each(read: Callable[[Any, str], Any], values: Any, where: str) -> dict[str, Any]:
-    parts = read_values(values, dict[str, Any], where)
-    return {name: read(part, f"{where}, {shown(name)}") for name, part in parts.items()}
-
-
-def _files(values: Any, where: str) -> dict[str, FilePart]:
-    parts = read_values(values, dict[str, Any], where)
-    for name in parts:
-        if not NAME.fullmatch(name):
-            raise BundleError(
-                f"{where} is refused: {shown(name)} is no plain name of a file: a bundle's files lie in its own folder"
-            )
-    return {name: read_values(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
-
-
-@dataclass(frozen=True)
-class _ColumnPart:
-    name: str
-    kind: Annotated[str, one_of("number", "category", "text")]
-    missing: bool
-    fill: Finite
-    spread: Annotated[float, Meta(ge=0, le=float_info.max)]
-    categories: tuple[str | int | bool | Finite, ...]
-    declared: bool
-
-
-def read_columns(values: Any, where: str) -> Columns:
-    """Return the columns of a table that somebody else wrote; raise a :class:`BundleError` as :func:`read_values`."""
-    if not isinstance(values, list):
-        raise BundleError(f"{where} is damaged: found {shown(values)}, expected a list")
-    parts = [read_values(value, _ColumnPart, where) for value in values]
-    try:
-        columns = Columns(tuple(TableColumn(**vars(part)) for part in parts))
-    except DataError as error:
-        raise BundleError(f"{where} is damaged: {error}") from error
-    if not parts or len(set(columns.names)) != len(parts):
-        raise BundleError(f"{where} is damaged: found {shown(columns.names)}, expected names that differ")
-    return columns
-
-
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    "columns": read_columns,
-    "files": _files,
-    "input": lambda values, where: read_values(values, InputPart, where),
-    "client": _client,
-    "rejector": _rejector,
-    "calibration": lambda values, where: None if values is None else read_values(values, CalibrationPart, where),
-    "costs": _costs,
-    "server": _server,
-    "prices": partial(_each, _costs),
-    "servers": partial(_each, _server),
-}

@@ -1,16 +1,19 @@
 """The parts of a manifest, whose annotations say what is accepted, and how values of somebody else's become them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from sys import float_info
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, ValidationError, convert
 
 from l2h.classifiers import UNIT_RANGE, Preprocessing
+from l2h.columns import Columns, TableColumn
+from l2h.costs import Costs
 from l2h.decision import RejectorSpec
-from l2h.errors import L2HError, shown
+from l2h.errors import CostError, DataError, L2HError, SettingsError, shown
 
 SIDES = ("device", "server")
 #: A name goes into addresses, and the name of a file must not leave the folder.
@@ -150,3 +153,116 @@ def read_values(values: Any, kind: type[_T], where: str) -> _T:
     if unknown:
         raise BundleError(f"{where} is damaged: unknown key {shown(unknown[0])}")
     return part
+
+
+@dataclass(frozen=True)
+class _SpecPart:
+    loss: Text
+    costs: Costs | None
+    seed: Whole = 0
+    sync: int | str = 1
+
+
+def _client(values: Any, where: str) -> ClientPart:
+    part = read_values(_with_preprocessing(values, where), ClientPart, where)
+    for name, value in (("input", part.input), ("output", part.output)):
+        if part.file is not None and value is None:
+            raise BundleError(f"{where} is damaged: {name!r} is None, expected a name: the client has a file")
+    if part.feed == "prepared" and part.preprocessing is None:
+        raise BundleError(f"{where} is damaged: 'preprocessing' is missing, and the client is fed as it says")
+    return part
+
+
+def _with_preprocessing(values: Any, where: str) -> Any:
+    if not isinstance(values, dict) or values.get("preprocessing") is None:
+        return values
+    found = read_values(values["preprocessing"], Preprocessing, f"{where}, preprocessing")
+    return {**values, "preprocessing": found}
+
+
+def _rejector(values: Any, where: str) -> RejectorPart:
+    if isinstance(values, dict) and isinstance(values.get("specs"), list):
+        values = {**values, "specs": [read_spec(spec, f"{where}, specs") for spec in values["specs"]]}
+    part = read_values(values, RejectorPart, where)
+    if len(part.platt) != len(part.specs):
+        raise BundleError(
+            f"{where} is damaged: 'platt' is {shown(values['platt'])}, expected one for each of {len(part.specs)} specs"
+        )
+    return part
+
+
+def read_spec(values: Any, where: str) -> RejectorSpec:
+    """Return the spec of a rejector that somebody else wrote; raise a :class:`BundleError` as :func:`read_values`."""
+    if isinstance(values, dict) and values.get("costs") is not None:
+        values = {**values, "costs": _costs(values["costs"], f"{where}, costs")}
+    part = read_values(values, _SpecPart, where)
+    try:
+        return RejectorSpec(part.loss, part.costs, part.seed, part.sync)
+    except SettingsError as error:
+        raise BundleError(f"{where} is damaged: 'costs' is {part.costs}, expected prices ({error})") from error
+
+
+def _costs(values: Any, where: str) -> Costs:
+    try:
+        return Costs.from_dict(read_values(values, dict[str, Finite], where))
+    except (CostError, KeyError) as error:
+        raise BundleError(f"{where} is damaged: found {shown(values)}, expected costs ({error})") from error
+
+
+def _server(values: Any, where: str) -> ServerPart:
+    return read_values(_with_preprocessing(values, where), ServerPart, where)
+
+
+def _each(read: Callable[[Any, str], Any], values: Any, where: str) -> dict[str, Any]:
+    parts = read_values(values, dict[str, Any], where)
+    return {name: read(part, f"{where}, {shown(name)}") for name, part in parts.items()}
+
+
+def _files(values: Any, where: str) -> dict[str, FilePart]:
+    parts = read_values(values, dict[str, Any], where)
+    for name in parts:
+        if not NAME.fullmatch(name):
+            raise BundleError(
+                f"{where} is refused: {shown(name)} is no plain name of a file: a bundle's files lie in its own folder"
+            )
+    return {name: read_values(part, FilePart, f"{where}, {name}") for name, part in parts.items()}
+
+
+@dataclass(frozen=True)
+class _ColumnPart:
+    name: str
+    kind: Annotated[str, one_of("number", "category", "text")]
+    missing: bool
+    fill: Finite
+    spread: Annotated[float, Meta(ge=0, le=float_info.max)]
+    categories: tuple[str | int | bool | Finite, ...]
+    declared: bool
+
+
+def read_columns(values: Any, where: str) -> Columns:
+    """Return the columns of a table that somebody else wrote; raise a :class:`BundleError` as :func:`read_values`."""
+    if not isinstance(values, list):
+        raise BundleError(f"{where} is damaged: found {shown(values)}, expected a list")
+    parts = [read_values(value, _ColumnPart, where) for value in values]
+    try:
+        columns = Columns(tuple(TableColumn(**vars(part)) for part in parts))
+    except DataError as error:
+        raise BundleError(f"{where} is damaged: {error}") from error
+    if not parts or len(set(columns.names)) != len(parts):
+        raise BundleError(f"{where} is damaged: found {shown(columns.names)}, expected names that differ")
+    return columns
+
+
+#: How the values of some keys of a manifest become its parts; they are given where these values stand.
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "columns": read_columns,
+    "files": _files,
+    "input": lambda values, where: read_values(values, InputPart, where),
+    "client": _client,
+    "rejector": _rejector,
+    "calibration": lambda values, where: None if values is None else read_values(values, CalibrationPart, where),
+    "costs": _costs,
+    "server": _server,
+    "prices": partial(_each, _costs),
+    "servers": partial(_each, _server),
+}

@@ -9,30 +9,21 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import FloatArray
 from l2h.errors import DataError
+from l2h.limits import permits
 from l2h.limits.drift import Drift, DriftMonitor
 from l2h.limits.pacing import Pacer
-from l2h.limits.permits import PermitWindow, StoreBusyError, StoreUnavailableError
+from l2h.limits.permits import LimiterStatus, Permit, PermitWindow, StoreBusyError, StoreUnavailableError
 from l2h.limits.rate import LimitError, RateLimit
 from l2h.limits.rules import Threshold, threshold_for
 
 log = logging.getLogger("l2h.limits")
-#: Reason codes of a permit.
-WITHIN_LIMIT = "within_limit"
-LIMIT_REACHED = "limit_reached"
-BELOW_PACE = "below_pace"
-BELOW_MIN_SCORE = "below_min_score"
-LEDGER_UNAVAILABLE = "ledger_unavailable"
-TIMED_OUT = "timed_out"
-OTHER_LIMIT = "other_limit"
 #: What a fork calls, of every limiter, before it and in the child. At a fork none may be in the middle of a call: the
 #: child would wait for ever for what SQLite holds.
 _callbacks: set[weakref.WeakMethod[Callable[[bool], None]]] = set()
@@ -40,45 +31,6 @@ _forking = threading.Lock()
 #: The locks that a fork under way holds, and the seconds that it waits for one of them.
 _held: list[threading.Lock] = []
 _FORK_WAIT = 1.0
-
-
-class Permit(NamedTuple):
-    """The answer to one request, true where the server may be asked."""
-
-    granted: bool  # whether to ask
-    #: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the budget is kept for
-    #: inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file that holds the permits cannot be
-    #: written, so none is given), ``timed_out`` (others did not let go of the limiter or its file in time),
-    #: ``other_limit`` (another limiter, which had to agree, did not).
-    reason: str
-    #: Of the request: the limiter's time in seconds for a time window, the number of the request for a share of
-    #: requests.
-    position: float
-    threshold: float | None = None  # the score that pacing required; ``None`` where pacing did not decide
-
-    def __bool__(self) -> bool:
-        return self.granted
-
-
-@dataclass(frozen=True)
-class LimiterStatus:
-    """Counters of a limiter, for this process unless said otherwise."""
-
-    limit: str  # as text
-    requests: int  # calls of ``allow``
-    permits: int  # requests that were granted
-    refused: dict[str, int]  # those that were not, by reason
-    cap: int  # the most a window may hold
-    used: int  # permits in the window that ends now, including those of other processes on the same path
-    remaining: int  # what is left of the cap
-    threshold: float | None  # the score that pacing now requires; None without pacing or before the first request
-    observed: float | None  # share of recent requests above the calibrated threshold; None where drift is not watched
-    expected: float | None  # the calibrated share
-    drift: Drift | None  # set while the observed share is out of its band
-    clock_behind: float  # seconds; after a jump back the limiter stands still until the clock has caught up
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Limiter(AbstractContextManager["Limiter"]):
@@ -221,7 +173,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         else:
             end = time.monotonic() + timeout
             if timeout <= 0 or not self._lock.acquire(timeout=timeout):
-                return Permit(False, TIMED_OUT, self._store.position)
+                return Permit(False, permits.TIMED_OUT, self._store.position)
             timeout = end - time.monotonic()
         try:
             self._follow_fork()
@@ -297,8 +249,8 @@ class Limiter(AbstractContextManager["Limiter"]):
         return LimiterStatus(
             limit=str(self.limit),
             requests=requests,
-            permits=self._count[WITHIN_LIMIT],
-            refused={reason: n for reason, n in sorted(self._count.items()) if reason != WITHIN_LIMIT},
+            permits=self._count[permits.WITHIN_LIMIT],
+            refused={reason: n for reason, n in sorted(self._count.items()) if reason != permits.WITHIN_LIMIT},
             cap=window.cap,
             used=window.used,
             remaining=max(0, window.cap - window.used),
@@ -317,18 +269,18 @@ class Limiter(AbstractContextManager["Limiter"]):
         store.begin_request(now, again)
         self._warn_clock(now)
         asked = None
-        reason = WITHIN_LIMIT
+        reason = permits.WITHIN_LIMIT
         if pacer is not None and not again:
             pacer.add(score)
         if score < self._min_score or score == -math.inf:
-            reason = BELOW_MIN_SCORE
+            reason = permits.BELOW_MIN_SCORE
         elif store.full:
-            reason = LIMIT_REACHED
+            reason = permits.LIMIT_REACHED
         elif pacer is not None:
             cut = pacer.cut()
             asked = cut[0]
             if not pacer.accepts(score, cut):
-                reason = BELOW_PACE
+                reason = permits.BELOW_PACE
         end = None if timeout is None else time.monotonic() + timeout
         others: list[Permit] = []
 
@@ -339,18 +291,18 @@ class Limiter(AbstractContextManager["Limiter"]):
 
         try:
             granted = store.end_request(
-                reason == WITHIN_LIMIT, self._now, timeout, again, None if other is None else confirm
+                reason == permits.WITHIN_LIMIT, self._now, timeout, again, None if other is None else confirm
             )
         except StoreUnavailableError as error:
             if timeout is not None and isinstance(error, StoreBusyError):
-                return Permit(False, TIMED_OUT, store.position, asked)
+                return Permit(False, permits.TIMED_OUT, store.position, asked)
             self._warn_unwritable(error)
-            return Permit(False, LEDGER_UNAVAILABLE, store.position, asked)
+            return Permit(False, permits.LEDGER_UNAVAILABLE, store.position, asked)
         self._unwritable = False
         if not granted and others:
-            reason = TIMED_OUT if others[0].reason == TIMED_OUT else OTHER_LIMIT
-        elif not granted and reason == WITHIN_LIMIT:
-            reason = LIMIT_REACHED
+            reason = permits.TIMED_OUT if others[0].reason == permits.TIMED_OUT else permits.OTHER_LIMIT
+        elif not granted and reason == permits.WITHIN_LIMIT:
+            reason = permits.LIMIT_REACHED
         return Permit(granted, reason, store.position, asked)
 
     def _now(self) -> float:

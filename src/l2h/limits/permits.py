@@ -9,7 +9,20 @@ holds no more than the cap; and any window at all holds no more than the one tha
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from typing import Any, NamedTuple
+
+from l2h.limits.drift import Drift
+
+#: Reason codes of a permit.
+WITHIN_LIMIT = "within_limit"
+LIMIT_REACHED = "limit_reached"
+BELOW_PACE = "below_pace"
+BELOW_MIN_SCORE = "below_min_score"
+LEDGER_UNAVAILABLE = "ledger_unavailable"
+TIMED_OUT = "timed_out"
+OTHER_LIMIT = "other_limit"
 
 
 class StoreUnavailableError(Exception):
@@ -18,6 +31,45 @@ class StoreUnavailableError(Exception):
 
 class StoreBusyError(StoreUnavailableError):
     """Raised when other processes did not let go of the permits in time."""
+
+
+class Permit(NamedTuple):
+    """The answer to one request, true where the server may be asked."""
+
+    granted: bool  # whether to ask
+    #: ``within_limit``, or why not: ``limit_reached`` (the window is full), ``below_pace`` (the budget is kept for
+    #: inputs that gain more), ``below_min_score``, ``ledger_unavailable`` (the file that holds the permits cannot be
+    #: written, so none is given), ``timed_out`` (others did not let go of the limiter or its file in time),
+    #: ``other_limit`` (another limiter, which had to agree, did not).
+    reason: str
+    #: Of the request: the limiter's time in seconds for a time window, the number of the request for a share of
+    #: requests.
+    position: float
+    threshold: float | None = None  # the score that pacing required; ``None`` where pacing did not decide
+
+    def __bool__(self) -> bool:
+        return self.granted
+
+
+@dataclass(frozen=True)
+class LimiterStatus:
+    """Counters of a limiter, for this process unless said otherwise."""
+
+    limit: str  # as text
+    requests: int  # calls of ``allow``
+    permits: int  # requests that were granted
+    refused: dict[str, int]  # those that were not, by reason
+    cap: int  # the most a window may hold
+    used: int  # permits in the window that ends now, including those of other processes on the same path
+    remaining: int  # what is left of the cap
+    threshold: float | None  # the score that pacing now requires; None without pacing or before the first request
+    observed: float | None  # share of recent requests above the calibrated threshold; None where drift is not watched
+    expected: float | None  # the calibrated share
+    drift: Drift | None  # set while the observed share is out of its band
+    clock_behind: float  # seconds; after a jump back the limiter stands still until the clock has caught up
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 class PermitWindow:

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from l2h import methods
-from l2h.bundle.manifest import read_columns, read_spec
-from l2h.bundle.parts import BundleError, InputPart, read_values
+from l2h.bundle.parts import BundleError, InputPart, read_columns, read_spec, read_values
 from l2h.classifiers import Classifier, Preprocessing, TorchClassifier, as_client
 from l2h.columns import Columns
 from l2h.costs import as_bool
