@@ -25,7 +25,7 @@ VALUES = {
     "money": {"costs", "errors"},
     "files": {"errors"},
     "functions": {"errors"},
-    "long_lists": set(),
+    "json_lists": set(),
     "metadata": {"errors"},
     "ngrams": {"costs", "errors"},
     "table": {"errors"},

@@ -6,8 +6,6 @@ a well-formed message within the limits is refused with a :class:`WireError` tha
 
 import json
 import math
-import sys
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +15,7 @@ import numpy.typing as npt
 
 from l2h.errors import L2HError, shown
 from l2h.files import parse_json
-from l2h.long_lists import SHORT, LongList, is_long, take_out
+from l2h.json_lists import SHORT, LongList, Source, flat_array, is_long, leaf_values, take_out
 
 _fast_loads: Callable[[memoryview], Any] | None
 try:  # ten times as fast on numbers; a server has it, a device need not
@@ -29,8 +27,6 @@ except ImportError:
 LENGTH_HEADER = "Inference-Header-Content-Length"
 BINARY, JSON = "application/octet-stream", "application/json"
 Array = npt.NDArray[Any]
-#: A text and how many bytes of it are JSON; None for a text that is too long to be searched.
-_Source = tuple[bytes | bytearray, int] | None
 
 _TYPES = {
     "BOOL": np.dtype(np.bool_),
@@ -231,9 +227,14 @@ def _decode(
     tensors: list[Tensor] = []
     at = length
     for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise WireError("every tensor is an object with a 'name'")
         source = None if long else (body, length)
-        texts = key == "outputs" and isinstance(entry, dict) and entry.get("datatype") == TEXTS
-        tensor, at = _read_texts(entry, view, at, limits) if texts else _tensor(entry, view, at, limits, source)
+        texts = key == "outputs" and entry.get("datatype") == TEXTS
+        try:
+            tensor, at = _read_texts(entry, view, at, limits) if texts else _tensor(entry, view, at, limits, source)
+        except ValueError as error:
+            raise WireError(f"tensor {shown(entry['name'])}: {error}") from error
         if any(tensor.name == other.name for other in tensors):
             raise WireError(f"tensor {shown(tensor.name)} comes twice")
         tensors.append(tensor)
@@ -242,45 +243,41 @@ def _decode(
     return head, tensors
 
 
-def _tensor(entry: Any, view: memoryview, at: int, limits: MessageLimits, source: _Source) -> tuple[Tensor, int]:
+def _tensor(
+    entry: dict[str, Any], view: memoryview, at: int, limits: MessageLimits, source: Source
+) -> tuple[Tensor, int]:
     """Return the tensor that an entry describes, and where the next binary one starts.
 
     ``source`` is the JSON that its values were read from.
     """
-    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-        raise WireError("every tensor is an object with a 'name'")
-    name, kind = entry["name"], numpy_type(entry.get("datatype"))
+    kind = numpy_type(entry.get("datatype"))
     shape, count = _shape(entry, limits)
     size = _parameters(entry).get("binary_data_size")
     if size is None:
-        return Tensor(name, _from_json(name, entry.get("data"), kind, tuple(shape), source, limits.seconds)), at
+        return Tensor(entry["name"], _from_json(entry.get("data"), kind, tuple(shape), source, limits.seconds)), at
     if "data" in entry:
-        raise WireError(f"tensor {shown(name)} has 'data' and 'binary_data_size': one of them")
+        raise WireError("it has 'data' and 'binary_data_size': one of them")
     if not _is_size(size) or size != count * kind.itemsize:
         raise WireError(
-            f"tensor {shown(name)}: {shown(size)} bytes for {count} elements of {kind.itemsize}; expected "
-            f"{count * kind.itemsize}"
+            f"{shown(size)} bytes for {count} elements of {kind.itemsize}; expected {count * kind.itemsize}"
         )
     if at + size > len(view):
-        raise WireError(f"tensor {shown(name)}: its {size} bytes go beyond the end of the body")
+        raise WireError(f"its {size} bytes go beyond the end of the body")
     raw = np.frombuffer(view[at : at + size], dtype=np.uint8 if kind.kind == "b" else kind)
     if kind.kind == "b":
         if raw.size and raw.max() > 1:
-            raise WireError(f"tensor {shown(name)}: a BOOL is 0 or 1")
+            raise WireError("a BOOL is 0 or 1")
         raw = raw.view(np.bool_)
-    return Tensor(name, raw.reshape(shape)), at + size
+    return Tensor(entry["name"], raw.reshape(shape)), at + size
 
 
 def _read_texts(entry: dict[str, Any], view: memoryview, at: int, limits: MessageLimits) -> tuple[Tensor, int]:
     """Return a tensor of texts, as :func:`_tensor` returns one of numbers."""
-    name = entry.get("name")
-    if not isinstance(name, str):
-        raise WireError("every tensor is an object with a 'name'")
     shape, count = _shape(entry, limits)
     size, texts = _parameters(entry).get("binary_data_size"), entry.get("data")
     if size is not None:
         if not _is_size(size) or at + size > len(view):
-            raise WireError(f"tensor {shown(name)}: its {shown(size)} bytes go beyond the end of the body")
+            raise WireError(f"its {shown(size)} bytes go beyond the end of the body")
         raw, at, texts = bytes(view[at : at + size]), at + size, []
         place = 0
         try:
@@ -289,110 +286,55 @@ def _read_texts(entry: dict[str, Any], view: memoryview, at: int, limits: Messag
                 texts.append(raw[place : place + length].decode())
                 place += length
         except UnicodeDecodeError as error:
-            raise WireError(f"tensor {shown(name)}: a text is no UTF-8") from error
+            raise WireError("a text is no UTF-8") from error
         if place != size:
-            raise WireError(f"tensor {shown(name)}: {size} bytes do not hold {count} texts with their lengths")
+            raise WireError(f"{size} bytes do not hold {count} texts with their lengths")
     if not isinstance(texts, list) or len(texts) != count or not all(isinstance(text, str) for text in texts):
-        raise WireError(f"tensor {shown(name)}: 'data' must be a list of {count} texts")
+        raise WireError(f"'data' must be a list of {count} texts")
     data = np.empty(count, dtype=object)
     data[:] = texts
-    return Tensor(name, data.reshape(shape)), at
+    return Tensor(entry["name"], data.reshape(shape)), at
 
 
 def _shape(entry: dict[str, Any], limits: MessageLimits) -> tuple[list[int], int]:
-    name, shape = entry["name"], entry.get("shape")
+    shape = entry.get("shape")
     if not isinstance(shape, list) or len(shape) > limits.axes or not all(_is_size(edge) for edge in shape):
-        raise WireError(f"tensor {shown(name)}: shape must be at most {limits.axes} whole numbers from 0")
+        raise WireError(f"shape must be at most {limits.axes} whole numbers from 0")
     count = math.prod(shape)
     if count > limits.elements:
-        raise WireError(f"tensor {shown(name)}: {count} elements; at most {limits.elements} are read")
+        raise WireError(f"{count} elements; at most {limits.elements} are read")
     return shape, count
 
 
-def _from_json(
-    name: str, data: Any, kind: np.dtype[Any], shape: tuple[int, ...], source: _Source, seconds: float
-) -> Array:
+def _from_json(data: Any, kind: np.dtype[Any], shape: tuple[int, ...], source: Source, seconds: float) -> Array:
     if isinstance(data, LongList):
-        return _from_long_list(name, data, kind, shape, seconds)
+
+        def parse(text: bytes) -> Array:
+            values = _loads(memoryview(text))
+            return _from_json(values, kind, (len(values),), (text, len(text)), seconds)
+
+        return data.read(shape, kind, parse, seconds)
     if not isinstance(data, list):
-        raise WireError(f"tensor {shown(name)}: 'data' must be a list, or 'binary_data_size' say where it lies")
-    flat = _flat(data, kind, source) if len(data) == math.prod(shape) else None
+        raise WireError("'data' must be a list, or 'binary_data_size' say where it lies")
+    flat = flat_array(data, kind, source) if len(data) == math.prod(shape) else None
     if flat is not None:
         return flat.reshape(shape)
-    leaves = _leaves(name, data, shape)
+    leaves = leaf_values(data, shape)
     types = set(map(type, leaves))
     if types - ({bool} if kind.kind == "b" else {int} if kind.kind in "iu" else {int, float}):
-        raise WireError(f"tensor {shown(name)}: its data does not fit the datatype {datatype(kind)}")
+        raise WireError(f"its data does not fit the datatype {datatype(kind)}")
     if kind.kind in "iu" and leaves:
         bounds = np.iinfo(kind)
         if min(leaves) < bounds.min or max(leaves) > bounds.max:
-            raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}")
+            raise WireError(f"a value is beyond {datatype(kind)}")
     try:
         with np.errstate(over="ignore"):
             out: Array = np.array(leaves, dtype=kind).reshape(shape)
     except OverflowError as error:
-        raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}") from error
+        raise WireError(f"a value is beyond {datatype(kind)}") from error
     if kind.kind == "f" and not np.isfinite(out).all():
-        raise WireError(f"tensor {shown(name)}: a value is beyond {datatype(kind)}")
+        raise WireError(f"a value is beyond {datatype(kind)}")
     return out
-
-
-def _from_long_list(name: str, data: LongList, kind: np.dtype[Any], shape: tuple[int, ...], seconds: float) -> Array:
-    def parse(text: bytes) -> Array:
-        values = _loads(memoryview(text))
-        return _from_json(name, values, kind, (len(values),), (text, len(text)), seconds)
-
-    try:
-        return data.read(shape, kind, parse, seconds)
-    except ValueError as error:
-        raise error if isinstance(error, WireError) else WireError(f"tensor {shown(name)}: {error}") from error
-
-
-def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Return the values of a list that is flat, or nested as the shape says; never builds more than the shape has."""
-    level = data
-    if data and isinstance(data[0], list):
-        lists = [data]
-        for size in shape:
-            if any(type(row) is not list or len(row) != size for row in lists):
-                raise WireError(f"tensor {shown(name)}: its data is not nested as its shape {list(shape)} says")
-            level = lists = [value for row in lists for value in row]
-    if len(level) != math.prod(shape):
-        raise WireError(f"tensor {shown(name)}: {len(level)} values for a shape of {list(shape)}")
-    return level
-
-
-def _flat(data: list[Any], kind: np.dtype[Any], source: _Source) -> Array | None:
-    """Return a flat list of numbers that all fit, several times as fast as numpy does; None for any other."""
-    numbers = (int, float) if kind.kind == "f" else (int,)
-    if not data or type(data[0]) not in numbers or kind.char in "?e" or sys.byteorder != "little":
-        return None
-    # Python takes true for 1; to look at all values always would take half as long again.
-    if (source is None or _flags_in(*source)) and bool in set(map(type, data)):
-        return None
-    try:
-        out: Array = np.frombuffer(bytes(data) if kind.char == "B" else array(kind.char, data), dtype=kind)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return out if kind.kind != "f" or np.isfinite(out).all() else None
-
-
-def _flags_in(text: bytes | bytearray, length: int) -> bool:
-    """Return whether ``true`` or ``false`` may stand in a list of some JSON, and not only as the value of a key.
-
-    The third letter of both is rare in messages: the few places where it stands are found faster than all values.
-    """
-    for word in (b"true", b"false"):
-        at, letter = length, word[2:3]
-        for _ in range(16):
-            at = text.rfind(letter, 0, at)
-            if at < 0:
-                break
-            if text.startswith(word, at - 2) and text[max(0, at - 10) : at - 2].rstrip()[-1:] != b":":
-                return True
-        else:
-            return True
-    return False
 
 
 def _list(head: dict[str, Any], key: str) -> list[Any]:

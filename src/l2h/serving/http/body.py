@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from l2h.long_lists import LONG
+from l2h.json_lists import LONG
 from l2h.serving.errors import GoneError, RefusalError
 from l2h.serving.http.exchange import Receive
 from l2h.serving.process.service import Service

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from l2h import protocol
-from l2h.long_lists import LONG
+from l2h.json_lists import LONG
 from l2h.serving.accounts.key import ANONYMOUS, Key
 from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
