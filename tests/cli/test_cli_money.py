@@ -19,6 +19,7 @@ from l2h.experiments.plan import Plan, plan_of
 MONEY = ["--request-cost", "0.05", "--error-cost", "0.5", "--currency", "US$", "--per-day", "10000"]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_money_stands_for_prices_and_is_told_everywhere(trained: tuple[Path, Result], tmp_path: Path) -> None:
     folder, out = trained[0], tmp_path / "paid"
     told = call("evaluate", folder, *MONEY, "--out", out)
@@ -49,6 +50,7 @@ def test_money_under_a_limit_with_a_second_opinion_and_with_other_errors_of_the_
     assert "asking 20.0% at random" in metrics["money"]["sentence"]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_router_and_a_run_keep_their_money(tmp_path: Path) -> None:
     table, folder = write_csv(tmp_path / "prompts.csv", 200), tmp_path / "router"
     assert call("train", "--outcomes", table, *MONEY, "--out", folder).status == 0
@@ -106,4 +108,4 @@ def test_what_is_no_money_is_refused(
 def test_a_cost_that_is_text_is_a_wrong_use_as_of_any_number(trained: tuple[Path, Result]) -> None:
     told = call("evaluate", trained[0], "--request-cost", "0.1", "--error-cost", "much")
     assert told.status == 2
-    assert "'--error-cost': 'much'" in told.err
+    assert "much" in told.err

@@ -188,9 +188,8 @@ def test_money_scales_linearly_and_decides_as_its_prices_do(system: HelpSystem) 
             there = other.as_dict()["money"]["saved"][name]
             assert there["amount"] == pytest.approx(factor * saved["amount"])
             assert there["interval"] == pytest.approx(factor * saved["interval"])
-        assert (other.sweep or [])[30]["money"]["cost"]["system"] == pytest.approx(
-            factor * (report.sweep or [])[30]["money"]["cost"]["system"]
-        )
+        dearer = [one.at(one.money.at(Costs(0.3, 2.0))).as_dict()["money"]["cost"]["system"] for one in (report, other)]
+        assert dearer[1] == pytest.approx(factor * dearer[0])
     assert "per 1,000 inputs" in money_sentence(thousand)
     X = TABLE_TEST[0]
     assert (system.predict(X, MONEY).label == system.predict(X, Costs(0.06)).label).all()

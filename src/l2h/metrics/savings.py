@@ -39,12 +39,12 @@ def money_values(report: OutcomeReport) -> dict[str, Any]:
 def money_sentence(report: OutcomeReport) -> str:
     """Return what the system saves or costs more than the best trivial rule, and than always asking.
 
-    In brackets stand 95% intervals from the paired losses of the test samples.
+    The intervals are those of the paired losses of the test samples.
     """
     best, always = best_trivial(report), _always(report)
     if best.answerer == always.answerer:
         return f"{_change(report, best, asking=True)}, the best trivial rule"
-    return f"{_change(report, best)}, the best trivial rule; {_change(report, always, asking=True)}"
+    return f"{_change(report, best)}, the best trivial rule; it {_change(report, always, asking=True)}"
 
 
 def _always(report: OutcomeReport) -> Standing:
@@ -71,7 +71,7 @@ def _change(report: OutcomeReport, found: Standing, *, asking: bool = False) -> 
     amount = f"{digits(middle)} {money.currency} {money.period}"
     if found.interval is not None:
         half = money.amount(found.interval)
-        amount += f" ({digits(middle - half)} to {digits(middle + half)})"
+        amount += f" (95% interval {digits(middle - half)} to {digits(middle + half)})"
     verb = ("saves" if saves else "costs") if found.clear else f"may {'save' if saves else 'cost'}"
     if saves:
         return f"{verb} {amount}{requests and f', {requests},'} against {rule}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ from l2h.fitted import FittedServer, FittedSystem
 from l2h.labels import LabelCodec
 from l2h.methods import Learned
 from l2h.models import recommended
+from l2h.money import Money, plain_costs
 from l2h.remote import RemoteServer
 from l2h.settings import Settings
 from l2h.system.client_features import take_features
@@ -112,13 +113,16 @@ def prepare_job(
     system: HelpSystem,
     X: Any,
     y: Any,
-    costs: Costs | Sequence[Costs] | None,
+    costs: Costs | Money | Sequence[Costs] | None,
     specs: Sequence[RejectorSpec] | None,
     held_out_rows: npt.NDArray[np.int64] | None,
 ) -> Job:
     """Check samples and client, take the client's answers, and return what is to be trained."""
     if specs is None:
-        specs = system.method.specs([costs] if isinstance(costs, Costs) else costs)
+        prices = plain_costs(costs)
+        if isinstance(prices, Mapping):
+            prices = None if system.method.any_price else decision.one_price(prices)
+        specs = system.method.specs([prices] if isinstance(prices, Costs) else prices)
     X, y = take_samples(X, y)
     labels = LabelCodec.find(y, system.given_class_names)
     X, y = check_arrays(encode_inputs(X), y, labels)

@@ -29,6 +29,7 @@ def rows_of(page: Page) -> list[list[dict[str, Any]]]:
     return json.loads(found or "")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_page_says_all_of_it_without_script(system: HelpSystem, tmp_path: Path) -> None:
     report = system.evaluate(*TABLE_TEST, Money(0.06, 0.5, "€", per_day=500))
     page = Page(report.save(tmp_path / "page.html"))
@@ -46,6 +47,7 @@ def test_a_page_says_all_of_it_without_script(system: HelpSystem, tmp_path: Path
     assert [("hidden" in attributes) for attributes in hidden] == [True], "a slider that does nothing is not shown"
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_every_price_that_was_asked_for_is_on_the_page(system: HelpSystem, tmp_path: Path) -> None:
     report = system.evaluate(*TABLE_TEST, Costs(0.05))
     asked = [report.at(costs).summary() for costs in (Costs(0.05), Costs(0.2), Costs(0.33, 2.0))]
@@ -57,6 +59,7 @@ def test_every_price_that_was_asked_for_is_on_the_page(system: HelpSystem, tmp_p
     assert "price-slider" not in [attributes.get("id") for _, attributes in page.tags]
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_rows_of_several_servers_are_scaled_and_names_are_escaped(tmp_path: Path) -> None:
     several = two_servers.make()
     report = several.evaluate(*two_servers.TEST, two_servers.PRICES)
