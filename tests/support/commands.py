@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 import l2h
 from l2h.cli.app import run
+from l2h.report.common import inline
 
 #: A training of seconds, with every part of a real one.
 QUICK = [
@@ -77,12 +79,15 @@ def undrawn() -> Iterator[None]:
     """Within the block every picture that this process saves is one white pixel, for tests of everything else."""
     pixel = io.BytesIO()
     Image.new("RGB", (1, 1), "white").save(pixel, "PNG")
+    empty = {"png": pixel.getvalue(), "svg": b'<svg viewBox="0 0 1 1"><g/></svg>'}
 
-    def save(figure: Figure, file: io.BytesIO, **_: Any) -> None:
-        file.write(pixel.getvalue())
+    def save(figure: Figure, file: io.BytesIO, *, format: str, **_: Any) -> None:
+        file.write(empty[format])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save)
+        patch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
+        patch.setattr(inline, "NARROW", 99.0)  # the one pixel serves a telephone too
         yield
 
 

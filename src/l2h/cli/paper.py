@@ -56,7 +56,7 @@ def paper(options: PaperOptions) -> None:
     """
     from l2h.cli.bars import training_progress
     from l2h.experiments.paper.repeating import EXPERIMENTS, experiment_values, gather_results, make_study
-    from l2h.report import experiment_tables, write_drawings, write_experiment, write_overview
+    from l2h.report import experiment_tables, write_experiment, write_overview
 
     experiments, study = make_study(
         options.name,
@@ -75,9 +75,8 @@ def paper(options: PaperOptions) -> None:
         for name in experiments:
             experiment = EXPERIMENTS[name](study)
             folder = options.out / name
-            write_drawings(experiment.drawings, folder)
             results.append(experiment_values(experiment, study, command_line()))
-            log.info("%s: %s", name, write_experiment(results[-1], folder))
+            log.info("%s: %s", name, write_experiment(results[-1], folder, experiment.drawings))
     pages = write_overview(gather_results(options.out, results), options.out)
     if options.as_json:
         print_json(results)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h.costs import Costs, generalized_loss
+from l2h.experiments.paper.study import Drawing
 from l2h.metrics import spread
-from l2h.report import png
-from l2h.report.paper.plots import plot_tradeoff
 
 #: Style, and how well its rejector sees who is right: more noise, a worse one.
 RECIPES = {"published recipe": ("paper", 2.4), "bounded weights": ("bounded", 1.4), "ours": ("ours", 0.5)}
@@ -120,12 +118,16 @@ def make_scaling(counts: Sequence[int] = (1, 2, 5, 10, 20, 42, 84, 126, 200)) ->
     return [{"rejectors": n, "ms": 1.9 + 0.021 * n, "memory_gib": 0.42 + 0.0061 * n} for n in counts]
 
 
-def make_experiment(folder: Path, *, seeds: int = 3, name: str = "tradeoff", **options: Any) -> dict[str, Any]:
-    """An experiment with every kind of section and cell; its plot is written to the folder."""
+def make_drawings(*, name: str = "tradeoff", **options: Any) -> dict[str, Drawing]:
+    """The plot of an experiment."""
+    curves, alone, _ = make_curves(**options)
+    return {f"{name}-all.png": Drawing("tradeoff", {"curves": curves, **alone})}
+
+
+def make_experiment(*, seeds: int = 3, name: str = "tradeoff", **options: Any) -> dict[str, Any]:
+    """An experiment with every kind of section and cell; its plot is one of ``make_drawings``."""
     curves, alone, trivial = make_curves(seeds=seeds, **options)
-    folder.mkdir(parents=True, exist_ok=True)
     file = f"{name}-all.png"
-    (folder / file).write_bytes(png(plot_tradeoff(curves, **alone)))
     datasets = list(alone["client"])
     prices = sorted({(curve["c_1"], c_e) for curve in curves for c_e in curve["c_e"]})
     labels = list(dict.fromkeys(curve["label"] for curve in curves))

@@ -96,8 +96,10 @@ def test_verdict_comes_before_everything_with_its_numbers(full: tuple[Report, Pa
 def test_every_image_opens_and_has_an_alternative_text(full: tuple[Report, Page]) -> None:
     _, found = full
     images = [attributes for tag, attributes in found.tags if tag == "img"]
-    # Six plots, and twelve pictures of each side.
-    assert len(images) == 6 + 24
+    assert len(found.plots) == 6
+    assert all(plot["aria-label"] for plot in found.plots)
+    # Twelve pictures of each side.
+    assert len(images) == 24
     for attributes in images:
         assert attributes["alt"]
         head, _, body = (attributes["src"] or "").partition(",")

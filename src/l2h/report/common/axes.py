@@ -9,21 +9,39 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from l2h.report.common.colours import FAINT, INK, MUTED
+from l2h.report.common.figure import SMALL, folded, is_narrow
 
 Floats = npt.NDArray[np.float64]
 
 
 def titled(ax: Axes, title: str, x: str = "", y: str = "", *, pad: float = 9) -> None:
     """Write the title, flush left, and the labels of the axes."""
-    ax.set_title(title, loc="left", fontsize=11.5, fontweight="bold", color=INK, pad=pad)
-    ax.set_xlabel(x, fontsize=10, color=INK)
+    look: dict[str, Any] = {"fontsize": 10.5 if is_narrow() else 11.5, "fontweight": "bold", "color": INK}
+    if title and is_narrow() and len(ax.figure.axes) == 1:
+        # Above the names at the left of the axes too, where it has the whole width.
+        ax.figure.suptitle(folded(title, 34), x=0.02, ha="left", **look)
+    else:
+        ax.set_title(folded(title, 30), loc="left", pad=pad, **look)
+    ax.set_xlabel(folded(x, 26), fontsize=10, color=INK)
     ax.set_ylabel(y, fontsize=10, color=INK)
 
 
 def remark(ax: Axes, text: str, **options: Any) -> None:
-    """Write a remark in grey above the axes, flush right on the line of the title; ``options`` of ``set_title``."""
-    look: dict[str, Any] = {"loc": "right", "fontsize": 8.5, "color": MUTED, "pad": 9}
-    ax.set_title(text, **look | options)
+    """Write a remark in grey above the axes, flush right on the line of the title; ``options`` of ``set_title``.
+
+    For a telephone it stands below the label of the x-axis, where the title leaves it no room.
+    """
+    look: dict[str, Any] = {"loc": "right", "fontsize": SMALL, "color": MUTED, "pad": 9} | options
+    if is_narrow() and look["loc"] == "right":
+        ax.set_xlabel(f"{ax.get_xlabel()}\n{folded(text, 40)}".strip(), fontsize=10, color=INK)
+    else:
+        ax.set_title(folded(text, 40), **look)
+
+
+def first_column(ax: Axes) -> bool:
+    """Return whether nothing stands to the left of a panel, so that its y-axis needs a label."""
+    place = ax.get_subplotspec()
+    return place is None or place.is_first_col()
 
 
 def grid_lines(ax: Axes, axis: Literal["both", "x", "y"] = "both") -> None:

@@ -1,10 +1,11 @@
 """A comparison of methods as files: JSON, CSV, plots and one self-contained page."""
 
+from functools import partial
 from pathlib import Path
 
-from l2h.files import write_atomically, write_json
-from l2h.report.common.figure import png
-from l2h.report.common.page import data_uri, flat, write_html
+from l2h.files import PLOTS, write_atomically, write_json
+from l2h.report.common.inline import WIDE, show_plots
+from l2h.report.common.page import flat, write_html
 from l2h.report.common.table import csv_bytes
 from l2h.report.comparison import tables
 from l2h.report.comparison.model import ComparisonView, Values, property_rows
@@ -23,14 +24,11 @@ def write_comparison(comparison: Values, folder: str | Path) -> Path:
     folder, methods = Path(folder), comparison["methods"]
     write_json(folder / "comparison.json", comparison)
     write_atomically(folder / "comparison.csv", _csv(comparison))
-    figures = {
-        "frontiers": plot_frontiers(comparison),
-        "risk": plot_risk_grid(comparison),
-        "pairs": plot_pairs(comparison),
+    plots = {
+        "frontiers": partial(plot_frontiers, comparison),
+        "risk": partial(plot_risk_grid, comparison),
+        "pairs": partial(plot_pairs, comparison),
     }
-    plots = {name: png(figure) for name, figure in figures.items()}
-    for name, content in plots.items():
-        write_atomically(folder / "plots" / f"{name}.png", content)
     return write_html(
         folder / "report.html",
         "comparison.html.j2",
@@ -47,7 +45,7 @@ def write_comparison(comparison: Values, folder: str | Path) -> Path:
         property_notes=property_rows(methods)[1],
         origins=tables.origin_table(methods),
         sizes=tables.size_table(methods),
-        plots={name: data_uri(content) for name, content in plots.items()},
+        plots=show_plots(plots, folder / PLOTS, WIDE),
         skipped=[f"{entry['method']}: {entry['why']}" for entry in comparison["skipped"]],
         settings=list(flat(comparison["settings"])),
     )

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from l2h.report.common.axes import Floats, grid_lines, percent_axis, price_ticks, remark, titled
+from l2h.report.common.axes import Floats, first_column, grid_lines, percent_axis, price_ticks, remark, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, MUTED, SERVER, SYSTEM
-from l2h.report.common.figure import blank, legend_below, legend_line, plain
+from l2h.report.common.figure import blank, folded, is_narrow, legend_below, legend_line, plain
 from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values
 
 Look = dict[str, Any]  # keywords of ``Axes.plot``
@@ -92,18 +93,18 @@ def plot_risk_grid(comparison: Values) -> Figure:
     across = -(-len(grid) // bands)
     deep = 2 if paired else 1
     size = (max(8.8, 3.8 * across + 0.6), 3.7 * bands * deep + _legend_height(legend))
-    figure, axes = blank(*size, bands * deep, across)
+    figure, axes = blank(*size, bands * deep, across, together="columns")
     for k, (c_1, c_es) in enumerate(grid.items()):
         band, column = divmod(k, across)
         prices = [(c_1, c_e) for c_e in c_es]
         ax = axes[band * deep * across + column]
         _risk_lines(ax, view, looks, prices)
-        titled(ax, f"c_1 = {c_1:g}", "" if paired else "c_e, price of a request", "" if column else "mean risk")
+        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * (not paired), "mean risk" * first_column(ax))
         if paired:
             lower = axes[(band * deep + 1) * across + column]
             _risk_differences(lower, view, looks, prices)
-            titled(lower, "", "c_e, price of a request", "" if column else "risk minus the default's")
-            if not column:
+            titled(lower, "", "c_e, price of a request", "risk minus the default's" * first_column(lower))
+            if first_column(lower):
                 remark(lower, "filled: the interval excludes 0", loc="left", fontsize=9, pad=None)
     for ax in axes:
         ax.set_visible(ax.has_data())
@@ -118,10 +119,20 @@ def plot_pairs(comparison: Values) -> Figure:
     pairs = [[view.pairs.get((a.name, b.name)) for b in rows] for a in rows]
     values = np.array([[np.nan if pair is None else pair.difference for pair in line] for line in pairs])
     cell = 0.3 if n > 6 else 0.5
-    figure, (ax,) = blank(cell * n + 3.6, cell * n + 2.9)
-    colours = LinearSegmentedColormap.from_list("who", [CLIENT, "#9CC7E3", "#FFFFFF", "#F2B98F", SERVER])
+    narrow = is_narrow()
+    figure, (ax,) = blank(cell * n + 3.6, 0.18 * n + 2.3 if narrow else cell * n + 2.9)
+    # Transparent in the middle, so that the page's own background shows.
+    shades = [(CLIENT, 1.0), (CLIENT, 0.4), (CLIENT, 0.0), (SERVER, 0.0), (SERVER, 0.4), (SERVER, 1.0)]
+    steps = (0.0, 0.25, 0.5, 0.5, 0.75, 1.0)
+    colours = LinearSegmentedColormap.from_list("who", list(zip(steps, [to_rgba(*one) for one in shades], strict=True)))
     limit = _limit(values, rows)
-    image = ax.imshow(values, cmap=colours.with_extremes(bad="#EEEEEE"), vmin=-limit, vmax=limit)
+    image = ax.imshow(
+        values,
+        cmap=colours.with_extremes(bad=(MUTED, 0.15)),
+        vmin=-limit,
+        vmax=limit,
+        aspect="auto" if narrow else "equal",
+    )
     beside: dict[str, Any] = {"ha": "left", "fontsize": 9, "annotation_clip": False}
     for i, line in enumerate(pairs):
         for j, pair in enumerate(line):
@@ -131,15 +142,23 @@ def plot_pairs(comparison: Values) -> Figure:
         others = [pair for pair, row in zip(line, rows, strict=True) if pair and not row.beyond]
         score = f"{sum(pair.below for pair in others)} : {sum(pair.above for pair in others)}"
         ax.annotate(score, (n - 0.35, i), va="center", **beside)
-    ax.annotate("beats : beaten by", (n - 0.35, -0.5), (0, 5), textcoords="offset points", color=MUTED, **beside)
+    place = (35, 5, "right") if narrow else (0, 5, "left")
+    look = beside | {"color": MUTED, "textcoords": "offset points", "ha": place[2]}
+    ax.annotate("beats : beaten by", (n - 0.35, -0.5), place[:2], **look)
     apart = sum(not row.beyond for row in rows) - 0.5
     if 0 < apart < n - 0.5:
         ax.axhline(apart, color=INK, linewidth=1)
         ax.axvline(apart, color=INK, linewidth=1)
     names = [plain(row.name, _NAME) for row in rows]
-    ax.set_xticks(range(n), names, rotation=90)
+    if narrow:
+        # The columns are the rows in their order; for names above each other they are too narrow.
+        ax.set_xticks([])
+        bar_ticks: Any = MaxNLocator(3)
+    else:
+        ax.set_xticks(range(n), names, rotation=90, rotation_mode="anchor", ha="right", va="center")
+        bar_ticks = None
     ax.set_yticks(range(n), names)
-    for label, row in zip([*ax.get_yticklabels(), *ax.get_xticklabels()], rows * 2, strict=True):
+    for label, row in zip([*ax.get_yticklabels(), *ax.get_xticklabels()], rows * 2, strict=False):
         label.set_fontweight("bold" if row.default else "normal")
         label.set_color(MUTED if row.beyond else INK)
     ax.tick_params(length=0, labelsize=9)
@@ -147,10 +166,22 @@ def plot_pairs(comparison: Values) -> Figure:
         side.set_visible(False)
     titled(ax, "Risk: row minus column", pad=26)
     extend = "both" if np.nanmax(np.abs(values), initial=0.0) > limit else "neither"
-    bar = figure.colorbar(image, ax=ax, orientation="horizontal", shrink=0.6, aspect=30, pad=0.02, extend=extend)
+    bar = figure.colorbar(
+        image,
+        ax=ax,
+        orientation="horizontal",
+        shrink=1.0 if narrow else 0.6,
+        aspect=30,
+        pad=0.02,
+        extend=extend,
+        ticks=bar_ticks,
+    )
     bar.ax.tick_params(labelsize=9)
     bar.outline.set_visible(False)
-    bar.set_label("blue: the row costs less; a dot: the interval excludes 0", fontsize=9, color=INK)
+    for scale in bar.ax.collections:
+        scale.set_rasterized(True)
+    note = "; columns in the order of the rows" if narrow else ""
+    bar.set_label(folded(f"blue: the row costs less; a dot: the interval excludes 0{note}", 34), fontsize=9, color=INK)
     return figure
 
 
@@ -169,6 +200,7 @@ def _method_looks(rows: Sequence[MethodRow]) -> dict[str, Look]:
                 "markersize": 6.0 if row.default else 3.0 if row.beyond else 4.2,
                 "markeredgewidth": 0.9,
                 "zorder": 5.0 if row.default else 3.0 if group == "ours" else 2.5,
+                "label": _label(row),
             }
     return looks
 
@@ -182,12 +214,15 @@ def _legend(rows: Sequence[MethodRow], looks: dict[str, Look]) -> list[list[tupl
             members = [row for row in rows if row.group == group]
             column += [(legend_line(), _HEADINGS.get(group, group), True)] if members else []
             for row in members:
-                name = plain(row.name, _NAME)
-                # Matplotlib leaves out a label that begins with an underscore.
-                label = f" {name}" if name.startswith("_") else name
-                column.append((legend_line(**looks[row.name]), label, row.default))
+                column.append((legend_line(**looks[row.name]), _label(row), row.default))
         columns += [column] if column else []
     return columns
+
+
+def _label(row: MethodRow) -> str:
+    # Matplotlib leaves out a label that begins with an underscore.
+    name = plain(row.name, _NAME)
+    return f" {name}" if name.startswith("_") else name
 
 
 def _legend_height(legend: list[list[tuple[Any, str, bool]]]) -> float:
@@ -251,7 +286,7 @@ def _risk_differences(ax: Axes, view: ComparisonView, looks: dict[str, Look], pr
         x, y = np.array([c_e for c_e, _ in known]), np.array([v.difference for _, v in known])
         ax.plot(x, y, **look, markerfacecolor="white")
         clear = np.array([v.below or v.above for _, v in known])
-        ax.plot(x[clear], y[clear], **look | {"linestyle": "none", "zorder": look["zorder"] + 0.1})
+        ax.plot(x[clear], y[clear], **look | {"linestyle": "none", "zorder": look["zorder"] + 0.1, "label": "_"})
         if row.ordinary:
             extent.append(y)
     grid_lines(ax)

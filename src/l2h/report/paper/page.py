@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from l2h.errors import DataError
 from l2h.files import write_atomically, write_json
-from l2h.report.common.figure import png
-from l2h.report.common.page import data_uri, flat, write_html
+from l2h.report.common.inline import WIDE, InlinePlot, show_plots
+from l2h.report.common.page import flat, write_html
 from l2h.report.common.table import TextTable
 from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
 from l2h.report.paper.tables import (
@@ -37,32 +39,36 @@ _PLOTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def write_experiment(experiment: Experiment, folder: str | Path) -> Path:
-    """Write ``experiment.json``, a CSV file for each table and ``report.html``.
+def write_experiment(
+    experiment: Experiment, folder: str | Path, drawings: Mapping[str, "Drawing"] = MappingProxyType({})
+) -> Path:
+    """Write ``experiment.json``, a CSV file for each table, a PNG file for each plot and ``report.html``.
 
     A number that is not finite, of a rejector that diverged, is written as null and shown as ``n/a``. In a CSV file
     a column with a spread becomes two, ``_mean`` and ``_sem``, unrounded.
 
-    The folder holds the PNG files of the plots already. In a table ``best`` marks in every row the lowest or highest of
-    the measured cells, those with a ``mean``: of the columns named in ``compare`` where the table has that key; else of
-    those that are no percentages; else of all. Each file is replaced in one step: a reader never sees half of one.
+    ``drawings`` are the plots by the names of their files. In a table ``best`` marks in every row the lowest or highest
+    of the measured cells, those with a ``mean``: of the columns named in ``compare`` where the table has that key; else
+    of those that are no percentages; else of all. Each file is replaced in one step: a reader never sees half of one.
 
     Raises:
         DataError: the experiment is of another schema, a row does not fit its columns, a name cannot be that of a
-            file, or a plot is missing.
+            file, or a plot has no drawing.
     """
     folder = Path(folder)
     experiment = checked(experiment)
     write_json(folder / "experiment.json", experiment)
     for section in tables(experiment):
         write_atomically(folder / f"{section['name']}.csv", section_csv(section))
+    plots = {Path(file).stem: partial(_PLOTS[one.plot], **one.data) for file, one in drawings.items()}
+    shown = show_plots(plots, folder, WIDE)
     return write_html(
         folder / "report.html",
         "paper.html.j2",
         title=experiment["title"],
         experiment=experiment,
         meta=origin(experiment),
-        sections=[_section(section, experiment, folder) for section in experiment["sections"]],
+        sections=[_section(section, experiment, shown) for section in experiment["sections"]],
         settings=list(flat(experiment["settings"])),
     )
 
@@ -88,24 +94,16 @@ def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> lis
     return [page, write_atomically(folder / "RESULTS.md", text)]
 
 
-def write_drawings(drawings: Mapping[str, "Drawing"], folder: Path) -> None:
-    """Write every drawing into its PNG file in a folder."""
-    for file, drawing in drawings.items():
-        write_atomically(folder / file, png(_PLOTS[drawing.plot](**drawing.data)))
-
-
-def _section(section: Mapping[str, Any], experiment: Experiment, folder: Path) -> dict[str, Any]:
+def _section(section: Mapping[str, Any], experiment: Experiment, shown: Mapping[str, InlinePlot]) -> dict[str, Any]:
     if section["kind"] == "text":
         return {"kind": "text", "paragraphs": paragraphs(section["text"])}
     if section["kind"] == "table":
         table = section_table(section, len(experiment["seeds"]))
         return {"kind": "table", "table": table, "long": len(table.rows) > _LONG, "file": f"{section['name']}.csv"}
-    path = folder / section["file"]
-    try:
-        source = data_uri(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"the plot {path} cannot be read ({error.strerror or error}): write it first") from error
-    return {"note": None, **section, "source": source}
+    plot = shown.get(Path(section["file"]).stem)
+    if plot is None:
+        raise DataError(f"the plot {section['file']} of {experiment['name']} has no drawing: give one by that name")
+    return {"note": None, **section, "plot": plot}
 
 
 def _markdown(title: str, experiments: Sequence[Experiment]) -> str:

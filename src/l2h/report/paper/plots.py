@@ -16,6 +16,7 @@ from l2h.errors import DataError
 from l2h.report.common.axes import (
     Floats,
     banded_line,
+    first_column,
     floats,
     grid_lines,
     mean_and_sem,
@@ -25,8 +26,8 @@ from l2h.report.common.axes import (
     titled,
     value_at_right,
 )
-from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
-from l2h.report.common.figure import blank, legend_below, legend_line, plain
+from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MARKED, MUTED, SERVER, SYSTEM
+from l2h.report.common.figure import SMALL, blank, legend_below, legend_line, plain
 from l2h.report.common.text import MISSING, percent, plus_minus
 
 Curve = Mapping[str, Any]
@@ -58,7 +59,7 @@ def plot_tradeoff(
     datasets = list(dict.fromkeys(str(curve["dataset"]) for curve in curves))
     c_1s = sorted({float(curve["c_1"]) for curve in curves})
     looks, n = _looks(curves), len(datasets)
-    figure, axes = blank(max(6.8, 4.7 * n + 0.4), 8.2, 2, n)
+    figure, axes = blank(max(6.8, 4.7 * n + 0.4), 8.2, 2, n, together="columns")
     for k, dataset in enumerate(datasets):
         top, bottom, several = axes[k], axes[n + k], False
         mine = [curve for curve in curves if str(curve["dataset"]) == dataset]
@@ -68,6 +69,7 @@ def plot_tradeoff(
                 _level(top, f"{who} alone {percent(alone)}", float(alone), where)
         for curve in mine:
             look = _line(looks[str(curve["label"])], c_1s.index(float(curve["c_1"])))
+            look["label"] = plain(f"{curve['label']}, c_1 = {curve['c_1']:g}", _LABEL)
             (rate, rate_sem), (accuracy, accuracy_sem) = mean_and_sem(curve["rate"]), mean_and_sem(curve["accuracy"])
             several |= _path(top, rate, accuracy, rate_sem, accuracy_sem, look)
             banded_line(bottom, floats(curve["c_e"]), rate, rate_sem, look)
@@ -78,11 +80,10 @@ def plot_tradeoff(
         bottom.set_ylim(-0.04, 1.04)
         top.margins(y=0.09)
         price_ticks(bottom, _c_es(mine))
-        y = "" if k else "joint accuracy"
-        titled(top, plain(dataset), "reject rate (share of inputs sent)", y)
+        titled(top, plain(dataset), "reject rate (share of inputs sent)", "joint accuracy" * first_column(top))
         if several:
             remark(top, "larger marker: several c_e at one point")
-        titled(bottom, "", "c_e, price of a request", "" if k else "reject rate")
+        titled(bottom, "", "c_e, price of a request", "reject rate" * first_column(bottom))
     handles = [legend_line(**_line((INK, "o", 3.8), i)) for i in range(len(c_1s))]
     _legend(figure, looks, handles, [f"c_1 = {c_1:g}" for c_1 in c_1s])
     return figure
@@ -114,16 +115,18 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
         mine = [curve for curve in curves if float(curve["c_1"]) == c_1]
         rivals[ax] = _trivial(ax, floats(rules[c_1].get("c_e", mine[0]["c_e"])), rules[c_1])
         for curve in mine:
-            banded_line(ax, floats(curve["c_e"]), *mean_and_sem(curve["risk"]), _line(looks[str(curve["label"])], 0))
+            look = _line(looks[str(curve["label"])], 0) | {"label": plain(str(curve["label"]), _LABEL)}
+            banded_line(ax, floats(curve["c_e"]), *mean_and_sem(curve["risk"]), look)
         grid_lines(ax)
         price_ticks(ax, _c_es(mine))
         below = k + columns >= len(c_1s)
-        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "" if k % columns else "risk: lower is better")
+        titled(ax, f"c_1 = {c_1:g}", "c_e, price of a request" * below, "risk: lower is better" * first_column(ax))
     # The axes share their height, which is known only now.
     for ax, rival in rivals.items():
         _shade(ax, *rival)
     remark(axes[columns - 1], "grey: no better than a trivial rule")
-    _legend(figure, looks, *axes[0].get_legend_handles_labels())
+    rules_drawn = axes[0].lines[:2]
+    _legend(figure, looks, rules_drawn, [str(line.get_label()) for line in rules_drawn])
     return figure
 
 
@@ -142,11 +145,12 @@ def plot_losses(curves: Sequence[Curve]) -> Figure:
         for curve in curves:
             if str(curve["panel"]) == panel:
                 look = _numbered_look(labels.index(str(curve["label"])), linewidth=1.7, marker="o", markersize=2.4)
+                look["label"] = plain(str(curve["label"]), _LABEL)
                 banded_line(ax, floats(curve["epoch"]), *mean_and_sem(curve), look)
         grid_lines(ax, "y")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         below = k + columns >= len(panels)
-        titled(ax, plain(panel, 36), "epoch" if below else "", "" if k % columns else "rejector's training loss")
+        titled(ax, plain(panel, 36), "epoch" * below, "rejector's training loss" * first_column(ax))
     handles = [legend_line(**_numbered_look(i, linewidth=1.7)) for i in range(len(labels))]
     legend_below(figure, handles, [plain(label, _LABEL) for label in labels], columns=min(4, len(labels)))
     return figure
@@ -160,7 +164,11 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
     """
     _require_some(curves)
     figure, (left, right) = blank(9.6, 4.6, 1, 2)
-    looks = [_numbered_look(i, linewidth=1.8, marker="o^sDvP"[i % 6], markersize=3.6) for i in range(len(curves))]
+    labels = [plain(str(curve["label"]), _LABEL) for curve in curves]
+    looks = [
+        _numbered_look(i, linewidth=1.8, marker="o^sDvP"[i % 6], markersize=3.6, label=label)
+        for i, label in enumerate(labels)
+    ]
     for curve, look in zip(curves, looks, strict=True):
         bound, (rate, rate_sem) = floats(curve["bound"]), mean_and_sem(curve["rate"])
         banded_line(left, bound, *mean_and_sem(curve["accuracy"]), look)
@@ -175,8 +183,7 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
     if high - low < 0.02:  # every rule keeps to the bound: do not magnify rounding errors
         right.set_ylim(min(low, -0.01), max(high, 0.01))
     right.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.3g}" if abs(value) > 1e-9 else "0")
-    handles, labels = [legend_line(**look) for look in looks], [plain(str(curve["label"]), _LABEL) for curve in curves]
-    legend_below(figure, handles, labels, columns=min(3, len(labels)))
+    legend_below(figure, [legend_line(**look) for look in looks], labels, columns=min(3, len(labels)))
     return figure
 
 
@@ -193,8 +200,8 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
     names = [str(row["name"]) for row in first]
     if any([str(row["name"]) for row in other] != names for other in others):
         raise DataError("the reject rates of several recipes must be of the same classes in the same order")
-    size = 10.0 if len(names) <= 12 else 8.0
-    height = (0.13 + 0.2 * len(recipes)) * (1.0 if size == 10.0 else 0.72)
+    size = 10.0 if len(names) <= 12 else SMALL
+    height = (0.13 + 0.2 * len(recipes)) * (1.0 if size == 10.0 else 0.76)
     figure, (ax,) = blank(7.2, max(2.4, height * len(names) + 1.5))
     colours = (SYSTEM,) if len(recipes) == 1 else (SERVER, SYSTEM, CLIENT, CONFIDENCE)
     looks = [colours[i % len(colours)] for i in range(len(recipes))]
@@ -207,7 +214,7 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
     for k, (tick, absent) in enumerate(zip(ax.get_yticklabels(), missing, strict=True)):
         tick.set_fontweight("bold" if absent else "normal")
         if absent:
-            ax.axhspan(k - 0.5, k + 0.5, color="#F3E6B3", alpha=0.6, zorder=0, linewidth=0)
+            ax.axhspan(k - 0.5, k + 0.5, color=MARKED, alpha=0.6, zorder=0, linewidth=0)
     ax.tick_params(axis="y", length=0, labelsize=size)
     ax.set(xlim=(0, 1), ylim=(len(names) - 0.45, -0.55))
     percent_axis(ax.xaxis)
@@ -239,7 +246,9 @@ def _class_bars(
         bar.set_alpha(1.0 if absent or not any(missing) else 0.5)
         share = {"mean": value, "sem": None if np.isnan(error) else error}
         text = MISSING if np.isnan(value) else plus_minus(share, ".1f", factor=100, unit="%")
-        value_at_right(ax, place, text, 72, fontsize=size - 1, fontweight="bold" if absent else "normal", color=INK)
+        value_at_right(
+            ax, place, text, 72, fontsize=max(SMALL, size - 1), fontweight="bold" if absent else "normal", color=INK
+        )
 
 
 def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
@@ -273,7 +282,13 @@ def _path(ax: Axes, x: Floats, y: Floats, x_sem: Floats | None, y_sem: Floats | 
         size = look["markersize"] * min(3.0, np.sqrt(0.8 + 0.4 * (count - 1)))
         # Larger markers lie lower, and those of several points are transparent: none hides another.
         face = (look["color"], 0.3) if count > 1 and look["markerfacecolor"] != "none" else look["markerfacecolor"]
-        options = {"linestyle": "none", "markersize": size, "markerfacecolor": face, "zorder": 4 - size / 30}
+        options = {
+            "linestyle": "none",
+            "markersize": size,
+            "markerfacecolor": face,
+            "zorder": 4 - size / 30,
+            "label": "_",
+        }
         ax.plot(*place, **dict(look) | options)
     return any(count > 1 for _, count in places)
 

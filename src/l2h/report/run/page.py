@@ -12,10 +12,11 @@ from l2h.decision import STUDENT, AnyCosts
 from l2h.files import PLOTS, write_atomically
 from l2h.metrics import OutcomeReport, Report
 from l2h.report.common.figure import png
+from l2h.report.common.inline import show_plots
 from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.common.text import percent
-from l2h.report.run.gallery import Images, Sample, choose
-from l2h.report.run.plots import Rows, draw, plot_sync
+from l2h.report.run.gallery import Images, Sample, choose, plot_samples
+from l2h.report.run.plots import Rows, plot_sync, run_plots
 from l2h.report.run.prices import few_prices, price_table, price_view
 from l2h.report.run.tables import (
     answerer_table,
@@ -62,11 +63,10 @@ def write_page(
         evaluations: all that was asked for, this report first, as rows of its ``summary``; none where that is all.
     """
     folder = Path(folder)
-    figures = draw(report, history, None if plots is None else images, seed)
-    pictures = {name: png(figure) for name, figure in figures.items()}
-    if plots is not None:
-        for name, content in pictures.items():
-            write_atomically(folder / plots / f"{name}.png", content)
+    pictures = None if plots is None else folder / plots
+    samples = plot_samples(report, images, seed=seed) if isinstance(report, Report) and pictures is not None else None
+    if pictures is not None and samples is not None:
+        write_atomically(pictures / "samples.png", png(samples))
     sides = {} if images is None or not isinstance(report, Report) else choose(report, images, per_side=12, seed=seed)
     return write_html(
         folder / file,
@@ -85,7 +85,7 @@ def write_page(
         answerers=answerer_table(report) if len(report.answerers) > 2 else None,
         compute=compute_table(report) if isinstance(report, Report) and report.compute is not None else None,
         classes=class_table(report) if isinstance(report, Report) else None,
-        plots={name: data_uri(content) for name, content in pictures.items()},
+        plots=show_plots(run_plots(report, history), pictures),
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
         settings=list(flat(settings or {})),
         next_steps=list(next_steps),

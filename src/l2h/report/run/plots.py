@@ -1,7 +1,8 @@
 """Plots of a report and of a training. Each function returns a ``Figure`` that pyplot does not know."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ from l2h.report.common.colours import (
     INK,
     LABEL_FREE,
     MUTED,
+    RIVAL,
     SERVER,
     SYSTEM,
     answerer_colours,
 )
-from l2h.report.common.figure import blank, legend_below, plain
+from l2h.report.common.figure import blank, fits, folded, legend_below, plain
 from l2h.report.common.text import MISSING, number, percent
-from l2h.report.run.gallery import Images, plot_samples
 from l2h.report.run.tables import answered_groups, risk_rows, sides
 
 Rows = Sequence[Mapping[str, Any]]
@@ -58,18 +59,20 @@ def plot_frontier(report: OutcomeReport) -> Figure:
         if key not in report.frontiers:
             continue
         curve = report.frontiers[key]
-        (line,) = ax.plot(curve.rate, curve.accuracy, **look)
+        (line,) = ax.plot(curve.rate, curve.accuracy, **look, label=name)
         entries[key] = line, f"{name}, gain {number(report.gains[key], '.3f')}"
     for (who, colour), figures in zip(
         answerer_colours(report.answerers).items(), report.choice.figures().values(), strict=True
     ):
         marker, x = _MARKERS.get(who, ("s", 1.0))
         height = figures.accuracy
-        (line,) = ax.plot([x], [height], marker, color=colour, markersize=7, clip_on=False, zorder=4)
+        (line,) = ax.plot(
+            [x], [height], marker, color=colour, markersize=7, clip_on=False, zorder=4, label=f"{plain(who)} alone"
+        )
         entries[who] = line, f"{plain(who)} alone, {percent(height)} right"
     rate, accuracy = report.reject_rate, report.accuracy["system"]
     look = {"color": SYSTEM, "markersize": 9, "markeredgecolor": INK, "linestyle": "none"}
-    (line,) = ax.plot([rate], [accuracy], "D", **look, clip_on=False, zorder=5)
+    (line,) = ax.plot([rate], [accuracy], "D", **look, clip_on=False, zorder=5, label="operating point")
     entries["point"] = line, f"operating point, {percent(accuracy)} right, {percent(rate)} sent"
     ax.set_xlim(-0.015, 1.015)
     grid_lines(ax)
@@ -91,23 +94,35 @@ def plot_contrastive(report: OutcomeReport) -> Figure:
         groups = {name: (side.ratio, [side.client, side.server]) for name, side in sides(report).items()}
         what = "Accuracy on the inputs kept and sent"
     count, places = len(report.answerers), np.arange(len(groups))
-    width = 0.8 / count
-    figure, (ax,) = blank(6.6 if count == 2 else 2.0 + 0.42 * count * len(groups), 4.2)
+    width, inches = 0.8 / count, 6.6 if count == 2 else 2.0 + 0.42 * count * len(groups)
+    lying = not fits(inches)
+    figure, (ax,) = blank(inches, 1.4 + 0.24 * (count + 0.5) * len(groups) if lying else 4.2)
     for j, (who, colour) in enumerate(answerer_colours(report.answerers).items()):
         values = [right[j] for _, right in groups.values()]
-        x = places + width * (j - (count - 1) / 2)
-        ax.bar(x, [v or 0.0 for v in values], width=width * 0.95, color=colour, label=plain(who))
-        for place, value in zip(x, values, strict=True):
-            look: dict[str, Any] = {"ha": "center", "va": "bottom", "color": MUTED if value is None else INK}
+        across = places + width * (j - (count - 1) / 2)
+        draw = ax.barh if lying else ax.bar
+        draw(across, [v or 0.0 for v in values], 0.95 * width, color=colour, label=plain(who))
+        for place, value in zip(across, values, strict=True):
             text = percent(value) if count == 2 else MISSING if value is None else f"{100 * value:.0f}"
-            ax.annotate(text, (float(place), value or 0.0), (0, 3), textcoords="offset points", fontsize=10, **look)
-    of = " of the inputs" if count == 2 else ""
-    ax.set_xticks(places, [f"{plain(name)}\n{percent(share)}{of}" for name, (share, _) in groups.items()])
-    ax.tick_params(axis="x", length=0)
-    ax.set_ylim(0, 1.08)
-    ax.set_yticks(np.linspace(0, 1, 6))
-    percent_axis(ax.yaxis)
-    titled(ax, f"{what} (joint: {percent(report.contrastive.joint)})", "", "accuracy")
+            end, beside = (float(place), value or 0.0), (0, 3)
+            look: dict[str, Any] = {"ha": "center", "va": "bottom"}
+            if lying:
+                end, beside, look = end[::-1], beside[::-1], {"ha": "left", "va": "center"}
+            look["color"] = MUTED if value is None else INK
+            ax.annotate(text, end, beside, textcoords="offset points", fontsize=10, **look)
+    of = " of the inputs" if count == 2 and not lying else ""
+    names = [f"{folded(plain(name), 12)}\n{percent(share)}{of}" for name, (share, _) in groups.items()]
+    along, other = (ax.xaxis, ax.yaxis) if lying else (ax.yaxis, ax.xaxis)
+    other.set_ticks(places, names)
+    other.set_tick_params(length=0)
+    along.set_ticks(np.linspace(0, 1, 3 if lying else 6))
+    percent_axis(along)
+    if lying:
+        ax.set(xlim=(0, 1.2), ylim=(len(groups) - 0.5, -0.5))
+    else:
+        ax.set_ylim(0, 1.08)
+    labels = ("accuracy", "") if lying else ("", "accuracy")
+    titled(ax, f"{what} (joint: {percent(report.contrastive.joint)})", *labels)
     legend_below(figure, *ax.get_legend_handles_labels(), columns=max(2, min(count, 4)))
     return figure
 
@@ -118,7 +133,7 @@ def plot_risk(report: OutcomeReport) -> Figure:
     figure, (ax,) = blank(6.6, 0.44 * len(rows) + 1.2)
     look = {"system": SYSTEM, "oracle": FAINT, "beside": LABEL_FREE}
     top = max(risk for _, risk in rows) or 1.0
-    fill = [look.get(row.kind, "#9A9A9A") for row, _ in rows]
+    fill = [look.get(row.kind, RIVAL) for row, _ in rows]
     ax.barh(range(len(rows)), [risk for _, risk in rows], height=0.68, color=fill)
     ax.axvline(report.risk.system, color=SYSTEM, linewidth=1, linestyle=(0, (4, 3)))
     for i, (row, risk) in enumerate(rows):
@@ -126,7 +141,7 @@ def plot_risk(report: OutcomeReport) -> Figure:
         box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
         weight = "bold" if row.kind == "system" else "normal"
         ax.text(risk + 0.012 * top, i, number(risk), va="center", bbox=box, fontsize=10, color=INK, fontweight=weight)
-    ax.set_yticks(range(len(rows)), [plain(row.name, 48) for row, _ in rows])
+    ax.set_yticks(range(len(rows)), [folded(plain(row.name, 48), 18) for row, _ in rows])
     ax.get_yticklabels()[0].set_fontweight("bold")
     ax.invert_yaxis()
     ax.tick_params(axis="y", length=0)
@@ -146,6 +161,7 @@ def plot_per_class(report: Report) -> Figure:
         notes = [f"{_COLUMN} of {len(order)} classes: those sent most often", "those sent least often"]
     else:
         columns = 1 if len(order) <= _COLUMN - 9 else -(-len(order) // _COLUMN)
+        columns = next(few for few in range(columns, 0, -1) if few == 1 or fits(1.2 + 3.0 * few))
         blocks = [list(block) for block in np.array_split(np.array(order), columns)]
         notes = [f"{report.y.size:,} samples, {len(order)} classes"] + [""] * (columns - 1)
     longest = max(len(block) for block in blocks)
@@ -181,12 +197,12 @@ def plot_reliability(report: OutcomeReport) -> Figure | None:
         ax.plot(curve.stated, curve.observed, color=colour, linewidth=1.8, marker=marker, label=label)
         few = curve.count < _FEW
         ax.plot(curve.stated[few], curve.observed[few], marker, color=colour, markerfacecolor="white")
-        counts.bar(curve.stated + shift, curve.count, width=width, color=colour)
+        counts.bar(curve.stated + shift, curve.count, width=width, color=colour, label=plain(name))
     percent_axis(ax.xaxis, ax.yaxis)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.04))
     grid_lines(ax)
     titled(ax, "Calibration of the heads", "", "observed share right")
-    ax.text(0.02, 0.98, f"hollow: fewer than {_FEW} samples", va="top", fontsize=9, color=MUTED)
+    remark(ax, f"hollow: fewer than {_FEW} samples")
     titled(counts, "", "stated probability of being right", "samples")
     legend_below(figure, *ax.get_legend_handles_labels(), columns=3)
     figure.align_ylabels()
@@ -240,18 +256,16 @@ def plot_sync(rows: Rows, syncs: Sequence[int | str]) -> Figure:
     return figure
 
 
-def draw(report: OutcomeReport, history: Rows = (), images: Images | None = None, seed: int = 0) -> dict[str, Figure]:
-    """Return all plots by name, without those that have nothing to show."""
-    figures = {
-        "frontier": plot_frontier(report),
-        "contrastive": plot_contrastive(report),
-        "risk": plot_risk(report),
-        "per_class": plot_per_class(report) if isinstance(report, Report) else None,
-        "reliability": plot_reliability(report),
-        "samples": plot_samples(report, images, seed=seed) if isinstance(report, Report) else None,
-        "history": plot_history(history),
+def run_plots(report: OutcomeReport, history: Rows = ()) -> dict[str, Callable[[], Figure | None]]:
+    """Return what draws each plot of a page, by name; one that has nothing to show gives ``None``."""
+    plots: dict[str, Callable[[], Figure | None]] = {
+        "frontier": partial(plot_frontier, report),
+        "contrastive": partial(plot_contrastive, report),
+        "risk": partial(plot_risk, report),
+        "reliability": partial(plot_reliability, report),
+        "history": partial(plot_history, history),
     }
-    return {name: figure for name, figure in figures.items() if figure is not None}
+    return plots | ({"per_class": partial(plot_per_class, report)} if isinstance(report, Report) else {})
 
 
 def _class_shares(report: Report) -> dict[str, tuple[Floats, str]]:
@@ -272,9 +286,9 @@ def _class_shares(report: Report) -> dict[str, tuple[Floats, str]]:
 def _class_bars(ax: Axes, report: Report, block: list[int], rows: int, size: float) -> None:
     rates = [float(report.per_class[k]) for k in block]
     left = np.zeros(len(block))
-    for shares, colour in _class_shares(report).values():
+    for name, (shares, colour) in _class_shares(report).items():
         width = np.nan_to_num(shares[block])
-        ax.barh(np.arange(len(block)), width, left=left, height=0.72, color=colour)
+        ax.barh(np.arange(len(block)), width, left=left, height=0.72, color=colour, label=plain(name))
         left += width
     ax.axvline(report.reject_rate, color=INK, linewidth=1.1, linestyle=(0, (4, 2.5)), clip_on=False)
     for i, rate in enumerate(rates):
@@ -325,7 +339,13 @@ def _panel(ax: Axes, curves: list[list[Mapping[str, Any]]], shown: dict[str, Any
             known = np.isfinite(epoch + loss)
             if known.any():
                 size = 0 if known.sum() > 25 else 3.5 if alone or known.sum() == 1 else 2.0
-                (line,) = ax.plot(epoch[known], loss[known], **look, markersize=size, linewidth=width, alpha=alpha)
+                more = {
+                    "markersize": size,
+                    "linewidth": width,
+                    "alpha": alpha,
+                    "label": f"{plain(str(rows[0]['stage']))}, {name}",
+                }
+                (line,) = ax.plot(epoch[known], loss[known], **look | more)
                 shown.setdefault(name, line)
     grid_lines(ax, "y")
     ax.locator_params(axis="x", nbins=6, integer=True)
