@@ -151,7 +151,6 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
             study,
             options.out,
             progress,
-            lambda seed: log.info("seed %d done", seed),
             augment=options.augment,
             command=command_line(),
             force=options.force,

@@ -85,12 +85,7 @@ def _measure(options: FrontierOptions) -> dict[str, object]:
         rivals=tuple(options.rivals or ()),
         part=options.part,
     )
-
-    def tell(row: dict[str, object]) -> None:
-        log.info("seed %s, budget %s: %s, mean risk %s", *(row.get(k) for k in ("seed", "budget", "method")),
-                 row.get("risk_mean", "none at this budget"))  # fmt: skip
-
     with training_progress() as progress:
         return measure_frontier(
-            study, options.out, progress, tell, augment=options.augment, command=command_line(), force=options.force
+            study, options.out, progress, augment=options.augment, command=command_line(), force=options.force
         )

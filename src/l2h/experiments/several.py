@@ -3,7 +3,7 @@
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_l
 from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice, spread
-from l2h.system.sizing import size_rejector
+from l2h.system.sizing import size_method
 from l2h.training import Context, Progress, pick_device
 from l2h.training.loop import repeatable
 
@@ -65,7 +65,6 @@ def compare_several(
     study: SeveralStudy,
     folder: Path,
     progress: Progress,
-    tell: Callable[[int], None],
     *,
     augment: str | None,
     command: str,
@@ -87,7 +86,7 @@ def compare_several(
                 replace(study, plan=plan), study.load(seed), Context(plan.settings, device, progress=progress)
             )
         runs.append_rows(path, FIELDS, ({"seed": seed} | row for row in rows))
-        tell(seed)
+        log.info("seed %d done", seed)
     rows = [row for row in read_several([path]) if int(row["seed"]) in study.seeds]
     return _write_summary(rows, folder, command)
 
@@ -226,16 +225,4 @@ def _sized(method: str | Learned, bench: Bench) -> Learned:
     """Return a method with the net of the default budget for a bench's servers."""
     made = methods.get([method])[0] if isinstance(method, str) else method
     assert isinstance(made, Learned)
-    job = bench.job
-    size = size_rejector(
-        Budget.parse(DEFAULT_BUDGET),
-        "attached",
-        {},
-        made,
-        job.client,
-        job.rejector_inputs,
-        student=made.student,
-        heads=len(bench.answerers),
-    )
-    made.options, made.budget = size.options, size.budget
-    return made
+    return size_method(made, Budget.parse(DEFAULT_BUDGET), bench.job)

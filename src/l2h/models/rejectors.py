@@ -71,16 +71,13 @@ class SeparateRejector(nn.Module):
         input_shape: tuple[int, ...],
         width: float = 1.0,
         scale: InputScale | None = None,
-        trunk: str = "lenet5",
-        depth: int = 1,
-        stem: int = 2,
-        middle: int = 0,
         heads: int = 2,
+        **trunk: Any,
     ) -> None:
         super().__init__()
         self.heads = heads
         self.input = scale or InputScale(input_shape)
-        self.trunk, size = _trunk(input_shape, trunk, width, depth, stem, middle)
+        self.trunk, size = _trunk(input_shape, width, **trunk)
         self.head = nn.Linear(size, heads)
 
     def forward(self, x: Tensor, view: Tensor | None = None) -> Tensor:
@@ -113,11 +110,8 @@ class AttachedRejector(nn.Module):
         width: float = 4.0,
         hidden: int = 128,
         scale: InputScale | None = None,
-        trunk: str = "lenet5",
-        depth: int = 1,
-        stem: int = 2,
-        middle: int = 0,
         heads: int = 2,
+        **trunk: Any,
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -125,7 +119,7 @@ class AttachedRejector(nn.Module):
         self.trunk: nn.Module | None = None
         size = 0
         if width > 0:
-            self.trunk, size = _trunk(input_shape, trunk, width, depth, stem, middle)
+            self.trunk, size = _trunk(input_shape, width, **trunk)
         self.classes = classes if width > 0 else 0
         self.student = nn.Linear(size, classes) if self.classes else None
         self.register_buffer("view_shift", torch.zeros(view_size))
@@ -229,7 +223,7 @@ def require_known(options: Iterable[str], known: Sequence[str], what: str) -> No
 
 
 def _trunk(
-    input_shape: tuple[int, ...], trunk: str, width: float, depth: int, stem: int, middle: int
+    input_shape: tuple[int, ...], width: float, trunk: str = "lenet5", depth: int = 1, stem: int = 2, middle: int = 0
 ) -> tuple[nn.Module, int]:
     """Return the trunk of a rejector, and how many features it gives."""
     if trunk not in TRUNKS:

@@ -20,7 +20,7 @@ from l2h.export.onnx import classifier_to_onnx
 from l2h.methods import Learned
 from l2h.models import build_rejector, within_budget
 from l2h.training.counting import classifier_multiply_adds
-from l2h.training.job import RejectorInputs, RejectorSize
+from l2h.training.job import Job, RejectorInputs, RejectorSize
 
 #: Options that set the size of a rejector.
 SIZES = ("width", "hidden", "trunk", "depth", "stem", "middle")
@@ -85,6 +85,14 @@ def size_rejector(
     chosen = fit(allowed)
     log.info("a budget of %s, %s multiply-adds: the rejector has %s", budget, f"{allowed:,.0f}", _listed(chosen))
     return RejectorSize(chosen, note | {"multiply_adds": round(allowed)})
+
+
+def size_method(method: Learned, budget: Budget, job: Job) -> Learned:
+    """Give a method the largest net of a budget for the client and the servers of a job."""
+    inputs, heads = job.rejector_inputs, 1 + len(job.servers)
+    size = size_rejector(budget, "attached", {}, method, job.client, inputs, student=method.student, heads=heads)
+    method.options, method.budget = size.options, size.budget
+    return method
 
 
 class RejectorTimer:

@@ -38,7 +38,7 @@ from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice
 from l2h.models import build_rejector, multiply_adds, within_budget
 from l2h.settings import SEPARABLE_REJECTOR
-from l2h.system.sizing import RejectorTimer, classifier_seconds, size_rejector
+from l2h.system.sizing import RejectorTimer, classifier_seconds, size_method
 from l2h.training import Context
 from l2h.training.counting import classifier_multiply_adds
 from l2h.training.job import input_scale
@@ -142,10 +142,7 @@ class SeedFrontier:
         if (budget, way) not in self._nets:
             (method,) = methods.get([methods.DEFAULT if way == TWO_WAYS else way])
             assert isinstance(method, Learned)
-            allowed, client = Budget.parse(budget), self.bench.job.client
-            size = size_rejector(allowed, "attached", {}, method, client, self.inputs, student=method.student)
-            method.options, method.budget = size.options, size.budget
-            self._nets[budget, way] = method
+            self._nets[budget, way] = size_method(method, Budget.parse(budget), self.bench.job)
         return self._nets[budget, way]
 
     def _work(self, method: Learned) -> int:

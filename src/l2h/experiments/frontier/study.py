@@ -4,7 +4,6 @@ Every row is written as soon as it is measured, and rows that are there are not 
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,12 @@ def measure_frontier(
     study: FrontierStudy,
     folder: Path,
     progress: Progress,
-    tell: Callable[[Row], None],
     *,
     augment: str | None,
     command: str,
     force: bool,
 ) -> dict[str, Any]:
-    """Measure what of a study is not in the folder yet, and return the content of ``frontier.json``.
-
-    ``tell`` is called with every row that is measured.
-    """
+    """Measure what of a study is not in the folder yet, and return the content of ``frontier.json``."""
     dataset = load_data(study.plan)
     study = replace(study, plan=with_augment(study.plan, dataset, augment))
     runs.prepare_study(folder, "frontier", study.as_dict(), (CSV, JSON, PICTURE), force=force)
@@ -84,7 +79,8 @@ def measure_frontier(
             for row in SeedFrontier(plan, data, context, timings).rows(left):
                 known = {"data": dataset.name, "part": study.part, "samples": len(data.y_test), "seed": seed} | row
                 runs.append_rows(path, FIELDS, [known])
-                tell(known)
+                told = known.get("risk_mean", "none at this budget")
+                log.info("seed %d, budget %s: %s, mean risk %s", seed, row["budget"], row["method"], told)
     rows = [row for row in _rows(path) if int(row["seed"]) in study.seeds]
     return summarise([row for row in rows if (row["budget"], row["method"]) in wanted], command)
 
