@@ -97,16 +97,13 @@ def title_of(dataset: str) -> str:
     return {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}.get(dataset, dataset)
 
 
-SIGN = (
+#: What the paper or its code says otherwise, for every experiment that trains by its recipe.
+ERRATA = (
     "The authors' released code weighs the REMOTE term of L2 with 1 - c_e + c_1 1[e != y]: the sign of c_1 is reversed "
-    "against the paper, so that it rewards sending what the server gets wrong. Here L2 is as the paper prints it."
-)
-UNBOUNDED = (
+    "against the paper, so that it rewards sending what the server gets wrong. Here L2 is as the paper prints it.",
     "Where c_e + c_1 > 1 the paper's L2 has a negative weight on samples that the server gets wrong and no lower "
     "bound: its rejector can run off to infinity. A cell that did is shown as n/a, beside the bounded form with the "
-    "same Bayes rule."
-)
-DROPOUT = (
+    "same Bayes rule.",
     "The authors' scripts never switch the server's dropout off, so there L2 learns from answers that dropout changes. "
-    "Here 1[e = y] in L2 is judged with dropout off, as the server is when it answers."
+    "Here 1[e = y] in L2 is judged with dropout off, as the server is when it answers.",
 )

@@ -19,17 +19,7 @@ from l2h.experiments.paper.passes import (
     sent_under,
     trivial_curves,
 )
-from l2h.experiments.paper.study import (
-    DROPOUT,
-    SIGN,
-    UNBOUNDED,
-    Drawing,
-    Experiment,
-    Study,
-    printed,
-    printed_share,
-    title_of,
-)
+from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
 
 TRIVIAL = {"all_local": "never ask", "all_remote": "always ask"}
 LABELS = {"paper": "paper's L2", "shifted": "bounded loss"}
@@ -42,7 +32,7 @@ def run_tradeoff(study: Study) -> Experiment:
         "tradeoff",
         "Trade-off of accuracy and reject rate",
         "How do the price of a request and the cost of a wrong remote answer move accuracy and the share sent?",
-        errata=[SIGN, UNBOUNDED, DROPOUT],
+        errata=[*ERRATA],
     )
     scale = study.scale
     for name in study.sets:
@@ -111,9 +101,7 @@ def run_async(study: Study) -> Experiment:
         "Prices by sync intervals",
         "What does a rejector lose that is trained against a copy of the server that arrives every S steps?",
         errata=[
-            SIGN,
-            UNBOUNDED,
-            DROPOUT,
+            *ERRATA,
             "The paper's Algorithm 2 syncs where t mod S = 1, which never happens for S = 1; here copies arrive at "
             "t = 1, 1 + S, 1 + 2S, ...",
         ],

@@ -24,17 +24,7 @@ from l2h.decision import RejectorSpec
 from l2h.experiments.paper.grid import BOUNDED, LOSSES, OURS, PAPER, PUBLISHED
 from l2h.experiments.paper.lab import hardware, load_named, priced_outcomes, scored_outcomes, train_client
 from l2h.experiments.paper.passes import Labels, Pass, column, over_seeds, price_curve, trivial_curves
-from l2h.experiments.paper.study import (
-    DROPOUT,
-    SIGN,
-    UNBOUNDED,
-    Drawing,
-    Experiment,
-    Study,
-    printed,
-    printed_share,
-    title_of,
-)
+from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
 from l2h.files import digest
 from l2h.methods.base import Bench
 from l2h.methods.helping import PricedAttached
@@ -64,9 +54,7 @@ def run_vit(study: Study) -> Experiment:
         "CIFAR-100 with a ViT server",
         "At which prices does a weak client gain from asking a strong server, and does the rejector know?",
         errata=[
-            SIGN,
-            UNBOUNDED,
-            DROPOUT,
+            *ERRATA,
             "At c_1 = 4, c_e = 0.2 the paper prints a joint accuracy of 60.4 where 87.9 follows from its own columns.",
         ],
     )
