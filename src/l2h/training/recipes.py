@@ -70,8 +70,11 @@ class Trained:
     held_out: HeldOut | None  # None where the recipe keeps no samples back
 
 
-def train_paper(job: Job, context: Context) -> Trained:
-    """Train by Algorithm 1, or by Algorithm 2 the rejectors whose sync interval is above 1."""
+def train_paper(job: Job, context: Context, client_correct: npt.NDArray[np.bool_] | None = None) -> Trained:
+    """Train by Algorithm 1, or by Algorithm 2 the rejectors whose sync interval is above 1.
+
+    ``client_correct`` (R, n) says where each rejector's client is right, if they have others than the job's.
+    """
     make_server = job.servers[0].make
     if make_server is None:
         raise DataError("recipe 'paper' trains a network as the server: for any other use recipe 'default'")
@@ -79,11 +82,10 @@ def train_paper(job: Job, context: Context) -> Trained:
     server = initial_server(make_server, context)
     view = view_tensor(job.answers, device)
     rejectors = make_rejectors(job, context, view)
-    x, y, client_correct = (torch.from_numpy(a).to(device) for a in (job.X, job.y, job.answers.label == job.y))
+    right = job.answers.label == job.y if client_correct is None else client_correct
+    x, y, known = (torch.from_numpy(a).to(device) for a in (job.X, job.y, right))
     settings = stage_settings(job, context)
-    stage = AlternatingStage(
-        "server and rejector", server, rejectors, job.specs, x, y, view, client_correct, *settings, context
-    )
+    stage = AlternatingStage("server and rejector", server, rejectors, job.specs, x, y, view, known, *settings, context)
     run_stage(stage, context)
     server.eval()
     return Trained((server,), rejectors, None)

@@ -31,10 +31,8 @@ from l2h.models import build_scaled
 from l2h.settings import PAPER_SERVER, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, Silent, pick_device, train_classifier
-from l2h.training.alternating import AlternatingStage
-from l2h.training.job import stage_settings, view_tensor
-from l2h.training.loop import derive, repeatable, run_stage, seeded
-from l2h.training.recipes import make_rejectors, rejector_scores, server_log_probabilities
+from l2h.training.loop import derive, repeatable, seeded
+from l2h.training.recipes import rejector_scores, server_log_probabilities, train_paper
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.targets import ServerOutcome
 
@@ -176,26 +174,9 @@ class Lab:
         correct = {team: clients[team].answers(X, job.num_classes).label == y for team in teams}
         right = [correct[team] for team, own in teams.items() for _ in own]
         with repeatable(settings, context.device):
-            make_server = job.servers[0].make
-            assert make_server is not None
-            with seeded(context.device, self.seed, "server"):
-                server = make_server().to(context.device)
-            view = view_tensor(job.answers, context.device)
-            rejectors = make_rejectors(job, context, view)
-            stage = AlternatingStage(
-                "server and rejector",
-                server,
-                rejectors,
-                specs,
-                torch.from_numpy(X).to(context.device),
-                torch.from_numpy(y).to(context.device),
-                view,
-                torch.from_numpy(np.stack(right)).to(context.device),
-                *stage_settings(job, context),
-                context,
-            )
-            run_stage(stage, context)
-            server.eval()
+            trained = train_paper(job, context, np.stack(right))
+        (server,) = trained.servers
+        assert isinstance(server, nn.Module)
         rows = [row for row in context.history if row.get("rejector_loss") is not None]
         columns = [f"rejector_loss_{i}" for i in range(len(specs))] if len(specs) > 1 else ["rejector_loss"]
         losses = np.array([[float(row[column]) for column in columns] for row in rows])
@@ -206,7 +187,7 @@ class Lab:
         for team, own in teams.items():
             chosen = slice(start, start + len(own))
             test, calibration = (
-                scored_outcomes(clients[team], server, rejectors, context, *side)
+                scored_outcomes(clients[team], server, trained.rejectors, context, *side)
                 for side in ((data.X_test, data.y_test), held)
             )
             out[team] = Pass(own, test.only(chosen), calibration.only(chosen), losses[:, chosen], facts)
