@@ -171,7 +171,6 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         "input_shape": list(fitted.input_shape),
         "input_dtype": fitted.input_dtype,
         "class_names": list(fitted.class_names),
-        **({} if fitted.labels.values is None else {"labels": list(fitted.labels.values)}),
         "embedding_size": fitted.embedding_size,
         "client": _save_client(fitted, folder),
         **save_servers(fitted, folder),
@@ -180,19 +179,17 @@ def save_system(fitted: FittedSystem, folder: Path) -> Path:
         "settings": fitted.settings.as_dict(),
         "multiply_adds": fitted.multiply_adds(),
     }
-    if fitted.image_size is not None:
-        system["image_size"] = fitted.image_size
-    if fitted.columns is not None:
-        system["columns"] = fitted.columns.as_list()
-    if fitted.budget is not None:
-        system["budget"] = dict(fitted.budget)
-    if fitted.client_features is not None:
-        system["client_features"] = dict(fitted.client_features)
-    if fitted.second_opinion:
-        system["second_opinion"] = True
-    net = "attached" if fitted.rejector == "given" else fitted.rejector
-    if fitted.method.name != methods.spelled(fitted.settings.loss, net).name:
-        system["method"] = fitted.method.name
+    usual = methods.spelled(fitted.settings.loss, "attached" if fitted.rejector == "given" else fitted.rejector).name
+    newer = {  # what version 0.1 does not know, left out where it is not used
+        "labels": fitted.labels.values,
+        "image_size": fitted.image_size,
+        "columns": fitted.columns and fitted.columns.as_list(),
+        "budget": fitted.budget,
+        "client_features": fitted.client_features,
+        "second_opinion": fitted.second_opinion or None,
+        "method": None if fitted.method.name == usual else fitted.method.name,
+    }
+    system |= {name: value for name, value in newer.items() if value is not None}
     needs = NEWER_SCHEMA if fitted.second_opinion or "servers" in system else SCHEMA
     write_json(folder / CONFIG, {**config, "schema": max(needs, config["schema"]), "system": system})
     return folder

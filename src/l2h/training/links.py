@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,26 +20,19 @@ from l2h.errors import SettingsError
 Schedule = npt.NDArray[np.bool_]
 
 
-class Link(ABC):
-    """Says when a link is up during a training."""
-
-    @abstractmethod
-    def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
-        """Return where the link is up, bool (steps,). It always is at the first step, to give a copy to learn from."""
-
-
 @dataclass(frozen=True)
-class Periodic(Link):
+class Periodic:
     """A link that is up once every ``interval`` steps, or once per epoch for None. 1 is Algorithm 1: always up."""
 
     interval: int | None
 
     def schedule(self, steps: int, steps_per_epoch: int) -> Schedule:
+        """Return where the link is up, bool (steps,). It always is at the first step, to give a copy to learn from."""
         return np.asarray(np.arange(steps) % (self.interval or steps_per_epoch) == 0)
 
 
 @dataclass(frozen=True)
-class Trace(Link):
+class Trace:
     """A link that is up during given spans of steps, ``[up, down)`` counted from 0, and down after the last."""
 
     spans: tuple[tuple[int, int], ...]
@@ -79,7 +71,7 @@ class Trace(Link):
 
 
 @dataclass(frozen=True)
-class OnOff(Link):
+class OnOff:
     """A link that is up and down for random times, geometric with the given means in steps: a Markov chain."""
 
     mean_up: float
@@ -95,6 +87,9 @@ class OnOff(Link):
             up[at:end] = True
             at = end + int(rng.geometric(1 / self.mean_down))
         return up
+
+
+Link = Periodic | Trace | OnOff
 
 
 def parse_link(sync: int | str, seed: int = 0) -> Link:
