@@ -27,6 +27,7 @@ from l2h.errors import DataError, SettingsError, UnknownNameError
 from l2h.methods import Bench, Inputs, Learned, Method, Prices, Rule, Traits
 from l2h.methods.base import FAMILIES
 from l2h.methods.learned import local_score
+from l2h.methods.posthoc import POSTHOC as POSTHOC_METHODS
 from l2h.models.rejectors import client_view
 from l2h.report.comparison.model import property_rows
 from l2h.training import SamplePool
@@ -43,7 +44,13 @@ def named(method: Method) -> str:
     return method.name
 
 
-each_rejecting = pytest.mark.parametrize("method", REJECTING, ids=named)
+#: One that is trained after client and server; the others of that kind are in the long suite.
+POSTHOC = [method.name for method in POSTHOC_METHODS if method.name != "diff-01"]
+each_rejecting = pytest.mark.parametrize(
+    "method",
+    [pytest.param(method, marks=pytest.mark.long) if method.name in POSTHOC else method for method in REJECTING],
+    ids=named,
+)
 each_learned = pytest.mark.parametrize("method", LEARNED, ids=named)
 
 

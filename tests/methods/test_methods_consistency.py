@@ -51,9 +51,17 @@ PROVEN = [
     "swapped-attached",
     "priced-separate",
     "priced-attached",
+    "posthoc-rejector",
 ]
-BELIEVE = ["softmax-l2d", "ova-l2d"]  # they take the client's probabilities for true
+BELIEVE = [
+    "softmax-l2d",
+    "softmax-l2d-constant",
+    "ova-l2d",
+    "asymmetric-softmax",
+]  # they take the client's probabilities for true
 fixed = settings(derandomize=True, deadline=None, max_examples=30)
+#: Of 24 points each; for methods whose form is that of another with many.
+few = settings(derandomize=True, deadline=None, max_examples=5)
 laws = st.tuples(st.integers(0, 10_000), st.integers(2, 6))
 
 
@@ -149,7 +157,7 @@ def test_what_is_found_has_the_least_loss(name: str) -> None:
         assert (at <= expected(method, world, prices, moved) + 1e-12).all()
 
 
-@pytest.mark.parametrize("name", PROVEN)
+@pytest.mark.parametrize("name", PROVEN[:-1])
 @fixed
 @given(law=laws)
 def test_least_loss_decides_as_the_bayes_rule(name: str, law: tuple[int, int]) -> None:
@@ -235,7 +243,7 @@ def test_with_one_beta_for_all_the_binary_loss_is_not_calibrated() -> None:
     assert_decides_as_bayes("binary-l2h", world, [costs])
 
 
-@pytest.mark.parametrize("name", BELIEVE)
+@pytest.mark.parametrize("name", BELIEVE[:2])
 @fixed
 @given(law=laws)
 def test_a_client_that_states_the_posterior_makes_deferral_right(name: str, law: tuple[int, int]) -> None:
@@ -366,3 +374,95 @@ def test_an_appeal_is_as_likely_as_the_losses_differ(law: tuple[int, int]) -> No
     more = losses[0] - losses[1]
     easy = np.where(more > BETA, BETA / np.maximum(more, BETA), 1.0)
     np.testing.assert_allclose(torch.sigmoid(scores[:, 0] - scores[:, 1]).numpy(), easy, atol=1e-3)
+
+
+# Rules on top of a finished client and server: what their numbers are when nothing is left to learn.
+
+
+@few
+@given(laws)
+def test_other_forms_decide_as_those_they_follow_at_every_price(law: tuple[int, int]) -> None:
+    world = make_world(law[0], num_classes=law[1])
+    assert_decides_as_bayes("posthoc-rejector", world, PRICES)
+    for name in BELIEVE[2:]:
+        assert_decides_as_bayes(name, make_world(law[0], num_classes=law[1], client="posterior"), PRICES)
+        scores = least(learned(name), world, prices_of(PRICES), len(PRICES))
+        for at, costs in zip(scores, PRICES, strict=True):
+            taken, clear = believed(world, costs)
+            assert (decides(learned(name), world, at, costs) == taken)[clear].all(), (name, costs)
+
+
+@few
+@given(laws)
+def test_the_differences_are_those_expected_and_the_first_is_right_where_errors_cost_the_same(
+    law: tuple[int, int],
+) -> None:
+    world = make_world(law[0], num_classes=law[1])
+    values = {
+        "diff-01": world.server_right - world.client_right,
+        "diff-prob": (world.posterior * (world.posterior - world.client_probability)).sum(axis=1),
+    }
+    for name, expected in values.items():
+        method = learned(name)
+        (scores,) = least(method, world, prices_of(PRICES[:1]), 1)
+        np.testing.assert_allclose(torch.tanh(scores[:, 1] - scores[:, 0]).numpy(), expected, atol=1e-9)
+        for costs in (Costs(0.0), Costs(0.1), Costs(0.4)):
+            saving = score_of(method, scores.numpy().astype(np.float32), world.client, costs)
+            np.testing.assert_allclose(saving, expected - costs.c_e, atol=1e-6)
+            if name == "diff-01":
+                right = bayes(world.posterior, world.client_label, costs)
+                assert ((saving >= 0) == right)[world.clear(costs, NEAR_TIE)].all()
+
+
+@few
+@given(laws)
+def test_confidnet_states_the_probability_that_the_client_gives_to_the_truth(law: tuple[int, int]) -> None:
+    world, method = make_world(law[0], num_classes=law[1]), learned("confidnet")
+    (scores,) = least(method, world, prices_of(PRICES[:1]), 1)
+    stated = torch.sigmoid(scores[:, 0] - scores[:, 1]).numpy()
+    np.testing.assert_allclose(stated, (world.posterior * world.client_probability).sum(axis=1), atol=1e-6)
+
+
+@few
+@given(laws)
+def test_triage_states_how_likely_the_server_loses_less(law: tuple[int, int]) -> None:
+    world, method = make_world(law[0], num_classes=law[1]), learned("diff-triage")
+    (scores,) = least(method, world, prices_of(PRICES[:1]), 1)
+    pool, probability = world.enumerated()
+    client, server = (
+        torch.as_tensor(p).repeat_interleave(world.num_classes, dim=0).gather(1, pool.y[:, None])[:, 0].numpy()
+        for p in (world.client_probability, world.posterior)
+    )
+    less = (client < server).reshape(len(world), -1)
+    near = np.abs(client - server).reshape(len(world), -1).min(axis=1) < 1e-6
+    stated = torch.sigmoid(scores[:, 1] - scores[:, 0]).numpy()
+    np.testing.assert_allclose(stated[~near], (probability.numpy() * less).sum(axis=1)[~near], atol=2e-6)
+
+
+@few
+@given(laws)
+def test_a_coin_that_asks_decides_as_the_bayes_rule_and_with_log_losses_by_these(law: tuple[int, int]) -> None:
+    world = make_world(law[0], num_classes=law[1])
+    assert_decides_as_bayes("realizable-bayes", world, PRICES)
+    kept, asked = (-(world.posterior * np.log(p)).sum(axis=1) for p in (world.client_probability, world.posterior))
+    method = learned("mixture-of-experts")
+    for at, costs in zip(least(method, world, prices_of(PRICES), len(PRICES)), PRICES, strict=True):
+        dearer = kept - costs.c_e - costs.c_1 * asked
+        assert (decides(method, world, at, costs) == (dearer > 0))[np.abs(dearer) > NEAR_TIE].all()
+
+
+@few
+@given(laws)
+def test_the_realizable_surrogate_beside_a_fixed_client_in_closed_form(law: tuple[int, int]) -> None:
+    world, method = make_world(law[0], num_classes=law[1]), learned("realizable-surrogate")
+    (scores,) = least(method, world, prices_of(PRICES[:1]), 1)
+    best = world.posterior.argmax(axis=1)
+    stated = world.client_probability[np.arange(len(world)), best]
+    found = np.exp((scores[:, 1] - scores[:, 0]).numpy())
+    expected = np.maximum(0.0, (world.server_right - stated) / (1 - world.server_right))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=2e-6)  # 0 is found at FAR
+    # At no price the rule of the paper: the deferral score against the client's best one.
+    saving = score_of(method, scores.numpy().astype(np.float32), world.client, Costs(0.0))
+    highest = world.client_probability.max(axis=1)
+    clear = np.abs(expected - highest) > NEAR_TIE
+    assert ((saving >= 0) == (expected >= highest))[clear].all()

@@ -31,6 +31,11 @@ PRICES = [CHEAP, DEAR]
 SERVER_ERROR = 0.25
 ANY_PRICE = [name for name in LEARNED if learned(name).any_price]
 UNBOUNDED = "l2h-paper"
+#: Flat far away on one side or both: of a sigmoid, a tanh, or a sum in which the exponential of the score vanishes.
+FLAT = ("diff-01", "diff-prob", "confidnet", "mixture-of-experts", "realizable-bayes", "realizable-surrogate")
+FLAT += ("softmax-l2d-constant",)
+#: Those whose deferral score stands beside the client's best one.
+BESIDE = ("softmax-l2d", "softmax-l2d-constant", "two-stage-confidence")
 OUTCOMES = [(True, True), (True, False), (False, True), (False, False)]
 
 
@@ -157,6 +162,66 @@ def appealnet(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
     return -q * math.log(s.client[s.y]) - (1 - q) * math.log(s.server[s.y]) - 0.1 * math.log(q)
 
 
+def constant_l2d(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Mozannar and Sontag 2020 with one highest cost for all samples, the classes where it would leave them."""
+    top = max(1.0, costs.c_e + costs.c_1)
+    log_p = log_softmax([math.log(top - 1 + p) for p in (*s.client, math.exp(r_2 - r_1))])
+    cost = [*(float(i != s.y) for i in range(len(s.client))), s.remote(costs)]
+    return -math.fsum((top - c) * log for c, log in zip(cost, log_p, strict=True))
+
+
+def posthoc_rejector(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Narasimhan et al. 2022, logistic: each side pays where the other would have cost nothing."""
+    return (not s.client_right) * psi(r_2 - r_1) + s.remote(costs) * psi(r_1 - r_2)
+
+
+def diff_01(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Jitkrittum et al. 2023: regression of the difference of two bits."""
+    return (math.tanh(r_2 - r_1) - (s.server_right - s.client_right)) ** 2
+
+
+def diff_prob(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """The same of two probabilities of the truth."""
+    return (math.tanh(r_2 - r_1) - (s.server[s.y] - s.client[s.y])) ** 2
+
+
+def confidnet(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Corbiere et al. 2019: regression of the true class probability."""
+    return (1 / (1 + math.exp(r_2 - r_1)) - s.client[s.y]) ** 2
+
+
+def diff_triage(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Okati et al. 2021, the policy's step: whose cross-entropy is the larger one."""
+    return cross_entropy(-math.log(s.client[s.y]) > -math.log(s.server[s.y]), r_2 - r_1)
+
+
+def mixture(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Madras et al. 2018: both log-losses, weighed by the chance to defer."""
+    asks = 1 / (1 + math.exp(r_1 - r_2))
+    return -(1 - asks) * math.log(s.client[s.y]) + asks * (costs.c_e - costs.c_1 * math.log(s.server[s.y]))
+
+
+def realizable(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Mozannar et al. 2023: one logarithm of the softmax of all that is right."""
+    scores = [*s.client, math.exp(r_2 - r_1)]
+    right = scores[s.y] + (scores[-1] if s.server_right else 0.0)
+    return -2 * math.log(right / math.fsum(scores))
+
+
+def realizable_bayes(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Mao et al. 2024 with Psi(t) = 1 - t, the softmax of a client that is sure of its answer."""
+    s_d, c = 1 / (1 + math.exp(r_1 - r_2)), s.remote(costs)
+    s_y = (1 - s_d) * s.client_right
+    return c * (1 - s_y) + (1 - c) * (1 - (s_y + s_d))
+
+
+def asymmetric(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
+    """Cao et al. 2023: the largest class is left out of what deferring is compared with."""
+    u = [*s.client, math.exp(r_2 - r_1)]
+    q = u[-1] / (math.fsum(u) - max(s.client))
+    return -math.log(s.client[s.y]) - (math.log(q) if s.server_right else math.log(1 - q))
+
+
 def binary_l2h(r_1: float, r_2: float, s: Sample, costs: Costs) -> float:
     """Wu and Sarwate 2024 with labels -1 and 1; e is the log-odds over beta, beta the root of p_min / p_max."""
     r, y = r_1 - r_2, 1 if s.y == 1 else -1
@@ -194,6 +259,16 @@ FORMULAS: dict[str, Callable[[float, float, Sample, Costs], float]] = {
     "ova-l2d": ova_l2d,
     "two-stage-confidence": two_stage_confidence,
     "two-stage-separate": two_stage_separate,
+    "softmax-l2d-constant": constant_l2d,
+    "posthoc-rejector": posthoc_rejector,
+    "diff-01": diff_01,
+    "diff-prob": diff_prob,
+    "confidnet": confidnet,
+    "diff-triage": diff_triage,
+    "mixture-of-experts": mixture,
+    "realizable-surrogate": realizable,
+    "realizable-bayes": realizable_bayes,
+    "asymmetric-softmax": asymmetric,
     "selective-query": selective_query,
     "appealnet": appealnet,
     "binary-l2h": binary_l2h,
@@ -307,7 +382,7 @@ def slope(name: str, samples: list[Sample], sent: float) -> Tensor:
 
 
 #: AppealNet's loss keeps all where the client's loss is the smaller one on the whole, as it is here.
-@pytest.mark.parametrize("name", [name for name in LEARNED if name not in (UNBOUNDED, "appealnet")])
+@pytest.mark.parametrize("name", [name for name in LEARNED if name not in (UNBOUNDED, "appealnet", *FLAT)])
 def test_from_far_off_the_gradient_leads_back(name: str) -> None:
     # With every outcome among the samples, sending all and keeping all are both wrong.
     for far in (50.0, 1e4):
@@ -471,7 +546,7 @@ def test_the_one_vs_all_rule_with_prices_compares_the_two_stated_losses(costs: C
     assert (scored("ova-l2d", defer, stated, costs) == (local >= remote))[clear].all()
 
 
-@pytest.mark.parametrize("name", ["softmax-l2d", "two-stage-confidence"])
+@pytest.mark.parametrize("name", BESIDE)
 def test_deferral_scores_compete_with_the_clients_best_one(name: str) -> None:
     rng = np.random.default_rng(19)
     stated, defer = rng.dirichlet(np.ones(4), size=500), rng.normal(-1, 1, size=500)
@@ -482,9 +557,7 @@ def test_deferral_scores_compete_with_the_clients_best_one(name: str) -> None:
     assert 0 < sent.sum() < 500
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in LEARNED if n not in ("softmax-l2d", "two-stage-confidence") and n not in ANY_PRICE]
-)
+@pytest.mark.parametrize("name", [name for name in LEARNED if name not in BESIDE and name not in ANY_PRICE])
 def test_every_other_rule_is_local_iff_the_first_score_is_above_the_second(name: str) -> None:
     stated = np.full((3, 2), 0.5)
     assert scored(name, np.array([-0.5, 0.0, 0.5]), stated, DEAR).tolist() == [False, True, True]

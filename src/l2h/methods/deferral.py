@@ -17,15 +17,19 @@ from l2h.methods.learned import Learned, Prices, bounded_exp, client_scores, loc
 from l2h.training import SamplePool
 
 
-def softmax_deferral_loss(defer: Tensor, class_scores: Tensor, y: Tensor, remote_cost: Tensor) -> Tensor:
-    """Return ``-sum_i (max_j c_j - c_i) ln softmax(g)_i`` over K classes and deferring, with ``c_i = 1[i != y]``.
+def softmax_deferral_loss(
+    defer: Tensor, class_scores: Tensor, y: Tensor, remote_cost: Tensor, highest: Tensor | None = None
+) -> Tensor:
+    """Return ``-sum_i (C - c_i) ln softmax(g)_i`` over K classes and deferring, with ``c_i = 1[i != y]``.
 
-    For costs of at most 1 it is the loss as it is known: ``-ln p_y - (1 - c_defer) ln p_defer``. ``defer`` and
-    ``remote_cost`` are (R, n), ``class_scores`` (n, K) or (R, n, K).
+    ``highest`` is C; where None, the highest cost of each sample. For costs of at most 1 it is the loss as it is known:
+    ``-ln p_y - (1 - c_defer) ln p_defer``. ``defer`` and ``remote_cost`` are (R, n), ``class_scores`` (n, K) or
+    (R, n, K).
     """
     everything = torch.cat([class_scores.expand(*defer.shape, -1), defer.unsqueeze(-1)], dim=-1)
     log_p = F.log_softmax(everything, dim=-1)
-    highest = remote_cost.clamp(min=1.0)
+    if highest is None:
+        highest = remote_cost.clamp(min=1.0)
     of_truth = log_p[..., :-1].gather(-1, y.expand(defer.shape).unsqueeze(-1))[..., 0]
     others = log_p[..., :-1].sum(-1) - of_truth
     return -(highest * of_truth + (highest - 1) * others + (highest - remote_cost) * log_p[..., -1])
@@ -134,6 +138,25 @@ class SoftmaxL2D(_BesideBestClass):
         )
 
 
+class ConstantSoftmaxL2D(_BesideBestClass):
+    """The same with one constant for all samples, and scores of the client that are right for it."""
+
+    name, title = "softmax-l2d-constant", "Softmax-L2D, one constant"
+    reference, traits = SoftmaxL2D.reference, SoftmaxL2D.traits
+    equation = "-sum_i (C - c_i) ln softmax(g_1..g_K, g_d)_i, C = max(1, c_e + c_1), REMOTE iff g_d >= max_i g_i"
+    change = (
+        "trained with the client, the loss would have g_i = ln(C - 1 + eta_i) in the end. So g_i is ln(C - 1 + p_i) "
+        "here, with the client's probabilities p, and g_d = ln(C - 1 + exp(h)) with a trained h: REMOTE iff h >= "
+        "max_i ln p_i. At C = 1 it is softmax-l2d. Above, it is as right as the client's probabilities are"
+    )
+
+    def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
+        lift = torch.log(prices.highest.to(scores.dtype) - 1)
+        classes = torch.logaddexp(lift.unsqueeze(-1), client_scores(pool).to(scores.dtype))
+        defer = torch.logaddexp(lift, -local_score(scores))
+        return softmax_deferral_loss(defer, classes, pool.y, prices.remote(pool.server_correct), prices.highest)
+
+
 class OvAL2D(Learned):
     """Deferring as a binary classifier of its own, which states how likely the server is right."""
 
@@ -203,4 +226,4 @@ class TwoStageSeparate(Learned):
 
 
 #: In the order of tables.
-DEFERRAL = (SeparateLWA, SoftmaxL2D, OvAL2D, TwoStageConfidence, TwoStageSeparate)
+DEFERRAL = (SeparateLWA, SoftmaxL2D, ConstantSoftmaxL2D, OvAL2D, TwoStageConfidence, TwoStageSeparate)

@@ -41,7 +41,9 @@ class OffloadingRule(LearnedRule):
     published = None
 
 
-class _Offloading(Learned):
+class Offloading(Learned):
+    """A method of one number, by which a device without calibration samples takes the server for right."""
+
     net, any_price, rule = "attached", True, OffloadingRule
 
     def final(self, scores: Tensor, log_probability: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ class _Offloading(Learned):
         return torch.stack([keep, torch.full_like(keep, CERTAIN)], dim=-1)
 
 
-class SelectiveQuery(_Offloading):
+class SelectiveQuery(Offloading):
     """A router that is taught where the client is wrong and the server right."""
 
     name, title = "selective-query", "Selective query (router)"
@@ -68,7 +70,7 @@ class SelectiveQuery(_Offloading):
         return selective_query_loss(local_score(scores), pool.client_correct, pool.server_correct)
 
 
-class AppealNet(_Offloading):
+class AppealNet(Offloading):
     """A second head beside the classifier that says how easy an input is."""
 
     name, title = "appealnet", "AppealNet"

@@ -13,6 +13,7 @@ from l2h.methods.deferral import DEFERRAL
 from l2h.methods.helping import HELPING, SPELLED, PricedAttached
 from l2h.methods.learned import Learned
 from l2h.methods.offloading import OFFLOADING
+from l2h.methods.posthoc import POSTHOC
 from l2h.methods.simple import REFERENCES, SIMPLE
 
 #: What ``l2h train`` does where nothing else is asked for.
@@ -23,7 +24,7 @@ M = TypeVar("M", bound=type[Method])
 
 #: By name, in the order of tables.
 _METHODS: dict[str, type[Method]] = {
-    method.name: method for method in (*SIMPLE, *DEFERRAL, *OFFLOADING, *HELPING, *REFERENCES)
+    method.name: method for method in (*SIMPLE, *DEFERRAL, *POSTHOC, *OFFLOADING, *HELPING, *REFERENCES)
 }
 _loaded: set[str] = set()
 
