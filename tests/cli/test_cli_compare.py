@@ -365,6 +365,17 @@ def test_without_names_all_that_fit_are_compared_and_what_does_not_is_said(table
     assert found["classes"] == 10
 
 
+def test_a_named_method_that_cannot_take_the_data_is_left_out_with_the_reason(table: Path, tmp_path: Path) -> None:
+    chosen = ["--method", "binary-l2h", "--method", "confidence"]
+    result = call(
+        "compare", "--data", table, *QUICK, *chosen, *PRICES, "--seeds", 1, "--json", "--out", tmp_path / "run"
+    )
+    assert result.status == 0, result.err
+    found = result.json()
+    assert one_names(found) == ["confidence"]
+    assert found["skipped"] == [{"method": "binary-l2h", "why": "it is for 2 classes"}]
+
+
 def test_two_classes_run_the_method_for_two(table: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     chosen = ["--method", "binary-l2h", "--method", "confidence"]

@@ -23,10 +23,16 @@ from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
 from l2h.experiments.plan import Plan, divide, make_client, make_system
 from l2h.methods import Bench, Choice, Inputs, Learned, Method, ReferenceRule, Rule
+from l2h.methods.posthoc import POSTHOC
 from l2h.training import Context, RejectorStage, repeatable
 from l2h.training.together import run_together
 
-LEARNED = [method for method in methods.get(methods.known()) if isinstance(method, Learned)]
+#: All forms of net and loss; of the methods on top of a finished client and server, which share one, two.
+LEARNED = [
+    method
+    for method in methods.get(methods.known())
+    if isinstance(method, Learned) and (type(method) not in POSTHOC or method.name in ("diff-01", "realizable-bayes"))
+]
 
 # The same for every learned method.
 

@@ -201,7 +201,7 @@ class PricedSeparate(Helping):
 
     name, title = "priced-separate", "L2H priced, separate"
     ours = True
-    reference = "L2H"
+    reference = "L2H, after the plug-in rules of Raghu et al. 2019, Narasimhan et al. 2022 and Jitkrittum et al. 2023"
     equation = "binary cross-entropy of q_m and q_e, REMOTE iff 1 - q_m >= c_e + c_1 (1 - q_e)"
     traits = SEPARATE
     net, kind = "separate", "priced"

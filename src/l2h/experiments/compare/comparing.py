@@ -74,7 +74,8 @@ def compare_methods(
 ) -> dict[str, Any]:
     """Compare the methods that fit the data, and return the content of ``comparison.json``.
 
-    Without ``names`` all methods that fit the number of classes are compared, without ``classes`` on all of them. Seeds
+    Without ``names`` all methods are compared, without ``classes`` on all of them. What does not fit the number of
+    classes is left out, with the reason; a SettingsError is raised where nothing is left. Seeds
     that the folder holds already are not run again, unless ``force`` replaces what it holds. ``jobs`` is the number of
     seeds at once; None: one per CPU core, or one on a GPU.
     """
@@ -82,11 +83,10 @@ def compare_methods(
     everyone = tuple(method.name for method in chosen)
     comparison = Comparison(plan, tuple(seeds), None if classes is None else tuple(classes), everyone)
     dataset = comparison.load(seeds[0])
-    if names:
-        for method in chosen:
-            method.check(dataset.num_classes)
     unfit = {method.name: method.classes for method in chosen if method.classes not in (None, dataset.num_classes)}
     kept = tuple(name for name in everyone if name not in unfit)
+    if not kept:
+        chosen[0].check(dataset.num_classes)
     jobs = jobs or _default_jobs(plan.settings.device, len(seeds))
     plan = with_augment(plan, dataset, augment)
     if jobs > 1 and plan.settings.threads is None:
