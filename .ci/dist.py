@@ -131,6 +131,12 @@ def check_tensorboard(env: Environment) -> None:
     env.python("import tensorboard.summary.writer.event_file_writer")
 
 
+def check_mlflow(env: Environment) -> None:
+    """The package that `l2h train --mlflow` logs with, and the SQLite files of its folders."""
+    env.python("import mlflow; mlflow.MlflowClient('sqlite:///mlflow.db').create_experiment('digits')")
+    assert (env.folder / "mlflow.db").is_file()
+
+
 def check_docs(env: Environment) -> None:
     """The site, from the unpacked sdist."""
     env.run("-m", "mkdocs", "build", "--strict", "--quiet", folder=unpacked(env.folder))
@@ -151,6 +157,7 @@ CHECKS: dict[str, Callable[[Environment], None]] = {
     "report": check_report,
     "litert": check_litert,
     "tensorboard": check_tensorboard,
+    "mlflow": check_mlflow,
     "docs": check_docs,
     "train": check_train,
     "dev": check_dev,

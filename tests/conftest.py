@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import os
+
 import torch
+
+# MLflow sends how it is used unless it is told not to; this holds for the processes that tests start as well.
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 # Small nets are fastest on one thread, and one thread adds up in one order.
 torch.set_num_threads(1)

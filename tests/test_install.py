@@ -126,7 +126,7 @@ def test_every_hint_names_an_extra_that_is_there() -> None:
             if getattr(call.func, "id", "") == "missing_extra":
                 named |= {*ast.literal_eval(call.args[1]).split(",")}
         elsewhere += [line for line in source.splitlines() if "pip install" in line]
-    assert named >= {"train", "report", "serve", "litert", "tensorboard"}
+    assert named >= {"train", "report", "serve", "litert", "tensorboard", "mlflow"}
     assert named <= extras.keys()
     assert [line for line in elsewhere if "pip install pandas" not in line] == []  # all others are made in one place
 

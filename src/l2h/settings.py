@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -176,3 +177,17 @@ DEFAULT_REJECTOR = StageSettings(epochs=20, batch=256, optimizer="adamw", lr=1e-
 #: Of a rejector with a separable trunk, whose batch norm stands and needs higher rates, and whose held-out loss is no
 #: reason to stop before the rate has come down; and of a perceptron sized to a budget, which needs them as well.
 SEPARABLE_REJECTOR = replace(DEFAULT_REJECTOR, epochs=40, lr=1e-2, patience=40)
+
+
+def flat(values: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested plain values, such as settings, as pairs of a dotted name and a value."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{under}{key}.")
+        else:
+            yield f"{under}{key}", value
+
+
+def as_text(value: Any) -> str:
+    """Return a plain value as people read it: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import DIGITS, QUICK, Result, assert_same, assert_schema, call, files_of
+from commands import DIGITS, QUICK, Result, assert_same, assert_schema, assert_told, call, execute, files_of, one_line
 from safetensors import safe_open
 
 import l2h
@@ -104,6 +104,42 @@ def test_tensorboard_has_the_losses_of_the_history(trained: tuple[Path, Result])
                 assert points[key] == pytest.approx(float(row[column]), rel=1e-6)
                 compared += 1
     assert compared > len(STAGES)
+
+
+@pytest.mark.long
+def test_mlflow_has_the_plan_the_losses_the_results_and_the_page(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    folder, logs = tmp_path / "run", ["--mlflow", tmp_path / "mlflow", "--mlflow-experiment", "digits"]
+    result = execute("train", *DIGITS, *QUICK, "--json", *logs, "--out", folder)
+    assert result.status == 0, result.err
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    assert (run.info.status, run.info.run_name) == ("FINISHED", folder.name)
+    plan = json.loads((folder / "config.json").read_text())["training"]
+    assert run.data.params["client"] == "tree"
+    assert run.data.params["settings.server.batch"] == str(plan["settings"]["server"]["batch"])
+    for row in history(folder):
+        points = client.get_metric_history(run.info.run_id, f"{row['stage']}/train_loss")
+        assert points[int(row["epoch"]) - 1].value == float(row["train_loss"])
+    first = result.json()[0]
+    for name in ("system", "all_local", "confidence"):
+        assert run.data.metrics[f"test/risk.{name}"] == first["risk"][name]
+    assert run.data.metrics["test/reject_rate"] == first["reject_rate"]
+    assert (
+        Path(client.download_artifacts(run.info.run_id, "report.html")).read_bytes()
+        == (folder / "report.html").read_bytes()
+    )
+
+
+def test_what_mlflow_is_told_of_must_be_reached_before_anything_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    nobody = call("train", *DIGITS, *QUICK, "--mlflow", "http://127.0.0.1:9", "--out", folder)
+    assert_told(nobody, 2, "MLflow cannot be used at http://127.0.0.1:9")
+    alone = call("train", *DIGITS, *QUICK, "--mlflow-experiment", "digits", "--out", folder)
+    assert alone.status == 2
+    assert "goes with --mlflow" in one_line(alone.err)
+    assert not folder.exists()
 
 
 def test_without_the_flag_there_are_no_tensorboard_logs(seeds: list[Path]) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluation
     from l2h.experiments.routing import RouterConditions, RouterPlan
     from l2h.experiments.runs import RunTarget
+    from l2h.training import Progress
 
 #: What the two answerers are called where they are language models.
 _WHO = {"client": "weak", "server": "strong"}
@@ -26,7 +27,7 @@ _WHY = {
 }
 
 
-def train(plan: RouterPlan, target: RunTarget, as_json: bool) -> None:
+def train(plan: RouterPlan, target: RunTarget, as_json: bool, trackers: Sequence[Progress] = ()) -> None:
     """Train a router and show its evaluation."""
     from l2h.cli.bars import count_progress
     from l2h.experiments.routing import train_router
@@ -35,6 +36,9 @@ def train(plan: RouterPlan, target: RunTarget, as_json: bool) -> None:
     with count_progress("fit") as progress:
         results = train_router(plan, target, progress)
     page = write_router_page(results, target.folder, plan.as_dict())
+    for tracker in trackers:
+        tracker.begin(plan.as_dict())
+        tracker.evaluated(results[0].report, page)
     show(results, as_json)
     if not as_json:
         log.info("The page with every number and picture: %s", page)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from l2h.cli.options import (
     training_option,
 )
 from l2h.cli.output import log, print_evaluations
+from l2h.cli.tracking import TrackingOptions
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from l2h.experiments.runs import RunTarget
     from l2h.money import Money
     from l2h.system import HelpSystem
+    from l2h.training import Progress
 
 _feed = partial(typer.Option, rich_help_panel="What client and server files are fed")
 _two = partial(typer.Option, rich_help_panel="Two programs over a network")
@@ -177,9 +180,6 @@ class RunOptions:
     resume: Annotated[bool, run_option("--resume", help="Go on with the interrupted run in the folder.")] = False
     force: Annotated[bool, run_option("--force", help="Replace the run that is in the folder.")] = False
     checkpoint_every: Annotated[int, run_option(help="Epochs between two checkpoints.", min=1)] = 1
-    tensorboard: Annotated[bool, run_option("--tensorboard", help="Write TensorBoard logs into the run folder.")] = (
-        False
-    )
     as_json: Annotated[bool, run_option("--json", help="Print the metrics as JSON: a list, one per price.")] = False
 
 
@@ -252,6 +252,7 @@ def train(
     feeds: FeedOptions,
     only: OutcomeOptions,
     run: RunOptions,
+    logs: TrackingOptions,
     training: TrainingOptions,
     money: MoneyOptions,
     hosts: HostOptions,
@@ -287,29 +288,36 @@ def train(
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.
     """
-    from l2h.cli.bars import count_progress
-    from l2h.experiments.evaluating import evaluate_plan
-    from l2h.experiments.finished import Asking
     from l2h.experiments.plan import load_data, with_augment
     from l2h.experiments.runs import RunTarget
-    from l2h.report import write_run_page
 
     target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
     if only.outcomes is not None:
-        return _train_router(models, only, run, training, money, target)
+        return _train_router(models, only, run, logs, training, money, target)
     if models.data is None:
         raise typer.BadParameter("give --data, or --outcomes where only outcomes are known", param_hint="--data")
     plan = _plan(models, api, feeds, training, money)
     _ = plan.specs  # a bad price or link is refused before anything is trained
     dataset = load_data(plan)
     plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
-    system = _train(plan, dataset, target, hosts, run.out / "tensorboard" if run.tensorboard else None)
-    if system is None:
-        return
+    with logs.trackers(run.out) as trackers:
+        system = _train(plan, dataset, target, hosts, trackers)
+        if system is not None:
+            _evaluate(system, dataset, plan, run, trackers)
+
+
+def _evaluate(system: HelpSystem, dataset: Dataset, plan: Plan, run: RunOptions, trackers: Sequence[Progress]) -> None:
+    from l2h.cli.bars import count_progress
+    from l2h.experiments.evaluating import evaluate_plan
+    from l2h.experiments.finished import Asking
+    from l2h.report import write_run_page
+
     with count_progress("server: inputs asked") as asked:
         Asking(progress=asked).watch(system)
         evaluations = evaluate_plan(system, dataset, plan, run.out)
     page = write_run_page(evaluations, run.out)
+    for tracker in trackers:
+        tracker.evaluated(evaluations.results[0].report, page)
     print_evaluations(evaluations.results, run.as_json)
     if not run.as_json:
         log.info("The page with every number and picture: %s", page)
@@ -319,6 +327,7 @@ def _train_router(
     models: ModelOptions,
     only: OutcomeOptions,
     run: RunOptions,
+    logs: TrackingOptions,
     training: TrainingOptions,
     money: MoneyOptions,
     target: RunTarget,
@@ -343,7 +352,8 @@ def _train_router(
         seed=training.seed,
         money=_fields(money.read(training.c_e, training.c_1)),
     )
-    routing.train(plan, target, run.as_json)
+    with logs.trackers(run.out) as trackers:
+        routing.train(plan, target, run.as_json, trackers)
 
 
 def _fields(money: Money | None) -> dict[str, Any]:
@@ -388,19 +398,18 @@ def _plan(
 
 
 def _train(
-    plan: Plan, dataset: Dataset, target: RunTarget, hosts: HostOptions, tensorboard: Path | None
+    plan: Plan, dataset: Dataset, target: RunTarget, hosts: HostOptions, trackers: Sequence[Progress]
 ) -> HelpSystem | None:
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
     from l2h.cli.bars import training_progress
     from l2h.experiments.plan import train_run
-    from l2h.training.progress import TensorBoardProgress
 
     if hosts.role not in (None, "server", "client"):
         raise typer.BadParameter(f"{hosts.role!r} is unknown; known: server, client", param_hint="--role")
     if hosts.role == "client" and hosts.server_url is None:
         raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
-    loggers = [] if tensorboard is None else [TensorBoardProgress(tensorboard)]
-    with training_progress(*loggers) as progress:
+    with training_progress(*trackers) as progress:
+        progress.begin(plan.as_dict())
         if hosts.role is None:
             return train_run(plan, dataset, target, progress)
         from l2h.experiments.two_hosts import train_client_side, train_server_side

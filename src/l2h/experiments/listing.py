@@ -9,6 +9,7 @@ from typing import Any
 
 from l2h.errors import RunError, warn
 from l2h.files import CONFIG, METRICS, holds_run, read_config, read_json
+from l2h.settings import flat
 
 #: Figures of ``metrics.json`` that two runs are compared by.
 _FIGURES = ("risk", "reject_rate", "accuracy", "frontier")
@@ -89,16 +90,8 @@ def compare_runs(one: ListedRun, two: ListedRun) -> dict[str, Any]:
 
 
 def _side_by_side(both: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    flat = [dict(_flat(values)) for values in both]
-    return {name: [values.get(name) for values in flat] for name in flat[0] | flat[1]}
-
-
-def _flat(values: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{under}{key}.")
-        else:
-            yield f"{under}{key}", value
+    named = [{name: value for name, value in flat(values) if value != {}} for values in both]
+    return {name: [values.get(name) for values in named] for name in named[0] | named[1]}
 
 
 def _read_metrics(path: Path) -> dict[str, Any] | None:

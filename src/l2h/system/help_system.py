@@ -209,7 +209,7 @@ class HelpSystem:
                 if isinstance(server.fixed, RemoteServer):
                     server.fixed.cache.keep_in(answers_folder(Path(run), server.name))
             note_training(Path(run), steps.describe(self, job), resume=resume)
-        given = nullcontext(context) if context else steps.training_context(self, run, resume, progress)
+        given = nullcontext(context) if context else steps.training_context(self, job, run, resume, progress)
         with given as made, repeatable(self.settings, self.device):
             trained = self.method.train(job, made)
         if self.client.fingerprint() != before:

@@ -306,11 +306,14 @@ def assemble(
 
 @contextlib.contextmanager
 def training_context(
-    system: HelpSystem, run: Path | str | None, resume: bool, told: Told | Sequence[Told]
+    system: HelpSystem, job: Job, run: Path | str | None, resume: bool, told: Told | Sequence[Told]
 ) -> Iterator[Context]:
     """Give what a training needs beside its job; checkpoints and history go into the folder ``run``, if any."""
     folder = None if run is None else Path(run)
     with training_progress(told) as progress:
+        models = {"client": repr(system.client), "method": system.method.name, "budget": job.size.budget}
+        sizes = {"dataset": system.dataset, "samples": len(job.y), "classes": job.num_classes}
+        progress.begin(sizes | models | _planned(system, job))
         yield Context(
             system.settings,
             system.device,
@@ -322,6 +325,15 @@ def training_context(
 
 def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
     """Return what the checkpoints of a training depend on, to tell two trainings apart."""
+    return {
+        **_planned(system, job),
+        "data": digest(job.X, job.y),
+        "client_answers": digest(job.answers.log_probability),
+        **({} if job.client_features is None else {"client_features": job.client_features["name"]}),
+    }
+
+
+def _planned(system: HelpSystem, job: Job) -> dict[str, Any]:
     servers = {server.name: _description(server) for server in system.servers}
     return {
         "settings": system.settings.as_dict(),
@@ -332,9 +344,6 @@ def describe(system: HelpSystem, job: Job) -> dict[str, Any]:
             if list(servers) == [decision.SERVER.name]
             else {"servers": servers, "order of servers": list(servers)}  # that of the rejector's heads
         ),
-        "data": digest(job.X, job.y),
-        "client_answers": digest(job.answers.log_probability),
-        **({} if job.client_features is None else {"client_features": job.client_features["name"]}),
     }
 
 

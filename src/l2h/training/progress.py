@@ -1,4 +1,4 @@
-"""Reports of how training goes: none, plain lines, TensorBoard. The bars are in :mod:`l2h.training.bars`."""
+"""Reports of how training goes: to nobody, as plain lines, to several. Bars and logs have modules of their own."""
 
 import logging
 import time
@@ -6,11 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from l2h.metrics import OutcomeReport
+
 log = logging.getLogger("l2h.training")
 
 
 class Progress:
     """Receives the reports of a training; a subclass overrides what it wants to hear of."""
+
+    def begin(self, values: Mapping[str, Any]) -> None:
+        """Report what is to be trained: settings, data, models, as plain values that may be nested."""
 
     def start(self, stage: str, epochs: int, steps: int, done: int) -> None:
         """Report that a stage begins: ``steps`` steps per epoch, ``done`` of its epochs trained earlier."""
@@ -26,6 +31,9 @@ class Progress:
 
     def asked(self, done: int, total: int, stage: str = "server") -> None:
         """Report that a server that is not trained was asked about so many of so many inputs."""
+
+    def evaluated(self, report: OutcomeReport, page: Path | None = None) -> None:
+        """Report what a test set measured, and the page of it where there is one; whoever evaluates calls this."""
 
 
 class Silent(Progress):
@@ -76,36 +84,11 @@ class LogProgress(Progress):
             self._line, self._written = "", now
 
 
-class TensorBoardProgress(Progress):
-    """Writes loss and learning rate of every epoch to a TensorBoard log folder."""
-
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            from l2h.errors import missing_extra
-
-            raise missing_extra("TensorBoard logs need the package 'tensorboard'", "tensorboard") from error
-        self._make_writer, self._folder = SummaryWriter, str(folder)
-        self._writer: Any = None
-
-    def start(self, stage: str, epochs: int, steps: int, done: int) -> None:
-        if self._writer is None:  # not opened before: until a training begins its run folder must stay as it is
-            self._writer = self._make_writer(self._folder)
-
-    def epoch(self, stage: str, row: Mapping[str, Any]) -> None:
-        for key in ("train_loss", "held_out_loss", "lr", "seconds"):
-            if row.get(key) is not None:
-                self._writer.add_scalar(f"{stage}/{key}", row[key], int(row["epoch"]))
-
-    def finish(self, stage: str) -> None:
-        self._writer.flush()
-
-
 def _passed_on(name: str) -> Any:
     def report(self: "Tee", *values: Any, **named: Any) -> None:
         for other in self.others:
-            getattr(other, name)(*values, **named)
+            if hasattr(other, name):  # an object that is no Progress may lack some
+                getattr(other, name)(*values, **named)
 
     return report
 
@@ -116,4 +99,6 @@ class Tee(Progress):
     def __init__(self, *others: Progress) -> None:
         self.others = others
 
-    start, step, epoch, finish, asked = map(_passed_on, ("start", "step", "epoch", "finish", "asked"))
+    begin, start, step, epoch, finish, asked, evaluated = map(
+        _passed_on, ("begin", "start", "step", "epoch", "finish", "asked", "evaluated")
+    )

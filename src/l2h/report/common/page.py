@@ -6,7 +6,6 @@ other. Without it the page says the same.
 
 import base64
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from l2h import settings
 from l2h.files import write_atomically
 from l2h.report.common.text import counted, number, percent, signed
 
@@ -41,14 +41,9 @@ def data_uri(content: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested settings as pairs of a dotted name and a value."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-            yield f"{prefix}{key}", text
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield nested settings as pairs of a dotted name and a text."""
+    return ((name, settings.as_text(value)) for name, value in settings.flat(values))
 
 
 def code_spans(text: str) -> Markup:
