@@ -62,9 +62,7 @@ class EvaluateOptions:
     rule: Annotated[
         str | None, Option(help="How a share is met: threshold, guaranteed or stochastic. (default: threshold)")
     ] = None
-    out: Annotated[
-        Path | None, Option("--out", "-o", help="Write metrics.json, plots and page of the first price here.")
-    ] = None
+    out: Annotated[Path | None, Option("--out", "-o", help="Write metrics.json, plots and page here.")] = None
     force: Annotated[bool, Option("--force", help="Replace what is in the folder.")] = False
     method_files: MethodFiles = None
     server_run: Annotated[

@@ -50,7 +50,7 @@ def print_evaluations(results: Sequence[Evaluation], as_json: bool) -> None:
 
 def print_results(results: Sequence[Evaluation]) -> None:
     """Print the contrastive table and the risk table of the first evaluation, and a grid where there are several."""
-    from l2h.metrics import Report, money_sentence
+    from l2h.metrics import Report
     from l2h.report import answerer_table, compute_table, contrastive_table, risk_table
 
     out = make_console()
@@ -60,8 +60,6 @@ def print_results(results: Sequence[Evaluation]) -> None:
     out.print(contrastive_table(results[0].report))
     out.print()
     out.print(risk_table(results[0].report))
-    if results[0].report.money is not None:
-        print_line(f"In money the system {money_sentence(results[0].report)}.")
     if isinstance(results[0].report, Report) and results[0].report.compute is not None:
         out.print()
         out.print(compute_table(results[0].report))

@@ -27,16 +27,19 @@ _FACTORS = (
 )
 
 
-def prices_around(costs: AnyCosts) -> list[tuple[AnyCosts, float | None]]:
-    """Return a grid of prices that holds these, by ``c_1`` and then by ``c_e``, each with its factor.
+def prices_around(costs: AnyCosts) -> list[tuple[AnyCosts, dict[str, float]]]:
+    """Return a grid of prices that holds these, each with its place there: ``c_1``, and then ``c_e``.
 
-    Of several servers with different prices, every ``c_e`` is multiplied by a factor; else there is none.
+    Of several servers with different prices every ``c_e`` is multiplied by a ``factor`` instead.
     """
     if isinstance(costs, Mapping) and len(set(costs.values())) > 1:
-        return [({name: one.at(one.c_e * by, one.c_1) for name, one in costs.items()}, by) for by in _FACTORS]
+        scaled = {by: {name: one.at(one.c_e * by, one.c_1) for name, one in costs.items()} for by in _FACTORS}
+        return [(prices, {"factor": by}) for by, prices in scaled.items()]
     own = costs if isinstance(costs, Costs) else next(iter(costs.values()))
     c_e, c_1 = sorted({*_C_E, max(own.c_e, 0.0)}), sorted({*_C_1, own.c_1})
-    return [(own if (e, one) == (own.c_e, own.c_1) else own.at(e, one), None) for one in c_1 for e in c_e]
+    return [
+        (own if (e, one) == (own.c_e, own.c_1) else own.at(e, one), {"c_e": e, "c_1": one}) for one in c_1 for e in c_e
+    ]
 
 
 def priced_row(report: OutcomeReport) -> dict[str, Any]:

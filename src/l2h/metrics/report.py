@@ -116,7 +116,7 @@ class OutcomeReport:
     def no_sweep(self) -> str | None:
         """Why there is nothing to say about other prices; ``None`` where there is."""
         if self.allowed is not None:
-            return f"the limit {self.allowed.limit} decides how often is asked: leave it out to see other prices"
+            return f"the limit {self.allowed.limit} decides how often a server is asked; leave it out to see them"
         if not self.heads:
             return f"the rejector was trained for {prices_text(self.costs)} alone"
         return None if self.decider is not None else "only the decisions at these prices are known"
@@ -143,9 +143,9 @@ class OutcomeReport:
         if self.no_sweep is not None:
             return None
         rows = []
-        for costs, factor in prices_around(self.costs):
+        for costs, place in prices_around(self.costs):
             there = self.at(costs if self.money is None else self.money.at(costs))
-            rows.append(there.summary() | ({} if factor is None else {"factor": factor}))
+            rows.append(there.summary() | place)
         return rows
 
     def summary(self) -> dict[str, Any]:

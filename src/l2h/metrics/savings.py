@@ -68,11 +68,11 @@ def _change(report: OutcomeReport, found: Standing, *, asking: bool = False) -> 
         return f"costs as much as {rule}" + (f", with {requests} saved" if requests else "")
     saves = found.difference < 0
     middle = money.amount(abs(found.difference))
-    amount = f"{digits(middle)} {money.currency} {money.period}"
+    amount = f"{digits(middle)} {money.currency}{'' if saves else ' more'} {money.period}"
     if found.interval is not None:
         half = money.amount(found.interval)
         amount += f" (95% interval {digits(middle - half)} to {digits(middle + half)})"
     verb = ("saves" if saves else "costs") if found.clear else f"may {'save' if saves else 'cost'}"
     if saves:
         return f"{verb} {amount}{requests and f', {requests},'} against {rule}"
-    return f"{verb} {amount} more than {rule}" + (f", with {requests} saved" if requests else "")
+    return f"{verb} {amount} than {rule}" + (f", with {requests} saved" if requests else "")

@@ -33,7 +33,7 @@ def rows_of(page: Page) -> list[list[dict[str, Any]]]:
 def test_a_page_says_all_of_it_without_script(system: HelpSystem, tmp_path: Path) -> None:
     report = system.evaluate(*TABLE_TEST, Money(0.06, 0.5, "€", per_day=500))
     page = Page(report.save(tmp_path / "page.html"))
-    shown = page.table("c_e", "c_1", "risk", "best trivial rule")
+    shown = page.table("c_e", "c_1", "risk", "best trivial rule", "sent", "accuracy", "verdict", "saves, € a day")
     sweep = {row["c_e"]: row for row in report.sweep or () if row["c_1"] == 1}
     assert [float(row[0]) for row in shown] == [0.01, 0.05, 0.1, 0.12, 0.2, 0.5]
     for row in shown:
@@ -41,7 +41,8 @@ def test_a_page_says_all_of_it_without_script(system: HelpSystem, tmp_path: Path
         assert row[2] == f"{there['risk']['system']:.4f}"
         assert row[3].startswith(f"{there['best_trivial']['risk']:.4f} ({there['best_trivial']['rule']})")
         assert row[4:6] == [f"{there['reject_rate']:.1%}", f"{there['accuracy']:.1%}"]
-        assert row[7].endswith("€ a day")
+        saved = there["money"]["saved"]["best_trivial"]["amount"]
+        assert float(row[7].replace(",", "")) == pytest.approx(saved, rel=0.03)
     assert report.as_dict()["money"]["sentence"] in page.text
     hidden = [attributes for _, attributes in page.tags if attributes.get("class") == "controls"]
     assert [("hidden" in attributes) for attributes in hidden] == [True], "a slider that does nothing is not shown"
@@ -55,7 +56,7 @@ def test_every_price_that_was_asked_for_is_on_the_page(system: HelpSystem, tmp_p
     assert [row[:2] for row in page.table("c_e", "c_1")] == [["0.05", "1"], ["0.2", "1"], ["0.33", "2"]]
     bounded = system.evaluate(*TABLE_TEST, limit="20%")
     page = Page(bounded.save(tmp_path / "bounded.html"))
-    assert "There are no figures for other prices: the limit 20% decides how often is asked" in page.text
+    assert "There are no figures for other prices: the limit 20% decides how often a server is asked" in page.text
     assert "price-slider" not in [attributes.get("id") for _, attributes in page.tags]
 
 
@@ -66,12 +67,13 @@ def test_rows_of_several_servers_are_scaled_and_names_are_escaped(tmp_path: Path
     page = Page(report.save(tmp_path / "page.html", title=EVIL))
     (rows,) = rows_of(page)
     assert [row["price"].split(" times")[0] for row in rows] == [f"{row['factor']:g}" for row in report.sweep or ()]
-    assert page.table("prices", "risk")[2][0] == "box 0.03, cloud 0.06 (c_1 1.25)"
+    assert page.table("prices", "risk")[2][0] == "box 0.03 (c_1 1), cloud 0.06 (c_1 1.25)"
     assert EVIL not in page.source
 
 
-def test_what_the_slider_shows_are_the_rows_of_the_sweep(system: HelpSystem) -> None:
-    report = system.evaluate(*TABLE_TEST, Costs(0.07, 1.25))
+@pytest.mark.parametrize("c_1", [1.25, 0.7 / 0.3])
+def test_what_the_slider_shows_are_the_rows_of_the_sweep(system: HelpSystem, c_1: float) -> None:
+    report = system.evaluate(*TABLE_TEST, Costs(0.07, c_1))
     view = price_view(report)
     assert view is not None
     shown = [row for same in json.loads(view.data) for row in same]
@@ -81,6 +83,7 @@ def test_what_the_slider_shows_are_the_rows_of_the_sweep(system: HelpSystem) -> 
         assert row["sent"] == f"{there['reject_rate']:.1%}"
         assert row["x"] == pytest.approx(100 * there["c_e"] ** 0.5, abs=0.01)
         assert 0 <= row["y"] <= 100
+    assert sorted(map(float, view.c_1)) == pytest.approx(sorted([0.5, 1, 2, c_1]), abs=1e-5)
     own = json.loads(view.data)[view.chosen[0]][view.chosen[1]]
     assert own == view.own
     assert (own["price"], own["risk"]) == ("0.07", f"{report.risk.system:.4f}")
@@ -124,7 +127,7 @@ def test_the_slider_shows_what_the_arrays_say(system: HelpSystem, tmp_path: Path
                 if abs(gain) > 1:
                     said = float(re.findall(r"[\d,.]+", texts["money"])[0].replace(",", ""))
                     assert said == pytest.approx(abs(gain), abs=0.51)
-                    assert ("more than" in texts["money"].split("trivial rule")[0]) == (gain < 0)
+                    assert (" more " in texts["money"].split("trivial rule")[0]) == (gain < 0)
                 field = page.locator(".field").bounding_box()
                 here = page.locator(".field .here").bounding_box()
                 assert field is not None

@@ -17,7 +17,7 @@ from l2h.report.common.page import data_uri, flat, write_html
 from l2h.report.common.text import percent
 from l2h.report.run.gallery import Images, Sample, choose, plot_samples
 from l2h.report.run.plots import Rows, plot_sync, run_plots
-from l2h.report.run.prices import few_prices, price_table, price_view
+from l2h.report.run.prices import few_prices, money_tile, price_table, price_view
 from l2h.report.run.tables import (
     answerer_table,
     class_table,
@@ -89,6 +89,7 @@ def write_page(
         gallery={side: [_card(sample) for sample in samples] for side, samples in sides.items()},
         settings=list(flat(settings or {})),
         next_steps=list(next_steps),
+        money=None if report.money is None else money_tile(report),
         view=price_view(report),
         few=few_prices(report),
         asked=price_table(evaluations) if len(evaluations) > 1 else None,

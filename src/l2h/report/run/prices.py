@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from l2h.decision import STUDENT
 from l2h.metrics import OutcomeReport
 from l2h.money import digits
 from l2h.report.common.table import TextTable, headings, texts
@@ -16,6 +17,7 @@ Row = Mapping[str, Any]
 CURVES = {
     "oracle": "oracle",
     "confidence": "confidence threshold",
+    "student": "the student alone",
     "all_remote": "always ask",
     "all_local": "never ask",
     "system": "this system",
@@ -53,13 +55,13 @@ def price_view(report: OutcomeReport) -> PriceView | None:
     mine = {} if factor else report.summary()
     own = (0, [row["factor"] for row in rows].index(1.0)) if factor else _place(by_c_1, mine["c_1"], mine["c_e"])
     widest = max(map(_price, rows))
-    top = 1.2 * max(max(row["risk"]["system"], row["best_trivial"]["risk"]) for row in rows) or 1.0
+    top = 1.2 * max(max(row["risk"]["system"], row["risk"]["all_local"]) for row in rows) or 1.0
     shown = [[_shown(row, widest, top) for row in same] for same in by_c_1.values()]
     curves = [
         [
             (key, name, " ".join(f"{_position(row, widest):.2f},{_height(row['risk'][key], top):.2f}" for row in same))
             for key, name in CURVES.items()
-            if same[0]["risk"].get(key) is not None
+            if same[0]["risk"].get(key) is not None and (key != "student" or STUDENT in report.answerers)
         ]
         for same in by_c_1.values()
     ]
@@ -77,6 +79,19 @@ def price_view(report: OutcomeReport) -> PriceView | None:
         },
         factor=factor,
     )
+
+
+def money_tile(report: OutcomeReport) -> dict[str, str]:
+    """Return what the system saves against the best trivial rule, or costs more: a title, the amount and a note."""
+    row = report.summary()
+    paid, clear = row["money"], row["interval"] is not None and abs(row["difference"]) > row["interval"]
+    saved = paid["saved"]["best_trivial"]
+    verb = ("costs more" if clear else "may cost more") if saved["amount"] < 0 else "saves" if clear else "may save"
+    return {
+        "title": f"{verb} {paid['period']}",
+        "amount": f"{digits(abs(saved['amount']))} {paid['currency']}",
+        "note": f"than {saved['rule']}" if saved["amount"] < 0 else f"against {saved['rule']}",
+    }
 
 
 def few_prices(report: OutcomeReport) -> TextTable | None:
@@ -100,7 +115,7 @@ def price_table(rows: Sequence[Row]) -> TextTable:
     bounds = {json.dumps(row.get("bound")) for row in rows}
     syncs = {str((row.get("rejector") or {}).get("sync")) for row in rows}
     extra = [*(["limit"] if bounds != {"null"} else []), *(["link"] if len(syncs) > 1 else [])]
-    money = any("money" in row for row in rows)
+    money = next((row["money"] for row in rows if "money" in row), None)
     body = []
     for row in rows:
         first = [_prices(row)] if named else [f"{row['c_e']:g}", f"{row['c_1']:g}"]
@@ -113,10 +128,12 @@ def price_table(rows: Sequence[Row]) -> TextTable:
             percent(row["accuracy"]),
             _VERDICTS[row["verdict"]],
         )
-        saved = [_saved(row)] if money else []
+        paid = row.get("money")
+        saved = [digits(paid["saved"]["best_trivial"]["amount"]) if paid else MISSING] if money else []
         body.append(texts(*first, *(more[name] for name in extra), *figures, *saved))
     prices = ["prices"] if named else ["c_e", "c_1"]
-    names = (*prices, *extra, "risk", "best trivial rule", "sent", "accuracy", "verdict", *(["saves"] if money else []))
+    last = [] if money is None else [f"saves, {money['currency']} {money['period']}"]
+    names = (*prices, *extra, "risk", "best trivial rule", "sent", "accuracy", "verdict", *last)
     return TextTable("", headings(*names), body)
 
 
@@ -169,12 +186,6 @@ def _shown(row: Row, widest: float, top: float) -> dict[str, Any]:
 
 
 def _prices(row: Row) -> str:
-    c_1 = {name: "" if costs["c_1"] == 1 else f" (c_1 {costs['c_1']:g})" for name, costs in row["prices"].items()}
-    return ", ".join(f"{name} {costs['c_e']:g}{c_1[name]}" for name, costs in row["prices"].items())
-
-
-def _saved(row: Row) -> str:
-    paid = row.get("money")
-    if paid is None:
-        return MISSING
-    return f"{digits(paid['saved']['best_trivial']['amount'])} {paid['currency']} {paid['period']}"
+    prices = row["prices"]
+    differ = len({costs["c_1"] for costs in prices.values()}) > 1
+    return ", ".join(f"{name} {one['c_e']:g}" + f" (c_1 {one['c_1']:g})" * differ for name, one in prices.items())

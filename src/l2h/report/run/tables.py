@@ -8,7 +8,7 @@ import numpy as np
 
 from l2h.costs import Costs, prices_text
 from l2h.decision import STUDENT
-from l2h.metrics import AnswererChoice, OutcomeReport, Report, Side
+from l2h.metrics import AnswererChoice, OutcomeReport, Report, Side, money_sentence
 from l2h.metrics.risk import random_shares
 from l2h.metrics.standing import SAME, rule_name, trivial_name
 from l2h.report.common.table import Column, TextTable, headings, texts
@@ -74,7 +74,7 @@ def risk_rows(report: OutcomeReport) -> list[RiskRow]:
 
 
 def risk_table(report: OutcomeReport) -> TextTable:
-    """Return the risk of the system and its baselines, the best one marked (the oracle excluded), and the verdict."""
+    """Return the risk of the system and its baselines, the best marked (not the oracle), the verdict and the money."""
     shown = risk_rows(report)
     lowest = min(row.risk for row in shown if row.risk is not None and row.kind in ("system", ""))
     rows = []
@@ -86,9 +86,9 @@ def risk_table(report: OutcomeReport) -> TextTable:
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
     title = f"{report.dataset}: risk at {prices_text(report.costs)}{within_limit(report)}"
-    return TextTable(
-        title, headings("rule", "risk", "vs system", "reject rate"), rows, result.text, style=f"bold {colour}"
-    )
+    money = "" if report.money is None else f"\nin money the system {money_sentence(report)}"
+    names = headings("rule", "risk", "vs system", "reject rate")
+    return TextTable(title, names, rows, result.text + money, style=f"bold {colour}")
 
 
 def answerer_table(report: OutcomeReport) -> TextTable:
