@@ -190,6 +190,18 @@ def test_the_tutorial_runs_and_prints_what_it_shows(reader: Reader, capsys: pyte
         assert any(alike(line.split(), other.split()) for other in said.splitlines()), line
 
 
+@pytest.mark.long
+def test_the_programs_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = next(page for page in PAGES if page.name == "guide.md")
+    found = blocks(guide.read_text(encoding="utf-8"), "python")
+    programs = [block for block in found if block.startswith("import l2h")]
+    assert len(programs) == 2
+    monkeypatch.chdir(tmp_path)
+    for program in programs:
+        exec(compile(program, str(guide), "exec"), {})
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+
+
 def alike(shown: list[str], printed: list[str]) -> bool:
     """Whether a printed line begins as the page shows it; figures of another platform's training differ a little."""
     if len(printed) < len(shown):
