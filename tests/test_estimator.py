@@ -127,6 +127,19 @@ def test_the_student_has_probabilities_too(old: FrozenEstimator, data: tuple[Any
     assert (model.classes_[probability.argmax(axis=1)] == model.predict(X[300:])).all()
 
 
+@pytest.mark.parametrize("limit", ["50%", "50%@80%"])
+def test_for_a_guarantee_some_samples_are_kept_from_all_training(
+    limit: str, old: FrozenEstimator, data: tuple[Any, Any]
+) -> None:
+    X, y = data
+    made = l2h.HelpClassifier(old, LogisticRegression(), limit=limit, settings=QUICK, random_state=0)
+    calibration = made.fit(X[100:300], y[100:300]).system_.require_fitted().calibration
+    assert calibration is not None
+    assert calibration.fresh == ("@" in limit)
+    assert not calibration.fresh or len(calibration.held_out.client_correct) == pytest.approx(20, abs=3)
+    made.predict(X[300:])  # without a warning
+
+
 def test_a_limit_bounds_what_is_asked(fitted: l2h.HelpClassifier, data: tuple[Any, Any]) -> None:
     X, y = data
     free = fitted.evaluate(X[300:], y[300:]).reject_rate

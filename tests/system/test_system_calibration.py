@@ -54,6 +54,16 @@ def test_held_out_rows_are_counted_among_those_that_are_left() -> None:
     assert len(labels) == len(inputs)
 
 
+def test_rows_of_a_table_and_labels_in_words_are_kept_back_too() -> None:
+    table = {"height": X[:, 0].astype(float), "colour": np.where(X[:, 1] > 0, "red", "blue")}
+    words = np.array(["ant", "bee", "cow"])[Y]
+    inputs, labels, _, (kept, told) = keep_back(make(scores), table, words, None, 0.25)
+    assert len(inputs) + len(kept) == len(X)
+    assert sorted([*labels, *told]) == sorted(words)
+    assert sorted([*inputs.columns["height"], *kept.columns["height"]]) == sorted(table["height"])
+    assert set(told) == set(words)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(SettingsError, match="calibration="):
