@@ -196,9 +196,16 @@ def holds_run(folder: Path) -> bool:
     return isinstance(config, dict) and "schema" in config and bool({"training", "system", "router"} & {*config})
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write plain values as JSON, atomically; NaN is refused, since JSON has none."""
-    write_atomically(path, (json.dumps(values, indent=2, allow_nan=False) + "\n").encode())
+def write_json(path: Path, values: Mapping[str, Any], rows: Mapping[str, Iterable[Any]] | None = None) -> None:
+    """Write plain values as JSON, atomically; NaN is refused, since JSON has none.
+
+    Lists in ``rows`` are written after the values, with each item on one line.
+    """
+    text = json.dumps(values, indent=2, allow_nan=False)
+    for name, items in (rows or {}).items():
+        lines = ",\n    ".join(json.dumps(item, allow_nan=False) for item in items)
+        text = f"{text[:-2]},\n  {json.dumps(name)}: [\n    {lines}\n  ]\n}}"
+    write_atomically(path, (text + "\n").encode())
 
 
 def require_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from prompts import made_up
 from l2h import Costs, HelpSystem, Money
 from l2h.data import Dataset
 from l2h.errors import DataError
-from l2h.experiments.evaluating import evaluate_system, metrics_of
+from l2h.experiments.evaluating import evaluate_system, write_metrics
 from l2h.metrics import OutcomeReport, Report, money_sentence
 from l2h.report import headline, verdict
 
@@ -92,11 +94,12 @@ def test_prices_of_several_servers_are_scaled_together(several: HelpSystem) -> N
     assert {(row["c_e"], row["c_1"]) for row in one_price.sweep or ()} >= {(0.0, 0.5), (0.05, 1.0), (1.0, 2.0)}
 
 
-def test_a_rejector_of_one_price_and_a_limit_have_no_sweep_and_say_why(system: HelpSystem) -> None:
+def test_a_rejector_of_one_price_and_a_limit_have_no_sweep_and_say_why(system: HelpSystem, tmp_path: Path) -> None:
     trained = on_table(tree(), specs=SPECS)
     data = Dataset("table", *TABLE_TEST, *TABLE_TEST)
     results = evaluate_system(trained, data, TRAINED_FOR)
-    values = metrics_of(results)
+    write_metrics(tmp_path, results)
+    values = json.loads((tmp_path / "metrics.json").read_text())
     assert (values["sweep"], values["no_sweep"]) == (None, "the rejector was trained for c_1=1, c_e=0.05 alone")
     assert [(row["c_e"], row["c_1"]) for row in values["evaluations"]] == [(0.05, 1.0), (0.2, 1.5)]
     for row, costs in zip(values["evaluations"], TRAINED_FOR, strict=True):
@@ -109,17 +112,26 @@ def test_a_rejector_of_one_price_and_a_limit_have_no_sweep_and_say_why(system: H
         bounded.at(Costs(0.1))
 
 
-def test_metrics_hold_every_price_that_was_asked_for(system: HelpSystem) -> None:
+def test_metrics_hold_every_price_that_was_asked_for(system: HelpSystem, tmp_path: Path) -> None:
     data = Dataset("clouds", *TABLE_TEST, *TABLE_TEST)
     prices = [Costs(0.05), Costs(0.2), Costs(0.2, 2.0), MONEY]
     results = evaluate_system(system, data, prices)
-    values = metrics_of(results)
+    write_metrics(tmp_path, results)
+    values = json.loads((tmp_path / "metrics.json").read_text())
     assert {name: values[name] for name in results[0].as_dict()} == results[0].as_dict()
     assert [row["c_e"] for row in values["evaluations"]] == [0.05, 0.2, 0.2, 0.06]
     assert [("money" in row) for row in values["evaluations"]] == [False, False, False, True]
     for row, costs in zip(values["evaluations"], prices, strict=True):
         assert row.items() >= system.evaluate(*TABLE_TEST, costs).summary().items()
-    assert values["sweep"] == results[0].report.sweep
+    for row, there in zip(values["sweep"], results[0].report.sweep or (), strict=True):
+        assert (row["c_e"], row["c_1"], row["verdict"]) == (there["c_e"], there["c_1"], there["verdict"])
+        assert row["risk"] == pytest.approx(there["risk"], abs=1e-6)
+    paid = [evaluate_system(system, data, [MONEY]), results]
+    sizes = []
+    for found in paid:
+        write_metrics(tmp_path, found)
+        sizes.append((tmp_path / "metrics.json").stat().st_size)
+    assert max(sizes) < 90_000
 
 
 def test_a_router_has_a_sweep_and_money_too() -> None:

@@ -15,6 +15,7 @@ from l2h.experiments import runs
 from l2h.experiments.finished import Asking, Bound, bound_text, open_run
 from l2h.experiments.plan import Plan
 from l2h.metrics import OutcomeReport, spread_of_reports
+from l2h.metrics.prices import in_short
 from l2h.money import Money, plain_costs
 from l2h.system import HelpSystem
 from l2h.system.measuring import AskedSamples, Question
@@ -46,15 +47,17 @@ class Evaluation:
         return {"loss": self.spec.loss, "sync": self.spec.sync}
 
 
-def metrics_of(results: Sequence[Evaluation]) -> dict[str, Any]:
-    """Return the content of ``metrics.json``: the first evaluation in full, all in short, and the first one's sweep.
+def write_metrics(folder: Path, results: Sequence[Evaluation]) -> None:
+    """Write ``metrics.json``: the first evaluation in full, all in short, and the first one's sweep.
 
     ``no_sweep`` says why there is none, where there is none.
     """
     report = results[0].report
-    why = {} if report.no_sweep is None else {"no_sweep": report.no_sweep}
-    evaluations = [result.summary() for result in results]
-    return results[0].as_dict() | {"evaluations": evaluations, "sweep": report.sweep, **why}
+    values = results[0].as_dict() | {"evaluations": [result.summary() for result in results]}
+    if report.sweep is None:
+        runs.write_json(folder / runs.METRICS, values | {"sweep": None, "no_sweep": report.no_sweep})
+    else:
+        runs.write_json(folder / runs.METRICS, values, {"sweep": [in_short(row) for row in report.sweep]})
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def evaluate_system(
 def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path) -> Evaluations:
     """Evaluate at every price of the plan, and write ``metrics.json`` into the run folder."""
     results = evaluate_system(system, dataset, plan.reported_costs)
-    runs.write_json(folder / runs.METRICS, metrics_of(results))
+    write_metrics(folder, results)
     training = plan.as_dict() | _scales_found(system)
     return Evaluations(results, dataset, training, system.specs, folder, system.require_fitted().history)
 
@@ -138,7 +141,7 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
             prices = [Money(**run.training["money"])]
     results = evaluate_system(run.system, dataset, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
-        runs.write_json(out / runs.METRICS, metrics_of(results))
+        write_metrics(out, results)
     return Evaluations(results, dataset, run.training | _scales_found(run.system), run.system.specs, folder)
 
 

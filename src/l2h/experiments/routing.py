@@ -12,7 +12,7 @@ from l2h.data.outcomes import TEXT_COLUMN, OutcomeTable, read_outcomes
 from l2h.decision import RejectorSpec
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.evaluating import Evaluation, metrics_of
+from l2h.experiments.evaluating import Evaluation, write_metrics
 from l2h.limits import RateLimit
 from l2h.money import Money
 from l2h.routing import Router, fit_router
@@ -64,7 +64,7 @@ def train_router(
     )
     router.save(target.folder)
     results = evaluate_router(router, test, prices)
-    runs.write_json(target.folder / runs.METRICS, metrics_of(results))
+    write_metrics(target.folder, results)
     return results
 
 
@@ -124,5 +124,5 @@ def evaluate_router_run(
             prices = [Money(**training["money"])]
     results = evaluate_router(router, test, prices, conditions.bounds or [None], conditions.rule)
     if out is not None:
-        runs.write_json(out / runs.METRICS, metrics_of(results))
+        write_metrics(out, results)
     return results, training

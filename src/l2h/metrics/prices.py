@@ -73,3 +73,19 @@ def priced_row(report: OutcomeReport) -> dict[str, Any]:
     if report.money is not None:
         row["money"] = money_values(report)
     return row
+
+
+def in_short(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a sweep as ``metrics.json`` holds it: measured figures with six digits, of money the amounts."""
+    prices = {name: row[name] for name in ("c_e", "c_1", "factor", "prices") if name in row}
+    short = {name: _rounded(value) for name, value in row.items() if name not in prices}
+    if "money" in row:
+        saved = {name: found["amount"] for name, found in row["money"]["saved"].items()}
+        short["money"] = _rounded({"cost": row["money"]["cost"], "saved": saved})
+    return prices | short
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    return round(value, 6) if isinstance(value, float) else value
