@@ -252,6 +252,8 @@ def test_status_counts_what_happened(clock: Any) -> None:
             LimitError,
             "no window to keep it in at run time: add window=1000",
         ),
+        (lambda: Limiter("20%"), LimitError, "no window to keep it in"),
+        (lambda: Limiter("now and then"), LimitError, "cannot read the limit 'now and then'"),
         (lambda: Limiter(RateLimit(1, per="1h"), memory=0), LimitError, "memory=0 keeps no scores"),
         (
             lambda: Limiter(RateLimit(1, per="1h"), min_score=math.nan),
@@ -275,3 +277,8 @@ def test_status_counts_what_happened(clock: Any) -> None:
 def test_what_cannot_be_kept_is_refused_with_the_reason(make: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make()
+
+
+def test_a_limit_may_be_text() -> None:
+    assert Limiter("2/1h").limit == RateLimit(2, per="1h")
+    assert Limiter("20%/1000").limit == RateLimit(fraction=0.2, window=1000)

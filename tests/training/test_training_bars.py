@@ -109,6 +109,7 @@ NOTEBOOK = [
     "try: make().fit(X, Y, progress=[None, Failing()])\nexcept RuntimeError: pass",
     "make().fit(X, Y, progress=False)",
     "system.evaluate(X, Y)",
+    "print(system.evaluate(X, Y))",
 ]
 
 
@@ -117,7 +118,7 @@ def test_a_notebook_has_bars_and_shows_what_comes_out() -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in NOTEBOOK])
     nbclient.NotebookClient(book, kernel_name="python3", timeout=120).execute()
-    fitted, failed, quiet, report = (
+    fitted, failed, quiet, report, printed = (
         [output.data for output in cell.outputs if "data" in output] for cell in book.cells
     )
     (bars,) = fitted  # one picture, drawn over and over
@@ -127,3 +128,5 @@ def test_a_notebook_has_bars_and_shows_what_comes_out() -> None:
     assert failed == [{"text/plain": ""}]
     assert [shown["text/plain"][:18] for shown in quiet] == ["HelpSystem(client="]
     assert "<table>" in report[0]["text/html"]
+    assert printed == []
+    assert "never ask" in book.cells[-1].outputs[0].text

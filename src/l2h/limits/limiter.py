@@ -56,7 +56,7 @@ class Limiter(AbstractContextManager["Limiter"]):
     again in each process.
 
     Args:
-        limit: a count ``per`` time, or a ``fraction`` with a ``window``.
+        limit: a count ``per`` time, or a ``fraction`` with a ``window``; as an object or as text (``"100/1h"``).
         path: file that holds the permits.
         clock: gives seconds. Leave it out unless you have a better one than the system's.
         pacing: spend the budget on the inputs that gain most (:mod:`l2h.limits.pacing`); else on the first
@@ -86,7 +86,7 @@ class Limiter(AbstractContextManager["Limiter"]):
 
     def __init__(
         self,
-        limit: RateLimit,
+        limit: RateLimit | str,
         *,
         path: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] | None = None,
@@ -100,6 +100,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         power_safe: bool = False,
         seed: int = 0,
     ) -> None:
+        limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
         length = limit.per if limit.per is not None else limit.window
         if limit.cap is None or length is None:
             raise LimitError(

@@ -90,7 +90,7 @@ class TextTable:
 
     def __str__(self) -> str:
         """Return what a terminal of 120 columns shows, without colours."""
-        out = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
+        out = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
         with out.capture() as printed:
             out.print(self)
         return "\n".join(line.rstrip() for line in printed.get().splitlines()).strip("\n")
