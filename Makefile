@@ -36,11 +36,13 @@ dist: $(READY)  ## wheel and sdist into dist/, tried with each extra (or EXTRAS=
 	$(BIN)/python -m build
 	$(BIN)/python .ci/dist.py $(EXTRAS)
 
+# One thread each; bytecode is kept, since many tests start processes.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal
 test: $(READY) $(MLSERVER)  ## the suite without its longest tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not long"
+	$(PYTEST) -n 2 -m "not long"
 
-test-long: $(READY) $(MLSERVER)  ## the longest: whole trainings, a storm of faults, overload, long kills
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n 4 --dist worksteal
+test-long: $(READY) $(MLSERVER)  ## the longest: whole trainings, a storm of faults, overload, long kills; all examples of properties
+	L2H_ALL_EXAMPLES=1 $(PYTEST) -n 4 -m "long or examples"
 
 SECONDS := 600
 fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, for SECONDS=600 each

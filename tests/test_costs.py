@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from properties import examples
 
 from l2h.costs import Costs, as_bool, cost_grid, generalized_loss, local_loss, remote_loss
 from l2h.decision import Judgement, oracle
@@ -14,7 +15,6 @@ from l2h.errors import CostError
 price = st.floats(0.0, 10.0)
 share = st.floats(0.0, 1.0)
 bits = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=20)
-fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
 
 def stated(q_m: float, q_e: float) -> Judgement:
@@ -35,7 +35,7 @@ def affine(costs: Costs, scale: float, offset: float) -> Costs:
     return Costs.from_outcomes(*(scale * c + offset for c in four))
 
 
-@fixed
+@examples(200)
 @given(c_e=st.floats(0.0, 2.0), c_1=st.floats(0.01, 10.0))
 def test_the_two_numbers_come_back_as_they_went_in(c_e: float, c_1: float) -> None:
     costs = Costs(c_e=c_e, c_1=c_1)
@@ -46,13 +46,13 @@ def test_the_two_numbers_come_back_as_they_went_in(c_e: float, c_1: float) -> No
     assert costs.highest == max(1.0, c_e + c_1)
 
 
-@fixed
+@examples(200)
 @given(c_e=st.integers(0, 2000), c_1=st.integers(0, 2000))
 def test_prices_written_in_decimals_come_back_exactly(c_e: int, c_1: int) -> None:
     assert Costs(c_e=c_e / 1000, c_1=c_1 / 1000).c_1 == c_1 / 1000
 
 
-@fixed
+@examples(200)
 @given(c_e=price, c_1=price, four=four_costs())
 def test_as_dict_and_from_dict_are_inverse(c_e: float, c_1: float, four: Costs) -> None:
     two = Costs(c_e=c_e, c_1=c_1)
@@ -70,7 +70,7 @@ def test_prices_of_many_digits_survive_the_dictionary(c_e: float, c_1: float) ->
     assert Costs.from_dict(costs.as_dict()) == costs
 
 
-@fixed
+@examples(200)
 @given(costs=four_costs(), scale=st.floats(0.1, 50.0), offset=st.floats(0.0, 50.0), q_m=share, q_e=share)
 def test_an_affine_change_of_the_four_costs_changes_no_decision(
     costs: Costs, scale: float, offset: float, q_m: float, q_e: float
@@ -89,7 +89,7 @@ def test_an_affine_change_of_the_four_costs_changes_no_decision(
     assert changed.c_1 == pytest.approx(costs.c_1, rel=1e-9, abs=1e-9)
 
 
-@fixed
+@examples(200)
 @given(costs=four_costs(), scale=st.floats(0.1, 50.0), offset=st.floats(0.0, 50.0), outcomes=bits)
 def test_an_affine_change_of_the_four_costs_changes_every_loss_alike(
     costs: Costs, scale: float, offset: float, outcomes: list[tuple[bool, bool, bool]]
@@ -101,7 +101,7 @@ def test_an_affine_change_of_the_four_costs_changes_every_loss_alike(
     np.testing.assert_allclose(after, scale * before + offset, rtol=1e-14)
 
 
-@fixed
+@examples(200)
 @given(costs=four_costs(), scale=st.sampled_from([0.25, 0.5, 2.0, 1024.0]), outcomes=bits)
 def test_another_currency_keeps_the_oracle(costs: Costs, scale: float, outcomes: list[tuple[bool, bool, bool]]) -> None:
     # Powers of two are exact, so not even a tie may move.
@@ -110,7 +110,7 @@ def test_another_currency_keeps_the_oracle(costs: Costs, scale: float, outcomes:
     assert costs.scaled(scale).c_e == costs.c_e
 
 
-@fixed
+@examples(200)
 @given(costs=four_costs(), outcomes=bits)
 def test_the_generalized_loss_is_the_sum_of_its_four_indicators(
     costs: Costs, outcomes: list[tuple[bool, bool, bool]]
@@ -140,7 +140,7 @@ def test_the_two_number_loss_is_the_papers() -> None:
         assert generalized_loss(client, server, remote, costs).tolist() == expected
 
 
-@fixed
+@examples(200)
 @given(c_e=price, c_1=price, q_m=share, q_e=share)
 def test_expected_saving_is_the_mean_over_the_outcomes(c_e: float, c_1: float, q_m: float, q_e: float) -> None:
     saving = stated(q_m, q_e).saving(Costs(c_e=c_e, c_1=c_1))[0]

@@ -3,15 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import DIGITS, QUICK, Result, call, execute, undrawn
+from commands import DIGITS, QUICK, Result, call, undrawn
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A finished run by a real process, with TensorBoard logs, two prices and JSON on stdout."""
+    """A finished run, with TensorBoard logs, two prices and JSON on stdout."""
     folder = tmp_path_factory.mktemp("cli") / "seed-0"
     prices = ["--c-e", "0.1", "--c-e", "0.3", "--c-1", "1.25"]
-    result = execute("train", *DIGITS, *QUICK, *prices, "--json", "--tensorboard", "--out", folder)
+    result = call("train", *DIGITS, *QUICK, *prices, "--json", "--tensorboard", "--out", folder)
     assert result.status == 0, result.err
     return folder, result
 

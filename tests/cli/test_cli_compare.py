@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Result, assert_told, call, command, environment, execute, files_of, one_line
+from commands import Result, assert_told, call, command, environment, files_of, one_line
 
 from l2h import methods
 from l2h.costs import Costs, generalized_loss
 from l2h.experiments import runs
 from l2h.experiments.compare.seed import SeedResult
 
-#: The real processes draw; what the others draw is not looked at here.
+#: The comparison that all share is drawn; what the others draw is not looked at here.
 pytestmark = pytest.mark.usefixtures("no_pictures")
 DEADLINE = 120.0
 #: Seconds a seed, with every part of a real one.
@@ -52,9 +52,9 @@ def few(table: Path, out: Path, *more: object, seeds: int = 2, jobs: int = 1) ->
 
 @pytest.fixture(scope="module")
 def compared(table: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """A finished comparison of a few methods over two seeds, by a real process that prints JSON."""
+    """A finished comparison of a few methods over two seeds, with JSON on stdout."""
     folder = tmp_path_factory.mktemp("compare") / "few"
-    result = execute(*few(table, folder, "--json"))
+    result = call(*few(table, folder, "--json"))
     assert result.status == 0, result.err
     return folder, result
 
@@ -152,7 +152,7 @@ def test_the_page_shows_every_method_and_is_whole(compared: tuple[Path, Result])
 def test_for_a_person_there_are_tables_and_sentences(compared: tuple[Path, Result], table: Path) -> None:
     """Nothing is left to run: the same command tells what is there."""
     folder, _ = compared
-    result = execute(*few(table, folder))
+    result = call(*few(table, folder))
     assert result.status == 0
     found = comparison(folder)
     assert all(row["method"] in result.out for row in found["overall"])
@@ -433,8 +433,8 @@ def test_bad_usage(bad: list[str], words: list[str], table: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_usage_by_a_real_process(table: Path, tmp_path: Path) -> None:
-    result = execute("compare", "--data", table, "--method", "softmax", "--out", tmp_path / "run")
+def test_bad_usage_is_one_line(table: Path, tmp_path: Path) -> None:
+    result = call("compare", "--data", table, "--method", "softmax", "--out", tmp_path / "run")
     assert_told(result, [2], "unknown method 'softmax'", *methods.known())
     assert result.err.count("\n") == 1
 

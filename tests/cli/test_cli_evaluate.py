@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import DIGITS, QUICK, Result, assert_same, assert_schema, assert_told, call, execute, files_of, one_line
+from commands import DIGITS, QUICK, Result, assert_same, assert_schema, assert_told, call, files_of, one_line
 
 import l2h
 
 
-def test_it_reproduces_the_run_exactly_by_a_real_process(trained: tuple[Path, Result]) -> None:
+def test_it_reproduces_the_run_exactly(trained: tuple[Path, Result]) -> None:
     folder, result = trained
     before = files_of(folder)
-    again = execute("evaluate", folder, "--json")
+    again = call("evaluate", folder, "--json")
     assert again.status == 0
     for report, before_report in zip(again.json(), result.json(), strict=True):
         assert_same(report, before_report)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import call, execute, undrawn
+from commands import call, undrawn
 
 import l2h
 from l2h import Costs
@@ -34,10 +34,10 @@ def trained(once: Once) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(once: Once, trained: Path) -> Path:
-    """A bundle by a real process, the JSON that it printed beside it."""
+    """A bundle, the JSON that was printed beside it."""
 
     def export(folder: Path) -> None:
-        status, out, err = execute("export", trained, "--out", folder, "--json")
+        status, out, err = call("export", trained, "--out", folder, "--json")
         assert status == 0, err
         folder.with_suffix(".json").write_text(out)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_schema, assert_told, call, execute, files_of, one_line
+from commands import assert_schema, assert_told, call, files_of, one_line
 from prompts import write_csv
 from scripts import python
 
@@ -22,7 +22,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(table: Path) -> Path:
     folder = table.with_name("router")
-    result = execute("train", "--outcomes", table, "--c-e", "0.1", "--c-e", "0.3", "--json", "--out", folder)
+    result = call("train", "--outcomes", table, "--c-e", "0.1", "--c-e", "0.3", "--json", "--out", folder)
     assert result.status == 0, result.err
     assert "fit 42 of 42" in result.err
     for report in result.json():

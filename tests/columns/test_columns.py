@@ -11,8 +11,9 @@ import polars
 import pyarrow
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from l2h.columns import TEXT, Columns, encode_inputs
 from l2h.errors import DataError, L2HWarning
@@ -255,7 +256,7 @@ CELLS = {
 }
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@examples(60)
 @given(st.lists(st.fixed_dictionaries(CELLS), min_size=1, max_size=12))
 def test_decoding_is_the_inverse_of_encoding(rows: list[dict[str, Any]]) -> None:
     frame = pandas.DataFrame({name: pandas.Series([row[name] for row in rows], dtype=object) for name in CELLS})

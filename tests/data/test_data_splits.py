@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from l2h.data import split
 from l2h.data.dataset import subset
@@ -16,7 +17,7 @@ weights = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(y=labels, weight=weights, seed=seeds)
 def test_parts_are_disjoint_cover_everything_and_repeat(y: np.ndarray, weight: list[int], seed: int) -> None:
     shares = [w / sum(weight) for w in weight]
@@ -28,7 +29,7 @@ def test_parts_are_disjoint_cover_everything_and_repeat(y: np.ndarray, weight: l
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
 
 
-@settings(deadline=None)
+@examples(100)
 @given(y=labels, weight=weights, seed=seeds)
 def test_each_class_has_its_share_of_each_part(y: np.ndarray, weight: list[int], seed: int) -> None:
     shares = [w / sum(weight) for w in weight]
@@ -40,7 +41,7 @@ def test_each_class_has_its_share_of_each_part(y: np.ndarray, weight: list[int],
             assert abs((y[part] == label).sum() - exact) < slack + 1e-6
 
 
-@settings(deadline=None)
+@examples(100)
 @given(y=labels, test_percent=st.integers(1, 99), seed=seeds)
 def test_the_size_of_a_part_is_its_share_rounded(y: np.ndarray, test_percent: int, seed: int) -> None:
     _, test = split(y, (1 - test_percent / 100, test_percent / 100), seed)

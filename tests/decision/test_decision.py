@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from l2h.costs import Costs
 from l2h.decision import (
@@ -22,8 +23,6 @@ from l2h.decision import (
 )
 from l2h.errors import CostError, DataError
 from l2h.metrics import risk
-
-fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
 
 def stated(q_m: object, q_e: object) -> Judgement:
@@ -137,7 +136,7 @@ def test_ties_are_remote() -> None:
     assert confidence([0.5, 0.6], 0.5).tolist() == [True, False]
 
 
-@fixed
+@examples(200)
 @given(
     st.lists(
         st.tuples(st.floats(allow_nan=False, width=32), st.floats(allow_nan=False, width=32)),
@@ -205,7 +204,7 @@ def test_no_decision_beats_the_oracle() -> None:
             assert best == pytest.approx(lowest, abs=1e-14)
 
 
-@fixed
+@examples(200)
 @given(
     outcomes=st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=30),
     c_e=st.floats(0, 3),
@@ -260,7 +259,7 @@ def test_a_threshold_needs_samples_with_outcomes() -> None:
         confidence_threshold([0.2, 0.4], [True, False, True], [True, True, True], Costs(0.1))
 
 
-@fixed
+@examples(200)
 @given(q_m=st.floats(0, 1), q_e=st.floats(0, 1), c_e=st.floats(0, 1), c_1=st.floats(0, 2), more=st.floats(0, 1))
 def test_a_dearer_request_saves_less_by_what_it_is_dearer(
     q_m: float, q_e: float, c_e: float, c_1: float, more: float

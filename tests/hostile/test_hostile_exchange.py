@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 from commands import command, environment
 from exchange_maker import TOKEN, arrives, fetcher_for, run_role, whole, words
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from properties import examples
 from waiting import until
 
 #: The publisher's bounds: connections of one address, new ones per second, and seconds of idleness.
@@ -249,7 +250,7 @@ def test_no_descriptor_left_is_outlived(publisher):
         assert status(head(peer)) == 200
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(100, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(min_size=1, max_size=200), asked=st.booleans())
 def test_any_bytes_get_an_answer_or_are_dropped(publisher, data, asked):
     with publisher.connect(ASK.encode() * asked + data) as peer, contextlib.suppress(ConnectionResetError):

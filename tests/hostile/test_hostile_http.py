@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from properties import examples
 from serving_process import Client, Server
 
 from l2h import protocol
@@ -140,7 +141,7 @@ heads = st.fixed_dictionaries(
 json_bytes = (
     heads.map(lambda head: json.dumps(head).encode()) | st.just(json.dumps(good_head).encode()) | st.binary(max_size=64)
 )
-SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = examples(150, suppress_health_check=list(HealthCheck))
 
 
 def _allowed(reply) -> None:

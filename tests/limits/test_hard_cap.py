@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from l2h.errors import DataError
 from l2h.limits import Limiter, LimitError, RateLimit
 
 Checker = Callable[[list[float], float], int]
-fixed = settings(derandomize=True, deadline=None, max_examples=300)
-quick = settings(derandomize=True, deadline=None, max_examples=60)
 
 #: Steps of the clock between requests: none, small ones that round, whole windows, jumps back and far ahead.
 steps = st.one_of(
@@ -31,7 +30,7 @@ lengths = st.sampled_from([0.1, 0.7, 1.0, 7.0]) | st.floats(0.01, 20.0)
 arrivals = st.lists(st.tuples(steps, st.floats(-1, 1), st.integers(1, 6)), min_size=1, max_size=40)
 
 
-@fixed
+@examples(300)
 @given(
     events=arrivals,
     per=lengths,
@@ -63,7 +62,7 @@ def test_no_time_window_exceeds_the_cap(
     assert limiter.status().permits == len(granted)
 
 
-@fixed
+@examples(300)
 @given(
     moves=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 40), st.integers(1, 4)), min_size=1, max_size=40),
     per=st.integers(1, 12),
@@ -83,7 +82,7 @@ def test_a_clock_that_jumps_back_never_frees_budget_in_true_time(
     assert most_in_a_window(granted, per) <= count
 
 
-@quick
+@examples(60)
 @given(events=arrivals, per=lengths, count=st.integers(0, 4), restarts=st.sets(st.integers(0, 39), max_size=6))
 def test_no_time_window_exceeds_the_cap_across_restarts(
     events: list[tuple[float, float, int]],
@@ -151,7 +150,7 @@ def test_a_jump_back_is_waited_for_and_said(clock: Any, caplog: pytest.LogCaptur
     assert limiter.status().clock_behind == 0.0
 
 
-@fixed
+@examples(300)
 @given(
     scores=st.lists(st.floats(-1, 1), min_size=1, max_size=200),
     window=st.integers(1, 30),

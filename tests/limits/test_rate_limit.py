@@ -4,13 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from l2h.errors import L2HError
 from l2h.limits import LimitError, RateLimit
 
-fixed = settings(derandomize=True, deadline=None, max_examples=300)
 counts = st.builds(
     lambda count, per: RateLimit(count, per=per),
     st.integers(0, 10**12),
@@ -24,7 +24,7 @@ shares = st.builds(
 )
 
 
-@fixed
+@examples(300)
 @given(limit=st.one_of(counts, shares))
 def test_a_limit_is_read_back_as_it_was_written(limit: RateLimit) -> None:
     assert RateLimit.parse(str(limit)) == limit

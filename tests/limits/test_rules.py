@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from scipy import stats
 
 from l2h.errors import DataError
@@ -22,7 +23,6 @@ from l2h.limits import (
 )
 
 BOUNDS = [round(0.05 * i, 2) for i in range(21)]
-fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
 
 def within_binomial_error(rate: float, q: float, n: int, extra: float = 0.0) -> bool:
@@ -82,7 +82,7 @@ def test_the_ends_of_the_scale_send_nothing_and_everything() -> None:
         assert cut.apply(extreme).all()
 
 
-@fixed
+@examples(200)
 @given(
     scores=st.lists(st.integers(-3, 3) | st.floats(-2, 2), min_size=1, max_size=40),
     q=st.floats(0.0, 1.0),

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from losses_maker import (
     CPU,
@@ -25,6 +25,7 @@ from losses_maker import (
     prices_of,
     score_of,
 )
+from properties import examples
 from torch import Tensor
 
 from l2h.costs import Costs
@@ -59,9 +60,8 @@ BELIEVE = [
     "ova-l2d",
     "asymmetric-softmax",
 ]  # they take the client's probabilities for true
-fixed = settings(derandomize=True, deadline=None, max_examples=30)
 #: Of 24 points each; for methods whose form is that of another with many.
-few = settings(derandomize=True, deadline=None, max_examples=5)
+few = examples(5)
 laws = st.tuples(st.integers(0, 10_000), st.integers(2, 6))
 
 
@@ -84,7 +84,7 @@ def least(method: Learned, world: World, prices: TrainedFor, rejectors: int) -> 
     high = -low
     if not two:
         low[..., 0] = high[..., 0] = 0.0  # one score: their difference
-    for _ in range(50):  # leaves 28 / 2 ** 50
+    for _ in range(32):  # leaves 28 / 2 ** 32, which single precision does not tell from nothing
         middle = ((low + high) / 2).requires_grad_()
         (slope,) = torch.autograd.grad(expected(method, world, prices, middle).sum(), middle)
         at = middle.detach()
@@ -158,13 +158,13 @@ def test_what_is_found_has_the_least_loss(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROVEN[:-1])
-@fixed
+@examples(30)
 @given(law=laws)
 def test_least_loss_decides_as_the_bayes_rule(name: str, law: tuple[int, int]) -> None:
     assert_decides_as_bayes(name, make_world(law[0], num_classes=law[1]), PRICES)
 
 
-@fixed
+@examples(30)
 @given(laws)
 def test_the_papers_loss_decides_as_the_bayes_rule_where_asking_costs_1_at_most(law: tuple[int, int]) -> None:
     assert_decides_as_bayes("l2h-paper", make_world(law[0], num_classes=law[1]), BOUNDED)
@@ -211,7 +211,7 @@ def test_for_a_single_sample_the_papers_loss_runs_away_whenever_the_server_is_wr
     assert losses == pytest.approx([(1 - DEAR.c_se) * t for t in (1e1, 1e3, 1e5)], rel=1e-3)
 
 
-@fixed
+@examples(30)
 @given(st.integers(0, 10_000))
 def test_the_binary_loss_decides_as_the_bayes_rule(seed: int) -> None:
     assert_decides_as_bayes("binary-l2h", make_world(seed, num_classes=2), PRICES)
@@ -244,7 +244,7 @@ def test_with_one_beta_for_all_the_binary_loss_is_not_calibrated() -> None:
 
 
 @pytest.mark.parametrize("name", BELIEVE[:2])
-@fixed
+@examples(30)
 @given(law=laws)
 def test_a_client_that_states_the_posterior_makes_deferral_right(name: str, law: tuple[int, int]) -> None:
     # Client and server agree everywhere here: where asking costs nothing more all is one, and no x is checked.
@@ -252,7 +252,7 @@ def test_a_client_that_states_the_posterior_makes_deferral_right(name: str, law:
 
 
 @pytest.mark.parametrize(("name", "prices"), [("softmax-l2d", BOUNDED), ("ova-l2d", PRICES)])
-@fixed
+@examples(30)
 @given(law=laws)
 def test_deferral_decides_by_what_the_client_says_of_itself(
     name: str, prices: list[Costs], law: tuple[int, int]
@@ -315,7 +315,7 @@ def abstains(world: World, cost: float) -> Decisions:
     return decides(method, world, scores, DEAR)
 
 
-@fixed
+@examples(30)
 @given(laws, st.sampled_from([0.05, 0.2, 0.5, 0.8]))
 def test_abstention_keeps_what_the_client_gets_wrong_less_often_than_abstaining_costs(
     law: tuple[int, int], cost: float
@@ -351,7 +351,7 @@ def test_the_cost_of_abstaining_is_what_asking_costs_on_the_bench() -> None:
 # Rules of edge and cloud: what their numbers are when nothing is left to learn.
 
 
-@fixed
+@examples(30)
 @given(laws)
 def test_the_router_states_how_likely_the_client_is_wrong_and_the_server_right(law: tuple[int, int]) -> None:
     world, method = make_world(law[0], num_classes=law[1]), learned("selective-query")
@@ -365,7 +365,7 @@ def test_the_router_states_how_likely_the_client_is_wrong_and_the_server_right(l
         assert (send == (found >= costs.c_e))[np.abs(found - costs.c_e) > 1e-5].all()
 
 
-@fixed
+@examples(30)
 @given(laws)
 def test_an_appeal_is_as_likely_as_the_losses_differ(law: tuple[int, int]) -> None:
     world, method = make_world(law[0], num_classes=law[1]), learned("appealnet")

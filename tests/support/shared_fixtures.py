@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import logging
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,6 +15,16 @@ from commands import undrawn
 from serving_maker import linear, write_bundle
 
 from l2h import HelpSystem
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operators() -> Iterator[None]:
+    """torch's table of the operators that it can export is built once: it is half of the time of every export."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
+        yield
 
 
 @pytest.fixture(scope="session")

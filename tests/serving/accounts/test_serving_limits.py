@@ -7,8 +7,9 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from serving_process import Client, Server, make_key
 from waiting import until
 
@@ -116,7 +117,7 @@ def test_a_rate_holds_over_all_workers(bundle, tmp_path, x):
         assert len(pids) == 2
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.tuples(st.floats(0, 3), st.integers(1, 12)), min_size=1, max_size=60),
     st.integers(1, 50),
