@@ -61,7 +61,7 @@ assert not {"torch", "onnxruntime", "httpx"} & set(sys.modules)
         done = python(script, blocked=HEAVY)
         assert done.returncode == 0, done.stderr
         seconds.append(float(done.stdout))
-    assert min(seconds) < 0.2
+    assert min(seconds) < 0.3  # an import of torch takes seconds
 
 
 def median_ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:

@@ -14,6 +14,7 @@ from l2h.data import read_images
 
 
 @pytest.mark.usefixtures("no_cache")
+@pytest.mark.long
 def test_photos_of_any_size_go_all_the_way(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, tint in (("dusk", (200, 80, 60)), ("sea", (40, 90, 190))):

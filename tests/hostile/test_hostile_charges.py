@@ -173,7 +173,7 @@ def written(batch: Charges) -> list[Any]:
 
 
 def test_whatever_happens_the_charges_are_those_of_the_model(lives, preload, memory):
-    run_histories(lambda folder: ChargeHistory(lives, preload, folder), memory / "charges", 60)
+    run_histories(lambda folder: ChargeHistory(lives, preload, folder), memory / "charges", 20)
 
 
 @pytest.mark.long

@@ -131,6 +131,7 @@ def training(tmp_path):
             process.kill()
 
 
+@pytest.mark.long
 def test_a_flood_of_strangers_does_not_end_a_training(training, tmp_path):
     """1,300 connections without a token, where the training may have 1,024 descriptors."""
     running, history, said = training

@@ -161,7 +161,7 @@ def test_ten_processes_that_waited_for_the_file_do_not_get_the_next_window_as_we
 
 
 def test_whatever_happens_the_permits_are_those_of_the_model(lives, preload, memory):
-    run_histories(lambda folder: PermitHistory(lives, preload, folder), memory / "permits", 60)
+    run_histories(lambda folder: PermitHistory(lives, preload, folder), memory / "permits", 20)
 
 
 @pytest.mark.long

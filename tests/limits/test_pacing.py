@@ -61,8 +61,18 @@ def test_pacing_is_more_accurate_than_first_come_on_bursty_streams(make_clock: A
     assert np.mean(above) > 0.5
 
 
-@pytest.mark.parametrize("count", [20, 100, 500])
-@pytest.mark.parametrize("kind", ["continuous", "all equal", "two values"])
+@pytest.mark.parametrize(
+    ("count", "kind"),
+    [
+        *((count, "continuous") for count in (20, 100, 500)),
+        *((100, kind) for kind in ("all equal", "two values")),
+        *(
+            pytest.param(count, kind, marks=pytest.mark.long)
+            for count in (20, 500)
+            for kind in ("all equal", "two values")
+        ),
+    ],
+)
 def test_steady_traffic_uses_the_budget(count: int, kind: str, make_clock: Any) -> None:
     used = []
     for seed in range(3):

@@ -13,19 +13,17 @@ import torch
 
 from l2h.models import InputScale, build_scaled
 
-NETWORKS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
-    ("lenet5", (3, 32, 32), {}),
+NETWORKS: list[Any] = [
+    pytest.param("lenet5", (3, 32, 32), {}, marks=pytest.mark.long),
     ("lenet5", (1, 8, 8), {"width": 0.5}),
     ("alexnet", (3, 32, 32), {"hidden": 16}),
-    ("vit", (3, 16, 16), {"width": 24, "depth": 2, "heads": 3}),
+    pytest.param("vit", (3, 16, 16), {"width": 24, "depth": 2, "heads": 3}, marks=pytest.mark.long),
     ("vit", (3, 16, 16), {"width": 24, "depth": 2, "heads": 3, "stem": "conv"}),
     ("mlp", (7,), {"hidden": (16, 8)}),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "options"), NETWORKS, ids=["lenet5", "lenet5-8x8", "alexnet", "vit", "vit-conv", "mlp"]
-)
+@pytest.mark.parametrize(("name", "shape", "options"), NETWORKS)
 def test_export_agrees_with_torch_at_batch_1_and_7(
     name: str, shape: tuple[int, ...], options: dict[str, Any], tmp_path: Path
 ) -> None:

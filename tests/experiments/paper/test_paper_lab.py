@@ -448,6 +448,7 @@ def test_our_recipe_calibrates_on_calibration_rows_alone(unequal: Lab, tmp_path:
     assert ((before.test.scores >= 0) & (before.test.scores <= 1)).all(), "probabilities"
 
 
+@pytest.mark.long
 def test_both_clients_in_one_pass_get_what_they_get_alone(tmp_path: Path) -> None:
     """Rejectors beside different clients share a server; 1e-4 for the roundings of batched products."""
     scale = replace(TINY, limit=600, client_epochs=8)

@@ -11,7 +11,8 @@ import pytest
 from serving_process import Server, make_key
 
 
-@pytest.mark.parametrize("keys", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("keys", [False, True])
 def test_schemathesis_finds_nothing(bundle, tmp_path, keys):
     path, _, key = make_key(tmp_path, admin=True)
     tool = Path(sys.executable).with_name("schemathesis")
