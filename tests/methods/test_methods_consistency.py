@@ -84,7 +84,7 @@ def least(method: Learned, world: World, prices: TrainedFor, rejectors: int) -> 
     high = -low
     if not two:
         low[..., 0] = high[..., 0] = 0.0  # one score: their difference
-    for _ in range(32):  # leaves 28 / 2 ** 32, which single precision does not tell from nothing
+    for _ in range(40):  # leaves 28 / 2 ** 40
         middle = ((low + high) / 2).requires_grad_()
         (slope,) = torch.autograd.grad(expected(method, world, prices, middle).sum(), middle)
         at = middle.detach()
