@@ -49,11 +49,12 @@ fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, f
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --seconds $(SECONDS)
 
 lint: $(READY)  ## ruff
-	$(BIN)/ruff check src tests benchmarks docs/site.py .ci
-	$(BIN)/ruff format --check src tests benchmarks docs/site.py .ci
+	$(BIN)/ruff check src tests benchmarks examples docs/site.py .ci
+	$(BIN)/ruff format --check src tests benchmarks examples docs/site.py .ci
 
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy
+	$(BIN)/mypy examples
 
 check: lint types docs test test-long  ## what CI runs
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 #: Every file keeps its place, so that a link works in the repository and in the site.
 PAGES = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "benchmarks/README.md"),
-    *("docs/**/*", "deploy/*", "results/**/*.md", "results/**/*.png", "results/**/*.csv"),
+    *("docs/**/*", "examples/*", "deploy/*", "results/**/*.md", "results/**/*.png", "results/**/*.csv"),
 )
 COMMANDS = "docs/reference/commands.md"
 
@@ -28,10 +28,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls)
         for pattern in PAGES
         for path in sorted(ROOT.glob(pattern))
-        if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts
+        if path.is_file() and path != Path(__file__).resolve() and "__pycache__" not in path.parts
     ]
     theme = [file for file in files if not (file.abs_src_path or "").startswith(config.docs_dir)]
     return Files([*theme, *ours, File.generated(config, COMMANDS, content=commands_page())])
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Return the page with the source of every example below the paragraph that begins with a link to its script."""
+
+    def with_source(paragraph: re.Match[str]) -> str:
+        return f"{paragraph[0]}\n```python\n{(ROOT / paragraph[1]).read_text(encoding='utf-8')}```\n"
+
+    return re.sub(r"^\[(examples/\w+\.py)\]\(.+\n(?:.+\n)*", with_source, markdown, flags=re.MULTILINE)
 
 
 def commands_page() -> str:

@@ -16,7 +16,7 @@ import pytest
 from commands import QUICK, call, command, environment, execute
 from PIL import Image
 from prompts import write_csv
-from shown_commands import COMMANDS, PAGES, PROJECT, Shown, blocks, parse, shown
+from shown_commands import COMMANDS, PAGES, PROJECT, Shown, alike, blocks, parse, shown
 from this_platform import VERSION_0_1
 from waiting import free_port
 
@@ -32,8 +32,6 @@ ONLY_PARSED = {
     r"--server https://host": "a host of somebody: tests/remote runs a training against one",
     r"serve mymodel.py:predict": "tests/serving runs functions without a bundle",
 }
-#: By how many percentage points the tutorial's figures may differ where floating-point sums differ.
-OTHER_POINTS = 6.0
 #: Pages that build on each other, in the order in which they run in one folder.
 STORIES = {
     "tutorial": ["tutorial.md"],
@@ -200,21 +198,6 @@ def test_the_programs_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
     for program in programs:
         exec(compile(program, str(guide), "exec"), {})
     assert (tmp_path / "page.html").stat().st_size > 10_000
-
-
-def alike(shown: list[str], printed: list[str]) -> bool:
-    """Whether a printed line begins as the page shows it; figures of another platform's training differ a little."""
-    if len(printed) < len(shown):
-        return False
-    for one, other in zip(shown, printed, strict=False):
-        # With decimals, percentages, or amounts of three digits; a label or an index is the same everywhere.
-        numbers = [re.fullmatch(r"\(?([+-]?(?:\d+\.\d+%?|\d+%|\d{3,})),?\)?,?", word) for word in (one, other)]
-        a, b = (float(number[1].rstrip("%")) if number else 0.0 for number in numbers)
-        points = OTHER_POINTS if max(abs(a), abs(b)) > 1 else OTHER_POINTS / 100
-        near = all(numbers) and abs(a - b) <= max(points, 0.2 * abs(b) if abs(b) >= 100 else 0)
-        if one != other and not near:
-            return False
-    return True
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from report_maker import make_history, make_images, make_report, make_several
 from report_reader import EVIL, Page
 from scripts import python
 
+from l2h import Money
 from l2h.errors import DataError, SettingsError
 from l2h.metrics import Report, evaluate_outcomes
 
@@ -103,6 +104,15 @@ def test_a_report_shows_itself_safely(tmp_path: Path) -> None:
     assert "\x1b" not in shown
     assert len(repr(make_report(200))) < 240
     assert "\n" not in repr(make_report(200))
+
+
+def test_a_report_says_what_it_comes_to_in_money_and_names_no_data_set_without_a_name() -> None:
+    report = replace(make_report(200), money=Money(0.002, 0.02, currency="$", per_day=1000), dataset="unnamed")
+    sentence = report.as_dict()["money"]["sentence"]
+    assert "$" in sentence
+    assert str(report).startswith("risk at ")
+    assert sentence in " ".join(str(report).split())
+    assert sentence in report._repr_html_()
 
 
 MADE = """

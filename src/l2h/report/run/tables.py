@@ -85,7 +85,8 @@ def risk_table(report: OutcomeReport) -> TextTable:
         rows.append(texts(row.name + " (best)" * best, number(row.risk), versus, percent(row.rate), kind=kind))
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
-    title = f"{report.dataset}: risk at {prices_text(report.costs)}{within_limit(report)}"
+    named = "" if report.dataset == "unnamed" else f"{report.dataset}: "
+    title = f"{named}risk at {prices_text(report.costs)}{within_limit(report)}"
     money = "" if report.money is None else f"\nin money the system {money_sentence(report)}"
     names = headings("rule", "risk", "vs system", "reject rate")
     return TextTable(title, names, rows, result.text + money, style=f"bold {colour}")

@@ -1,4 +1,4 @@
-"""The commands that the pages show, and the real parser that reads them."""
+"""What the pages show: commands, with the real parser that reads them, and what is printed."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ COMMANDS = TOP.commands  # type: ignore[attr-defined]
 _BAD_USAGE = typer.BadParameter.__mro__[1]
 #: What a page writes for a number.
 _NUMBERS = {"$s", "S"}
+#: By how many percentage points printed figures may differ where floating-point sums differ.
+OTHER_POINTS = 6.0
 
 
 @dataclass(frozen=True)
@@ -84,3 +86,18 @@ def parse(command: Shown) -> str | None:
             return None
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def alike(shown: list[str], printed: list[str]) -> bool:
+    """Whether a printed line begins as the page shows it; figures of another platform's training differ a little."""
+    if len(printed) < len(shown):
+        return False
+    for one, other in zip(shown, printed, strict=False):
+        # With decimals, percentages, or amounts of three digits; a label or an index is the same everywhere.
+        numbers = [re.fullmatch(r"\(?([+-]?(?:\d+\.\d+%?|\d+%|\d{3,})),?\)?,?", word) for word in (one, other)]
+        a, b = (float(number[1].rstrip("%")) if number else 0.0 for number in numbers)
+        points = OTHER_POINTS if max(abs(a), abs(b)) > 1 else OTHER_POINTS / 100
+        near = all(numbers) and abs(a - b) <= max(points, 0.2 * abs(b) if abs(b) >= 100 else 0)
+        if one != other and not near:
+            return False
+    return True
