@@ -211,7 +211,8 @@ class OutcomeReport:
 
         The index has the names of ``metrics.json``: ``system``, ``all_local``, ``random`` and so on. The columns are
         ``rule`` (what reports call it), ``risk``, ``difference`` (its risk minus the system's), ``accuracy``, and
-        ``reject_rate`` (the share of the samples that a server is asked about). A value that was not measured is NaN.
+        ``reject_rate`` (the share of the samples that a server is asked about); with money also ``amount``, what the
+        rule comes to in a period of it. A value that was not measured is NaN.
         """
         try:
             import pandas
@@ -228,6 +229,8 @@ class OutcomeReport:
             index=[row.key for row in rows],
         )
         frame.insert(2, "difference", frame["risk"] - self.risk.system)
+        if self.money is not None:
+            frame["amount"] = self.money.amount(1.0) * frame["risk"]
         return frame
 
     def as_dict(self) -> dict[str, Any]:

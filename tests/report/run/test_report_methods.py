@@ -60,6 +60,8 @@ def test_a_frame_has_the_figures_of_every_rule() -> None:
     expected += [(1 - rate) * client.mean() + rate * server.mean()]
     expected += [np.where(report.confidence_remote, server, client).mean(), (client | server).mean()]
     assert frame.accuracy.tolist() == pytest.approx(expected)
+    paid = replace(report, money=Money(0.05, 0.5, per_day=10_000))
+    assert paid.to_frame().amount["all_local"] == pytest.approx(5000 * (1 - client.mean()))
     unknown = make_report(60, confidence=False).to_frame().loc["confidence"]
     assert unknown[["risk", "difference", "accuracy", "reject_rate"]].isna().all()
 
