@@ -14,6 +14,7 @@ setup: $(READY) $(MLSERVER)  ## everything into .venv; the server we compare wit
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "L2H needs Python 3.11 or newer; set PYTHON=python3.11"; exit 1; }
+	@echo "Once: everything into $(VENV), some minutes and 2.5 GB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

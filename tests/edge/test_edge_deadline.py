@@ -21,7 +21,7 @@ from clouds import CLASSES, FEATURES
 from edge_maker import ALL, X_TEST, SlowDevice, scores_of
 from fault_proxy import Fault
 from rough_server import RoughServer
-from waiting import free_port
+from waiting import Stopwatch, free_port
 
 from l2h import AsyncEdgeClient, Limiter, RateLimit
 from l2h.edge import REASONS
@@ -90,26 +90,14 @@ NETWORK = {
 
 def storm(edge, calls=THREADS):
     """Answers and seconds of concurrent calls, less what this machine was late by in waking a sleeper meanwhile."""
-    late, over = 0.0, threading.Event()
-
-    def sleeper():
-        nonlocal late
-        while not over.is_set():
-            begun = time.monotonic()
-            time.sleep(0.005)
-            late = max(late, time.monotonic() - begun - 0.005)
 
     def one(i):
-        begun = time.monotonic()
-        answer = edge.predict(X_TEST[i])[0]
-        return answer, time.monotonic() - begun
+        with Stopwatch() as watch:
+            answer = edge.predict(X_TEST[i])[0]
+        return answer, watch.seconds
 
-    with ThreadPoolExecutor(THREADS + 1) as pool:
-        watching = pool.submit(sleeper)
-        results = list(pool.map(one, range(calls)))
-        over.set()
-        watching.result()
-    return [(answer, seconds - late) for answer, seconds in results]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(one, range(calls)))
 
 
 def in_time(seconds, deadline=DEADLINE):

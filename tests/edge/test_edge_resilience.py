@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from edge_maker import ALL, X_TEST
 from fault_proxy import Fault
-from waiting import until
+from waiting import Stopwatch, until
 
 from l2h import AsyncEdgeClient
 from l2h.edge import REASONS
@@ -63,9 +63,9 @@ def test_there_are_no_more_repeats_than_allowed(connect, server, retries):
 def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(connect, server):
     edge = connect(server.url, deadline=0.5, costs=ALL)
     server.mode = "status:503,2"
-    begun = time.monotonic()
-    assert reasons(edge, 1) == ["server_busy"]
-    assert time.monotonic() - begun < 0.4
+    with Stopwatch() as watch:
+        assert reasons(edge, 1) == ["server_busy"]
+    assert watch.seconds < 0.4
 
 
 # Kept connections.
@@ -164,9 +164,9 @@ def test_while_it_is_open_the_answer_comes_at_once(connect, server):
     edge = connect(server.url, deadline=0.2, costs=ALL, failures=1, rest=60.0)
     server.mode = "silent"
     assert reasons(edge, 1) == ["deadline"]
-    begun = time.monotonic()
-    assert set(reasons(edge, 50)) == {"circuit_open"}
-    assert time.monotonic() - begun < 0.2
+    answers = [edge.predict(x)[0] for x in X_TEST[:50]]
+    assert {answer.reason for answer in answers} == {"circuit_open"}
+    assert np.median([answer.latency for answer in answers]) < 0.05
     assert edge.predict(X_TEST)[0].reason == "circuit_open"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -22,6 +23,29 @@ def until(check: Callable[[], T], seconds: float = 90.0, *, alive: Callable[[], 
         assert time.monotonic() < end, f"it did not happen within {seconds:g} s"
         time.sleep(0.01)
     return value
+
+
+class Stopwatch:
+    """Measures a block: ``seconds`` is what it took, less what this machine was late by in waking a sleeper."""
+
+    def __enter__(self) -> Stopwatch:
+        self._late, self._over = 0.0, threading.Event()
+        self._sleeper = threading.Thread(target=self._sleep)
+        self._sleeper.start()
+        self._begun = time.monotonic()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        taken = time.monotonic() - self._begun
+        self._over.set()
+        self._sleeper.join()
+        self.seconds = taken - self._late
+
+    def _sleep(self) -> None:
+        while not self._over.is_set():
+            begun = time.monotonic()
+            time.sleep(0.005)
+            self._late = max(self._late, time.monotonic() - begun - 0.005)
 
 
 def free_ports(count: int) -> list[int]:

@@ -399,10 +399,17 @@ ODD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("options", "change"),
     [
-        *((options, "none") for options in ODD.values()),
-        *((ODD[name], change) for name in ("one data set", "a single point") for change in ("all gaps", "constant")),
-        (ODD["one data set"], "gaps"),
+        (ODD["a single point and seed"], "none"),
+        (ODD["four c_1"], "none"),
+        *((ODD["a single point"], change) for change in ("all gaps", "constant")),
         (ODD["one seed"], "gaps"),
+        *(
+            pytest.param(ODD[name], change, marks=pytest.mark.long)
+            for name, change in (
+                *((name, "none") for name in ("two data sets", "one seed", "one data set", "a single point")),
+                *(("one data set", change) for change in ("all gaps", "constant", "gaps")),
+            )
+        ),
     ],
 )
 def test_curves_are_drawn_at_the_extremes(options: dict[str, Any], change: str) -> None:

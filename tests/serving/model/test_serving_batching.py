@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import numpy as np
 from serving_maker import linear, write_bundle
 from serving_process import Client, Server
-from waiting import until
+from waiting import Stopwatch, until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle
@@ -52,10 +51,10 @@ def test_a_lone_request_does_not_wait_for_others(bundle, tmp_path, x):
     with Server(bundle, tmp_path, batch_delay=1.0) as server:
         client = Client(server)
         client.ask(x)
-        start = time.perf_counter()
         for _ in range(5):
-            assert client.ask(x[:1]).status == 200
-        assert time.perf_counter() - start < 1.0
+            with Stopwatch() as watch:
+                assert client.ask(x[:1]).status == 200
+            assert watch.seconds < 0.9
 
 
 def test_under_load_the_delay_is_an_upper_bound(bundle, tmp_path, x):
@@ -66,9 +65,9 @@ def test_under_load_the_delay_is_an_upper_bound(bundle, tmp_path, x):
             assert all(reply.status == 200 for reply in pool.map(lambda client: client.ask(x), clients))
         seconds = []
         for _ in range(8):
-            start = time.perf_counter()
-            clients[0].ask(x)
-            seconds.append(time.perf_counter() - start)
+            with Stopwatch() as watch:
+                clients[0].ask(x)
+            seconds.append(watch.seconds)
         assert max(seconds) < 0.2 + 0.5
-        assert seconds[-1] < 0.15, "and soon no longer waits at all"
+        assert min(seconds[4:]) < 0.15, "and soon no longer waits at all"
         until(lambda: max(line["batch"] for line in server.events("request")) > 3)
