@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from l2h.files import write_atomically
-from l2h.report.common.axes import grid_lines, titled
+from l2h.report.common.axes import fit_height, grid_lines, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain, png
 from l2h.report.common.table import Cell, Column, TextTable, headings, texts
@@ -166,10 +166,8 @@ def _limits(ax: Axes, summary: Values, key: str) -> None:
     if key != "gain":
         values += [1 - _mean(summary["common"]["client"])]
         values += [row[key]["mean"] for row in summary["rows"] if row[key] is not None and row[key]["mean"] < values[0]]
-    if not values:
-        return
-    room = 0.06 * (max(values) - min(values)) or 0.01
-    ax.set_ylim(min(values) - room, max(values) + room)
+    if values:
+        fit_height(ax, values)
 
 
 def _places(summary: Values) -> tuple[dict[str, float], list[str]]:

@@ -54,7 +54,10 @@ def load_router(folder: Path) -> Router:
         raise RunError(f"{folder} holds no finished router: train one with l2h train --outcomes FILE --out {folder}")
     path = folder / ARRAYS
     try:
-        arrays = _read_arrays(path, str(config["sha256"]))
+        data = read_whole(path, _MOST_BYTES)
+        if hashlib.sha256(data).hexdigest() != str(config["sha256"]):
+            raise ValueError(f"{path.name} is not the file that {CONFIG} describes (sha256)")
+        arrays = read_npz(data, lambda _: _NAMES, _MOST_BYTES)
         ngrams = None if config["ngrams"] is None else _ngrams(config["ngrams"])
         columns = ngrams.columns if ngrams is not None else int(config["columns"])
         _check(arrays, columns, embeddings=ngrams is None)
@@ -69,13 +72,6 @@ def load_router(folder: Path) -> Router:
         raise RunError(f"{folder} holds no finished router: {ARRAYS} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise RunError(f"the router in {folder} is damaged: {error}; train it again or copy it anew") from error
-
-
-def _read_arrays(path: Path, sha256: str) -> dict[str, Any]:
-    data = read_whole(path, _MOST_BYTES)
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise ValueError(f"{path.name} is not the file that {CONFIG} describes (sha256)")
-    return read_npz(data, lambda _: _NAMES, _MOST_BYTES)
 
 
 def _finite(name: str, value: Any) -> float:
@@ -93,16 +89,15 @@ def _ngrams(values: dict[str, Any]) -> NGrams:
 def _check(arrays: dict[str, Any], columns: int, *, embeddings: bool) -> None:
     if not 1 <= columns <= 4 << MOST_BITS:
         raise ValueError(f"it has {columns} columns")
-    centre = (columns,) if embeddings else (0,)
     shapes = {
-        "centre": centre,
+        "centre": (columns,) if embeddings else (0,),
         "scale": (columns,),
         "weights": (2, columns),
         "bias": (2,),
         "calibration": (2, 6),
         "span": (2, 2),
+        "held_out": (len(arrays["held_out"]), 2),
     }
-    shapes["held_out"] = (len(arrays["held_out"]), 2)
     for name, shape in shapes.items():
         array = arrays[name]
         if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():

@@ -1,6 +1,6 @@
 """Axes: titles, grids, ticks, remarks, and curves with their spread."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -60,6 +60,13 @@ def price_ticks(ax: Axes, c_es: Collection[float]) -> None:
     """Put a tick at each ``c_e`` where they are few."""
     if len(c_es) <= 6:
         ax.set_xticks(list(c_es), [f"{c_e:g}" for c_e in c_es])
+
+
+def fit_height(ax: Axes, values: Sequence[float] | Floats) -> None:
+    """Fit the y-axis to these values with a little room; other curves may run out of the panel."""
+    low, high = float(np.min(values)), float(np.max(values))
+    room = 0.06 * (high - low) or 0.01
+    ax.set_ylim(low - room, high + room)
 
 
 def value_at_right(ax: Axes, place: float, text: str, room: float, **look: Any) -> None:

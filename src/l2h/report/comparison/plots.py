@@ -9,7 +9,16 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from l2h.report.common.axes import Floats, first_column, grid_lines, percent_axis, price_ticks, remark, titled
+from l2h.report.common.axes import (
+    Floats,
+    first_column,
+    fit_height,
+    grid_lines,
+    percent_axis,
+    price_ticks,
+    remark,
+    titled,
+)
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, folded, is_narrow, legend_below, legend_line, plain
 from l2h.report.comparison.model import ComparisonView, MethodRow, Price, Values
@@ -67,7 +76,7 @@ def plot_frontiers(comparison: Values) -> Figure:
             if row.ordinary:
                 extent.append(more)
         bottom.fill_between(rate, -100 * spread, 100 * spread, **_BAND)
-        _limits(bottom, extent)
+        fit_height(bottom, np.concatenate(extent))
         titled(bottom, "Difference from the default, in percentage points", "", "points above the default")
         grid_lines(bottom)
     top.set_xlim(-0.015, 1.015)
@@ -272,7 +281,7 @@ def _risk_lines(ax: Axes, view: ComparisonView, looks: dict[str, Look], prices: 
             extent.append(means)
     grid_lines(ax)
     price_ticks(ax, c_es)
-    _limits(ax, extent or [np.zeros(1)])
+    fit_height(ax, np.concatenate(extent or [np.zeros(1)]))
 
 
 def _risk_differences(ax: Axes, view: ComparisonView, looks: dict[str, Look], prices: list[Price]) -> None:
@@ -291,7 +300,7 @@ def _risk_differences(ax: Axes, view: ComparisonView, looks: dict[str, Look], pr
             extent.append(y)
     grid_lines(ax)
     price_ticks(ax, [c_e for _, c_e in prices])
-    _limits(ax, extent)
+    fit_height(ax, np.concatenate(extent))
 
 
 def _risk_points(view: ComparisonView) -> Figure:
@@ -314,14 +323,6 @@ def _risk_points(view: ComparisonView) -> Figure:
     for label, row in zip(axes[0].get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if row.default else "normal")
     return figure
-
-
-def _limits(ax: Axes, extent: Sequence[Floats]) -> None:
-    """Fit the y-axis to these values; other curves may run out of the panel."""
-    values = np.concatenate(extent)
-    low, high = float(values.min()), float(values.max())
-    room = 0.06 * (high - low) or 0.01
-    ax.set_ylim(low - room, high + room)
 
 
 def _limit(values: Floats, rows: Sequence[MethodRow]) -> float:
