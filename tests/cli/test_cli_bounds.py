@@ -12,7 +12,8 @@ from commands import Result, assert_schema, assert_told, call, files_of, one_lin
 from scipy.stats import binom
 
 import l2h
-from l2h.experiments.plan import divide, plan_of
+from l2h.experiments.carry_out import divide
+from l2h.experiments.plan import plan_of
 from l2h.experiments.runs import read_config
 from l2h.training.checkpoint import load_checkpoint
 

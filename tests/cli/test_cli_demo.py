@@ -15,8 +15,9 @@ import pytest
 from commands import assert_schema, command, environment, one_line
 from this_platform import VERSION_0_1, assert_near, same_platform
 
+from l2h.experiments.carry_out import load_data, train_run
 from l2h.experiments.evaluating import evaluate_plan
-from l2h.experiments.plan import digits_plan, load_data, train_run
+from l2h.experiments.plan import digits_plan
 from l2h.experiments.runs import RunTarget
 from l2h.training import Silent
 

@@ -20,8 +20,9 @@ from l2h import methods
 from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.errors import DataError, RunError, SettingsError
+from l2h.experiments.carry_out import divide, make_client, make_system
 from l2h.experiments.compare.seed import SeedResult, run_seed, take_classes
-from l2h.experiments.plan import Plan, divide, make_client, make_system
+from l2h.experiments.plan import Plan
 from l2h.methods import Bench, Choice, Inputs, Learned, Method, ReferenceRule, Rule
 from l2h.methods.posthoc import POSTHOC
 from l2h.training import Context, RejectorStage, repeatable

@@ -37,8 +37,9 @@ def demo(options: DemoOptions, money: MoneyOptions) -> None:
     saves in money.
     """
     from l2h.cli.bars import training_progress
+    from l2h.experiments.carry_out import load_data, train_run
     from l2h.experiments.evaluating import evaluate_plan
-    from l2h.experiments.plan import demo_plan, load_data, train_run
+    from l2h.experiments.plan import demo_plan
     from l2h.experiments.runs import RunTarget
     from l2h.report import write_run_page
 

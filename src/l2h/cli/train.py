@@ -73,7 +73,8 @@ def train(
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.
     """
-    from l2h.experiments.plan import load_data, with_augment
+    from l2h.experiments.carry_out import load_data
+    from l2h.experiments.plan import with_augment
     from l2h.experiments.runs import RunTarget
 
     target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
@@ -187,7 +188,7 @@ def _train(
 ) -> HelpSystem | None:
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
     from l2h.cli.bars import training_progress
-    from l2h.experiments.plan import train_run
+    from l2h.experiments.carry_out import train_run
 
     if hosts.role not in (None, "server", "client"):
         raise typer.BadParameter(f"{hosts.role!r} is unknown; known: server, client", param_hint="--role")

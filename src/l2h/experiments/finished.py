@@ -13,7 +13,8 @@ from l2h.data.load import holds_pictures, read_inputs
 from l2h.decision import AnyCosts
 from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments import runs
-from l2h.experiments.plan import Samples, divide, plan_of, require_known
+from l2h.experiments.carry_out import Samples, divide
+from l2h.experiments.plan import plan_of, require_known
 from l2h.limits import RateLimit, Threshold
 from l2h.remote.oip import given_key
 from l2h.system import HelpSystem, load

@@ -1,52 +1,35 @@
-"""What to train and on what: a plan, its division of the data, its client and its system, and their training."""
+"""What to train and on what: a plan, what is refused of one, and the plans of the digits."""
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from l2h import methods
-from l2h.budgets import Budget
-from l2h.classifiers import UNIT_RANGE, Classifier, Preprocessing, as_client, unit_range
-from l2h.columns import EncodedTable, numbers_of
+from l2h.classifiers import Classifier, Preprocessing, as_client
 from l2h.costs import Costs, cost_grid
-from l2h.data import Dataset, load_dataset, split
+from l2h.data import Dataset
 from l2h.decision import SERVER, AnyCosts, RejectorSpec
-from l2h.errors import ClientError, ModelError, SettingsError, UnknownNameError, about
-from l2h.experiments.runs import HISTORY, RunTarget
+from l2h.errors import SettingsError, UnknownNameError, about
 from l2h.methods import Learned
-from l2h.models import NAMES, build_scaled, client_view_size, within_budget
+from l2h.models import NAMES
 from l2h.money import Money
 from l2h.remote import SKLEARN, RemoteServer, is_remote
 from l2h.remote.oip import given_key
-from l2h.settings import PAPER_SERVER, Settings, StageSettings
-from l2h.system import HelpSystem
+from l2h.settings import Settings, StageSettings
 from l2h.system.client_features import check_wanted
 from l2h.system.servers import check_method, check_name, check_student
 from l2h.system.sizing import choose_budget
 from l2h.system.steps import choose_method
-from l2h.training import Context, Progress, train_classifier
 from l2h.training.estimators import find_estimator
-from l2h.training.job import input_scale
 from l2h.training.links import parse_link
-from l2h.training.loop import derive, repeatable, seeded
-from l2h.training.targets import CROSSFIT_UP_TO
 
-log = logging.getLogger("l2h")
-#: X, an array or an encoded table, and y.
-Samples = tuple[Any, npt.NDArray[Any]]
 STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
 _NEWER = (
     *("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", "budget"),
     *("client_features", "servers", "prices", "money", "second_opinion", *_OF_FILES),
 )
-#: A legacy net as somebody would have trained it once: few epochs, nothing fancy.
-LEGACY = StageSettings(epochs=10, batch=64, optimizer="sgd", lr=1e-2, schedule="cosine", patience=None)
 
 
 @dataclass(frozen=True)
@@ -244,144 +227,11 @@ def plan_of(training: Mapping[str, Any]) -> Plan:
     return Plan(**values)
 
 
-@dataclass(frozen=True)
-class SampleParts:
-    """The training samples by their use."""
-
-    client: Samples  # for a stand-in client
-    train: Samples  # for the server and the rejector
-    calibration: Samples  # for nothing else
-    held_out_rows: npt.NDArray[np.int64] | None  # of ``train``, that the client was not trained on, where that is known
-
-
-def load_data(plan: Plan) -> Dataset:
-    """Load the plan's data set."""
-    seed = plan.settings.seed
-    return load_dataset(plan.data, plan.test, seed=seed, limit=plan.limit, target=plan.target, size=plan.size)
-
-
 def with_augment(plan: Plan, dataset: Dataset, augment: str | None) -> Plan:
     """Return the plan with this augmentation; None: the plan's own, or else what suits the data."""
     if augment is None:
         augment = plan.settings.augment if plan.settings.augment != "none" else dataset.augment
     return replace(plan, settings=replace(plan.settings, augment=augment))
-
-
-def divide(dataset: Dataset, plan: Plan) -> SampleParts:
-    """Divide the training samples among the client, the server with the rejector, and calibration.
-
-    A stand-in client is trained on a share of its own where ``client_share`` is below 1; where it is 1 and the rejector
-    gets a holdout, the client is kept from that holdout too.
-    """
-    X, y = dataset.X_train, dataset.y_train
-    seed = derive(plan.settings.seed, "parts")
-    rest, calibration = split(y, (1 - plan.calibration, plan.calibration), seed)
-    client, train, held_out_rows = rest, rest, None
-    settings = plan.settings
-    holdout = settings.honest == "holdout" or (settings.honest == "auto" and len(rest) > CROSSFIT_UP_TO)
-    if plan.client in STAND_INS:
-        if plan.client_share < 1:
-            first, second = split(y[rest], (plan.client_share, 1 - plan.client_share), seed)
-            client, train = rest[first], rest[second]
-        elif settings.recipe == "default" and holdout:
-            first, held_out_rows = split(y[rest], (1 - settings.holdout, settings.holdout), seed)
-            client = rest[first]
-    return SampleParts((X[client], y[client]), (X[train], y[train]), (X[calibration], y[calibration]), held_out_rows)
-
-
-def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Context) -> Classifier:
-    """Return the client of the plan: loaded from its file, or a stand-in trained on its share."""
-    X, y = parts.client
-    if plan.client == "tree":
-        from sklearn.tree import DecisionTreeClassifier
-
-        options = {"max_depth": 6, "random_state": plan.settings.seed, **plan.client_options}
-        try:
-            tree = DecisionTreeClassifier(**options).fit(numbers_of(X).reshape(len(X), -1), y)
-        except (TypeError, ValueError) as error:
-            raise ModelError(f"the tree cannot be fitted with {plan.client_options}: {error}") from error
-        return as_client(tree)
-    if plan.client in NAMES:
-        with seeded(context.device, plan.settings.seed, "client"):
-            scale = input_scale(X, plan.settings) if isinstance(X, EncodedTable) else None
-            net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, scale, **plan.client_options)
-        settings = replace(PAPER_SERVER, epochs=10) if plan.settings.recipe == "paper" else LEGACY
-        plain = replace(context, settings=replace(context.settings, augment="none"))
-        train_classifier("client", net, unit_range(numbers_of(X)), dataset.labels.encode(y), settings, plain)
-        return as_client(net, preprocessing=UNIT_RANGE if X.dtype == np.uint8 else None)
-    return as_client(
-        plan.client,
-        preprocessing=plan.feed_of("client"),
-        output=plan.client_output,
-        accuracy=plan.client_accuracy,
-    )
-
-
-def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
-    """Return the plan's system around its client, not yet fitted."""
-    return HelpSystem(
-        client=client,
-        server=None if plan.servers else plan.make_server(),
-        servers={name: plan.make_server(model) for name, model in plan.servers.items()} or None,
-        second_opinion=plan.second_opinion,
-        rejector=plan.rejector,
-        method=plan.learned,
-        settings=plan.settings,
-        class_names=dataset.labels,
-        dataset=dataset.name,
-        image_size=plan.size,
-        server_options=plan.server_options,
-        rejector_options=plan.rejector_options,
-        budget=plan.budget,
-        client_features=plan.client_features,
-    )
-
-
-def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
-    """Train the plan's client, server and rejector, calibrate the system, save it and return it."""
-    for model in (plan.client, *plan.named_servers.values()):
-        if Path(model).suffix and not is_remote(model) and not Path(model).is_file():
-            raise ClientError(f"no file at {model}: check the path")
-    if plan.second_opinion and plan.budget is not None and not Budget.parse(plan.budget).value:
-        _refuse_no_budget(plan, dataset)
-    target.prepare(plan.as_dict())
-    parts = divide(dataset, plan)
-    log.info(
-        "%s: %d samples for server and rejector, %d for calibration, %d for test, %d classes",
-        dataset.name,
-        len(parts.train[1]),
-        len(parts.calibration[1]),
-        len(dataset.y_test),
-        dataset.num_classes,
-    )
-    context = target.context(plan.settings, progress)
-    with repeatable(plan.settings, context.device):
-        client = make_client(plan, dataset, parts, context)
-    system = make_system(plan, dataset, client)
-    context.history_file = target.folder / HISTORY
-    system.fit(
-        *parts.train,
-        specs=plan.specs,
-        held_out_rows=parts.held_out_rows,
-        run=target.folder,
-        resume=target.resume,
-        context=context,
-    )
-    system.calibrate(*parts.calibration)
-    system.save(target.folder)
-    context.checkpoints.clear()
-    return system
-
-
-def _refuse_no_budget(plan: Plan, dataset: Dataset) -> None:
-    """Refuse a budget of 0 where the student is to answer, and say which has room for one."""
-    classes, heads = dataset.num_classes, 1 + len(plan.named_servers)
-    view = client_view_size(classes, 0)
-    try:
-        within_budget(0, "attached", dataset.input_shape, view, classes, heads, need_student=True)
-    except ModelError as error:
-        more = "and more where the client gives out features"
-        raise SettingsError(f"--second-opinion needs a student: {error}, {more}") from error
 
 
 def demo_plan(seed: int = 0, c_1: tuple[float, ...] = (1.0,), c_e: tuple[float, ...] = (0.1,)) -> Plan:

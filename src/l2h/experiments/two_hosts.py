@@ -12,7 +12,8 @@ from l2h.columns import numbers_of
 from l2h.data import Dataset
 from l2h.errors import SettingsError
 from l2h.experiments import runs
-from l2h.experiments.plan import Plan, SampleParts, divide, make_client, make_system
+from l2h.experiments.carry_out import SampleParts, divide, make_client, make_system
+from l2h.experiments.plan import Plan
 from l2h.experiments.runs import RunTarget
 from l2h.files import digest
 from l2h.models import NAMES

@@ -18,7 +18,8 @@ from waiting import until
 from l2h import Settings
 from l2h.data import Dataset
 from l2h.experiments import two_hosts
-from l2h.experiments.plan import Plan, divide, load_data
+from l2h.experiments.carry_out import divide, load_data
+from l2h.experiments.plan import Plan
 from l2h.experiments.runs import RunTarget
 from l2h.experiments.two_hosts import train_client_side, train_server_side
 from l2h.files import digest

@@ -16,7 +16,8 @@ from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
-from l2h.experiments.plan import Plan, SampleParts, divide, load_data, make_client, make_system
+from l2h.experiments.carry_out import SampleParts, divide, load_data, make_client, make_system
+from l2h.experiments.plan import Plan
 from l2h.experiments.runs import read_arrays, write_arrays
 from l2h.files import digest
 from l2h.labels import LabelCodec

@@ -12,10 +12,11 @@ from l2h.budgets import Budget
 from l2h.data import Dataset, split
 from l2h.errors import SettingsError
 from l2h.experiments import runs
+from l2h.experiments.carry_out import load_data
 from l2h.experiments.compare.seed import SeedStudy
 from l2h.experiments.frontier.rows import FIELDS, Row, read_rows, summarise, ways
 from l2h.experiments.frontier.seed import SeedFrontier
-from l2h.experiments.plan import load_data, with_augment
+from l2h.experiments.plan import with_augment
 from l2h.training import Context, Progress, pick_device
 from l2h.training.loop import derive, repeatable
 
