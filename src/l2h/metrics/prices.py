@@ -1,12 +1,17 @@
-"""Other prices: the grid around those of a report, and one row of plain values per price."""
+"""What of a report depends on the prices, the grid around its own, and one row of plain values per price."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from l2h.costs import Costs
-from l2h.decision import STUDENT, AnyCosts
+import numpy as np
+
+from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.decision import CLIENT, STUDENT, Answerer, AnyCosts
+from l2h.metrics.choice import Answered, AnswererChoice, Names
+from l2h.metrics.frontier import Frontier, frontier, frontier_gain, routing_measures
+from l2h.metrics.risk import contrastive_of, risks_of
 from l2h.metrics.savings import money_values
 from l2h.metrics.standing import best_trivial
 
@@ -83,6 +88,43 @@ def in_short(row: Mapping[str, Any]) -> dict[str, Any]:
         saved = {name: found["amount"] for name, found in row["money"]["saved"].items()}
         short["money"] = _rounded({"cost": row["money"]["cost"], "saved": saved})
     return prices | short
+
+
+def at_price(
+    right: Mapping[str, BoolArray],
+    answered: Answered,
+    score: FloatArray,
+    costs: AnyCosts,
+    frontiers: Mapping[str, Frontier],
+) -> dict[str, Any]:
+    """Return the fields of a report that depend on the prices; the other rankings have their frontiers already."""
+
+    def choice_of(by: Names, answerers: tuple[Answerer, ...] = answered.answerers) -> AnswererChoice:
+        return AnswererChoice.named(answerers, np.stack([right[one.name] for one in answerers], axis=1), by)
+
+    choice = choice_of(answered.by)
+    confidence = None if answered.confidence is None else choice_of(answered.confidence)
+    everyone = tuple(one for one in (CLIENT, STUDENT, *choice.servers) if one.name in right)
+    client, server = right[CLIENT.name], right[choice.best_server.name]
+    if len(choice.answerers) > 2 or "system" not in frontiers:  # between two the ranking is the same at every price
+        ends = (choice_of(by).right for by in (answered.local, answered.remote))
+        frontiers = {**frontiers, "system": frontier(score, *ends)}
+    best = frontiers["oracle"].area
+    return {
+        "costs": costs,
+        "accuracy": {"client": float(client.mean()), "server": float(server.mean()), "system": choice.accuracy},
+        "reject_rate": choice.reject_rate,
+        "risk": risks_of(choice, costs, confidence, answered.allowed),
+        "contrastive": contrastive_of(choice),
+        "frontiers": dict(frontiers),
+        "gains": {name: frontier_gain(curve.area, client, server, best) for name, curve in frontiers.items()},
+        "routing": routing_measures(frontiers["system"]),
+        "choice": choice,
+        "confidence_choice": confidence,
+        "alternatives": {name: choice_of(by, everyone) for name, by in answered.alternatives.items()},
+        "score": score,
+        "allowed": answered.allowed,
+    }
 
 
 def _rounded(value: Any) -> Any:

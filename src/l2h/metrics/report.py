@@ -11,23 +11,16 @@ import numpy.typing as npt
 
 import l2h  # for l2h.report, which is above this package: only what shows or saves a report needs it
 from l2h.costs import BoolArray, Costs, FloatArray, prices_text
-from l2h.decision import CLIENT, SERVER, STUDENT, Allowed, Answerer, AnyCosts
+from l2h.decision import CLIENT, STUDENT, Allowed, Answerer, AnyCosts
 from l2h.decision.judgement import outcome_costs
 from l2h.errors import DataError, MissingExtraError, SettingsError
-from l2h.labels import ClassNames, LabelCodec
-from l2h.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
-from l2h.metrics.choice import Answered, AnswererChoice, Names
+from l2h.labels import LabelCodec
+from l2h.metrics.calibration import Reliability
+from l2h.metrics.choice import AnswererChoice
 from l2h.metrics.decider import PriceDecider
-from l2h.metrics.frontier import (
-    Frontier,
-    RoutingMeasures,
-    frontier,
-    frontier_gain,
-    label_free_score,
-    routing_measures,
-)
-from l2h.metrics.prices import priced_row, prices_around
-from l2h.metrics.risk import Contrastive, Risks, contrastive_of, losses_of_one, reject_rate_per_class, risks_of
+from l2h.metrics.frontier import Frontier, RoutingMeasures
+from l2h.metrics.prices import at_price, priced_row, prices_around
+from l2h.metrics.risk import Contrastive, Risks, losses_of_one, reject_rate_per_class
 from l2h.metrics.savings import money_values
 from l2h.money import Money, plain_costs
 
@@ -131,7 +124,7 @@ class OutcomeReport:
             raise DataError(f"this report cannot be had at other prices: {self.no_sweep}")
         answered, paid = self.decider.answered(plain_costs(costs))
         right = {one.name: self.choice.correct_of(one) for one in self.answerers}
-        measured = _at_price(self._outcomes | right, answered, self.decider.score(paid), paid, self.frontiers)
+        measured = at_price(self._outcomes | right, answered, self.decider.score(paid), paid, self.frontiers)
         return replace(self, **measured, money=costs if isinstance(costs, Money) else None)
 
     @cached_property
@@ -344,153 +337,3 @@ class Report(OutcomeReport):
         if self.compute is not None:
             values["compute"] = dict(self.compute)
         return values
-
-
-def evaluate(
-    *,
-    y: npt.NDArray[np.int64],
-    client_label: npt.NDArray[np.int64],
-    client_confidence: FloatArray,
-    server_probability: FloatArray | Mapping[str, FloatArray],
-    score: FloatArray,
-    costs: AnyCosts,
-    head_probability: dict[str, FloatArray],
-    class_names: ClassNames,
-    remote: BoolArray | None = None,
-    confidence_remote: BoolArray | None = None,
-    answered: Answered | None = None,
-    dataset: str = "unnamed",
-    seed: int | None = None,
-    student_label: npt.NDArray[np.int64] | None = None,
-    compute: Mapping[str, Any] | None = None,
-    decider: PriceDecider | None = None,
-    money: Money | None = None,
-) -> Report:
-    """Return the report on decisions that were made; :class:`Report` describes the arguments that are its fields.
-
-    Args:
-        y, client_label: (n,), as class numbers.
-        client_confidence: (n,), the client's largest probability.
-        server_probability: (n, K), the server's softmax; of several servers by their names.
-        head_probability: stated probabilities by the answerer's name, ``{"client": q_m, "server": q_e}``, or empty.
-        remote: bool (n,), the decisions between a client and a server.
-        confidence_remote: bool (n,), those of the confidence rule.
-        answered: instead of these two, who answers where there are more answerers.
-        student_label: (n,), the answers of the rejector's student as class numbers.
-    """
-    if not isinstance(server_probability, Mapping):
-        server_probability = {"server": server_probability}
-    if answered is None:
-        if remote is None:
-            raise DataError("give remote, the decisions between client and server, or answered for more answerers")
-        answered = Answered.of_two(remote, confidence_remote)
-    numbers = {CLIENT.name: client_label} | ({} if student_label is None else {STUDENT.name: student_label})
-    numbers |= {name: probability.argmax(axis=1) for name, probability in server_probability.items()}
-    right = {name: given == y for name, given in numbers.items()}
-    server = max(server_probability, key=lambda name: int(right[name].sum()))
-    labels = LabelCodec.find(y, class_names)
-    measured = _measure(
-        right,
-        answered,
-        scores={
-            "system": score,
-            "confidence": -client_confidence,
-            "label_free": label_free_score(server_probability[server], client_label),
-        },
-        costs=costs,
-        head_probability=head_probability,
-    )
-    return Report(
-        dataset=dataset,
-        seed=seed,
-        per_class=reject_rate_per_class(measured["choice"].remote, y, len(labels)),
-        labels=labels,
-        given={name: labels.decode(given) for name, given in numbers.items()},
-        y=labels.decode(y),
-        student_correct=right.get(STUDENT.name),
-        compute=compute,
-        decider=decider,
-        money=money,
-        **measured,
-    )
-
-
-def evaluate_outcomes(
-    *,
-    client_correct: BoolArray,
-    server_correct: BoolArray,
-    remote: BoolArray,
-    score: FloatArray,
-    costs: Costs,
-    head_probability: dict[str, FloatArray],
-    dataset: str = "unnamed",
-    seed: int | None = None,
-    allowed: Allowed | None = None,
-    decider: PriceDecider | None = None,
-    money: Money | None = None,
-) -> OutcomeReport:
-    """Return the report on decisions of which only the outcomes are known; the arguments are those of its fields."""
-    right = {CLIENT.name: client_correct, SERVER.name: server_correct}
-    measured = _measure(right, Answered.of_two(remote, allowed=allowed), {"system": score}, costs, head_probability)
-    return OutcomeReport(dataset=dataset, seed=seed, decider=decider, money=money, **measured)
-
-
-def _measure(
-    right: Mapping[str, BoolArray],
-    answered: Answered,
-    scores: dict[str, FloatArray],
-    costs: AnyCosts,
-    head_probability: dict[str, FloatArray],
-) -> dict[str, Any]:
-    """Return the fields of a report that follow from who is right; ``scores`` rank the samples for a frontier each."""
-    client = right[CLIENT.name]
-    server = max((right[one.name] for one in answered.answerers if one.remote), key=lambda where: int(where.sum()))
-    frontiers = {name: frontier(score, client, server) for name, score in scores.items() if name != "system"}
-    local, remote = (
-        np.any([right[one.name] for one in answered.answerers if one.remote == there], axis=0)
-        for there in (False, True)
-    )
-    frontiers["oracle"] = frontier(remote.astype(float) - local.astype(float), local, remote)
-    frontiers["random"] = frontier(np.zeros(len(client)), client, server)
-    return {
-        "heads": {name: reliability_curve(p, right[name]) for name, p in head_probability.items()},
-        "ece": {name: expected_calibration_error(p, right[name]) for name, p in head_probability.items()},
-        **_at_price(right, answered, scores["system"], costs, frontiers),
-    }
-
-
-def _at_price(
-    right: Mapping[str, BoolArray],
-    answered: Answered,
-    score: FloatArray,
-    costs: AnyCosts,
-    frontiers: Mapping[str, Frontier],
-) -> dict[str, Any]:
-    """Return the fields of a report that depend on the prices; the other rankings have their frontiers already."""
-
-    def choice_of(by: Names, answerers: tuple[Answerer, ...] = answered.answerers) -> AnswererChoice:
-        return AnswererChoice.named(answerers, np.stack([right[one.name] for one in answerers], axis=1), by)
-
-    choice = choice_of(answered.by)
-    confidence = None if answered.confidence is None else choice_of(answered.confidence)
-    everyone = tuple(one for one in (CLIENT, STUDENT, *choice.servers) if one.name in right)
-    client, server = right[CLIENT.name], right[choice.best_server.name]
-    if len(choice.answerers) > 2 or "system" not in frontiers:  # between two the ranking is the same at every price
-        ends = (choice_of(by).right for by in (answered.local, answered.remote))
-        frontiers = {**frontiers, "system": frontier(score, *ends)}
-    best = frontiers["oracle"].area
-    return {
-        "costs": costs,
-        "accuracy": {"client": float(client.mean()), "server": float(server.mean()), "system": choice.accuracy},
-        "reject_rate": choice.reject_rate,
-        "risk": risks_of(choice, costs, confidence, answered.allowed),
-        "contrastive": contrastive_of(choice),
-        "frontiers": dict(frontiers),
-        "gains": {name: frontier_gain(curve.area, client, server, best) for name, curve in frontiers.items()},
-        "routing": routing_measures(frontiers["system"]),
-        "choice": choice,
-        "confidence_choice": confidence,
-        "alternatives": {name: choice_of(by, everyone) for name, by in answered.alternatives.items()},
-        "score": score,
-        "allowed": answered.allowed,
-    }
