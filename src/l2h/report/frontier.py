@@ -16,7 +16,7 @@ from l2h.report.common.axes import fit_height, grid_lines, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain, png
 from l2h.report.common.table import Cell, Column, TextTable, headings, texts
-from l2h.report.common.text import NONE, counted
+from l2h.report.common.text import NONE, counted, plus_minus
 
 Values = Mapping[str, Any]  # what ``frontier.json`` holds
 _NAMES = {
@@ -68,9 +68,9 @@ def frontier_table(summary: Values) -> TextTable:
 
         def cell(key: str, row: Values = row) -> Cell:
             value = row[key]
-            shown = NONE if value is None else f"{value['mean']:.{_DIGITS.get(key, 4)}f}"
-            more = "" if value is None or value["sem"] is None else f" ± {value['sem']:.{_DIGITS.get(key, 4)}f}"
-            return Cell(shown + more, bold=value is not None and value["mean"] == lowest.get(key))
+            if value is None:
+                return Cell(NONE)
+            return Cell(plus_minus(value, f".{_DIGITS.get(key, 4)}f"), bold=value["mean"] == lowest.get(key))
 
         rows.append(
             texts(

@@ -4,28 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from l2h.costs import prices_text
-from l2h.decision import STUDENT, Answerer
+from l2h.decision import STUDENT
 from l2h.metrics import OutcomeReport, Report, best_trivial, money_sentence
-from l2h.metrics.standing import SAME, interval_to
+from l2h.metrics.standing import SAME, Standing, interval_to
 from l2h.report.common.text import number, percent, relation
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Whether the system is worth having at these prices."""
+class Verdict(Standing):
+    """Whether the system is worth having at these prices, beside the best trivial rule."""
 
-    pays: bool  # its risk is below that of the best trivial rule
-    clear: bool  # the difference is larger than the noise of the test set
     text: str  # one line that says so
-    rule: str  # the best trivial rule, such as "never ask" or "always ask"
-    rule_risk: float  # what that costs
-    difference: float  # the system's risk minus that rule's
-    interval: float | None  # half the 95% interval of the difference, from the paired losses; None for one sample
 
     @property
-    def standing(self) -> str:
-        """``good`` if it clearly pays, ``unsure`` if it may pay, else ``bad``."""
-        return "bad" if not self.pays else "good" if self.clear else "unsure"
+    def rule_risk(self) -> float:
+        """What the best trivial rule costs."""
+        return self.risk
 
     def __str__(self) -> str:
         return self.text
@@ -40,10 +34,9 @@ def verdict(report: OutcomeReport) -> Verdict:
     It says nothing about the spread over trainings, which needs several seeds.
     """
     found = best_trivial(report)
-    best, lowest, rule, pays, clear = found.answerer, found.risk, found.rule, found.pays, found.clear
-    noise = "" if clear or abs(found.difference) <= SAME else f"; within the noise of {len(report):,} samples"
-    against = f"the risk is {relation(report.risk.system, lowest)} the best trivial rule ({rule}{noise})"
-    text = _gain(against, clear, report) if pays else _loss(against, best, lowest, report)
+    noise = "" if found.clear or abs(found.difference) <= SAME else f"; within the noise of {len(report):,} samples"
+    against = f"the risk is {relation(report.risk.system, found.risk)} the best trivial rule ({found.rule}{noise})"
+    text = _gain(against, found.clear, report) if found.pays else _loss(against, found, report)
     if report.allowed is not None and report.reject_rate > report.allowed.share + SAME:
         sent = f"{percent(report.reject_rate)} against {percent(report.allowed.share)}"
         text += (
@@ -52,7 +45,7 @@ def verdict(report: OutcomeReport) -> Verdict:
     better = [text for text in (_fewer_servers(report), _student(report)) if text]
     if better:
         text += f"; but {'; and '.join(better)}"
-    return Verdict(pays, clear, text, rule, lowest, found.difference, found.interval)
+    return Verdict(**vars(found), text=text)
 
 
 def headline(report: OutcomeReport) -> str:
@@ -95,14 +88,14 @@ def _gain(against: str, clear: bool, report: OutcomeReport) -> str:
     return f"{opening}: {against} and {relation(report.risk.system, confidence)} a confidence threshold"
 
 
-def _loss(against: str, best: Answerer, lowest: float, report: OutcomeReport) -> str:
+def _loss(against: str, best: Standing, report: OutcomeReport) -> str:
     confidence = report.risk.confidence
     closing = f"does not pay at these prices{within_limit(report)}"
-    if confidence is not None and confidence < lowest - SAME:
-        other = f"while a confidence threshold is {relation(confidence, lowest)} that rule"
+    if confidence is not None and confidence < best.risk - SAME:
+        other = f"while a confidence threshold is {relation(confidence, best.risk)} that rule"
         return f"this system {closing}: {against}, {other}"
     # Where always asking is the best trivial rule, it is answering locally that does not pay.
-    what = "asking" if not best.remote else "answering locally" if report.allowed is None else "this system"
+    what = "asking" if not best.answerer.remote else "answering locally" if report.allowed is None else "this system"
     return f"{what} {closing}: {against}"
 
 
