@@ -15,6 +15,6 @@ PART = 1 if "L2H_ALL_EXAMPLES" in os.environ else 5
 
 
 def examples(count: int, **more: Any) -> Callable[[Test], Test]:
-    """Try a property on so many examples, the same in every run, or on the first of them in `make test`."""
-    chosen = settings(derandomize=True, deadline=None, max_examples=max(count // PART, min(count, 10)), **more)
+    """Try a property on so many examples, or on the first of them in `make test`."""
+    chosen = settings(max_examples=max(count // PART, min(count, 10)), **more)
     return lambda test: pytest.mark.examples(chosen(test))
