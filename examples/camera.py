@@ -52,7 +52,8 @@ def main(folder: Path) -> None:
     command = [sys.executable, "-m", "l2h", "serve", "bundle", "--port", "0"]
     with subprocess.Popen(command, cwd=folder, stdout=PIPE, stderr=DEVNULL, text=True) as server:
         try:
-            url = next(server.stdout or iter("")).split(" at ")[1].split(",")[0]  # serving ... at http://..., 1 worker
+            assert server.stdout
+            url = server.stdout.readline().split(" at ")[1].split(",")[0]  # serving ... at http://..., 1 worker
             with l2h.EdgeClient(folder / "bundle", server=url, deadline=10) as edge:
                 answers = edge.predict(data.X_test)
         finally:
