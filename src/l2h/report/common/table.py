@@ -109,7 +109,8 @@ class TextTable:
         head = row("th", (column.name for column in self.columns))
         rows = [row("th" if one.kind == "best" else "td", (cell.text for cell in one.cells)) for one in self.rows]
         table = f"<caption>{safe(self.title)}</caption><thead>{head}</thead><tbody>{''.join(rows)}</tbody>"
-        return f"<table>{table}</table>" + "".join(f"<p>{safe(line)}</p>" for line in self.note.splitlines())
+        notes = "".join(f"<p>{safe(line)}</p>" for line in self.note.splitlines())
+        return f'<table style="color:inherit">{table}</table>{notes}'
 
     _repr_html_ = as_html
 
