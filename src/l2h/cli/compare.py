@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -195,7 +196,7 @@ def _progress(total: int, apart: bool) -> Iterator[tuple[Tell, Any]]:
     if not apart:
         with training_progress() as progress:
             yield log_line, progress
-    elif not console.is_terminal:
+    elif not (console.is_terminal and log.isEnabledFor(logging.INFO)):
         yield log_line, None
     else:
         with make_bars(console, 40) as bars:
