@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from report_maker import make_history, make_images, make_report
@@ -107,6 +108,26 @@ def test_every_image_opens_and_has_an_alternative_text(full: tuple[Report, Page]
         with Image.open(io.BytesIO(base64.b64decode(body, validate=True))) as image:
             image.load()
             assert min(image.size) >= 32
+
+
+def test_plots_follow_the_colours_and_the_width_of_the_page(full: tuple[Report, Page]) -> None:
+    _, found = full
+    drawn = [attributes for tag, attributes in found.tags if tag == "svg"]
+    assert [drawing["class"] for drawing in drawn] == ["wide", "narrow"] * 6
+    names = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    assert len(names) == len(set(names))
+    styles = " ".join(attributes["style"] or "" for _, attributes in found.tags if "style" in attributes)
+    assert "var(--green)" in styles
+    assert not re.search(r"#[0-9a-f]{6}|font-family", styles.lower()), (
+        "a colour or a font that the page does not choose"
+    )
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", styles)]
+    assert min(sizes) >= 8.5
+
+
+def test_a_page_with_photographs_stays_small(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (60, 3, 224, 224), dtype=np.uint8)
+    assert len(page(tmp_path, make_report(60, classes=2), images=noise).source) < 1_500_000
 
 
 def test_settings_fold_away_and_code_is_set_as_code(full: tuple[Report, Page]) -> None:

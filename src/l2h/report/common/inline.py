@@ -16,7 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from l2h.files import write_atomically
 from l2h.report.common.colours import TEXT_VARIABLES, VARIABLES
@@ -190,11 +190,11 @@ def _cells(ax: Axes) -> Iterator[tuple[Any, ...]]:
 
 def _name_at(axis: Any, place: float) -> str:
     """Return what is written on an axis next to a place, or the place itself where numbers are written there."""
-    formatter = axis.get_major_formatter()
-    if not isinstance(formatter, FixedFormatter):
-        return f"{axis.label.get_text()} {_text(place, axis)}"
-    nearest = int(np.argmin(np.abs(np.asarray(axis.get_majorticklocs()) - place)))
-    return _said(formatter.seq[nearest])
+    if not isinstance(axis.get_major_formatter(), FuncFormatter):
+        return _said(f"{axis.label.get_text()} {_text(place, axis)}")
+    ticks = axis.get_majorticklocs()
+    nearest = int(np.argmin(np.abs(ticks - place)))
+    return _said(axis.get_major_formatter()(ticks[nearest], nearest))
 
 
 def _text(value: float, axis: Any) -> str:

@@ -36,9 +36,9 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
     return write_atomically(path, html.encode("utf-8", errors="replace"))
 
 
-def data_uri(content: bytes) -> str:
-    """Return a PNG file as a ``data:`` address that holds all of it."""
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+def data_uri(content: bytes, kind: str = "png") -> str:
+    """Return a picture, a PNG file unless ``kind`` says "jpeg", as a ``data:`` address that holds all of it."""
+    return f"data:image/{kind};base64," + base64.b64encode(content).decode("ascii")
 
 
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -147,7 +147,7 @@ def plot_pairs(comparison: Values) -> Figure:
         for j, pair in enumerate(line):
             if pair is not None and (pair.below or pair.above):
                 dark = abs(pair.difference) > 0.7 * limit
-                ax.plot(j, i, "o", color="white" if dark else INK, markersize=3.4)
+                ax.plot(j, i, "o", color="white" if dark else INK, markersize=2.0 if narrow else 3.4)
         others = [pair for pair, row in zip(line, rows, strict=True) if pair and not row.beyond]
         score = f"{sum(pair.below for pair in others)} : {sum(pair.above for pair in others)}"
         ax.annotate(score, (n - 0.35, i), va="center", **beside)

@@ -27,7 +27,7 @@ from l2h.report.common.axes import (
     value_at_right,
 )
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MARKED, MUTED, SERVER, SYSTEM
-from l2h.report.common.figure import SMALL, blank, legend_below, legend_line, plain
+from l2h.report.common.figure import SMALL, blank, is_narrow, legend_below, legend_line, plain
 from l2h.report.common.text import MISSING, percent, plus_minus
 
 Curve = Mapping[str, Any]
@@ -343,7 +343,7 @@ def _legend(figure: Figure, looks: Mapping[str, Look], handles: Sequence[Any], l
     recipes = [(legend_line(**_line(look, 0)), plain(label, _LABEL)) for label, look in looks.items()]
     others = list(zip(handles, labels, strict=True))
     columns = max(len(recipes), len(others))
-    if columns > 3:
+    if columns > 3 or is_narrow():
         entries, columns = [*recipes, *others], 3
     else:
         # A legend is filled column by column.

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from l2h.errors import DataError
 from l2h.metrics import Report
 from l2h.report.common.colours import INK, MUTED, answerer_colours
-from l2h.report.common.figure import canvas, plain
+from l2h.report.common.figure import SMALL, canvas, fits, folded, plain
 from l2h.report.common.text import percent
 from l2h.report.run.tables import KEPT, SENT
 
@@ -45,17 +45,18 @@ def plot_samples(report: Report, images: Images | None, *, per_side: int = 10, s
     sides = choose(report, images, per_side=per_side, seed=seed)
     looks = answerer_colours(report.answerers)
     cell = _CELL[1] + _LINE * (len(looks) - 2)
-    heights = [_HEAD + cell * -(-len(samples) // _COLUMNS) for samples in sides.values()]
-    figure = canvas(2 * _EDGE + _CELL[0] * _COLUMNS, sum(heights) + _EDGE)
+    columns = next(few for few in range(_COLUMNS, 0, -1) if few == 1 or fits(2 * _EDGE + _CELL[0] * few))
+    heights = [_HEAD + cell * -(-len(samples) // columns) for samples in sides.values()]
+    figure = canvas(2 * _EDGE + _CELL[0] * columns, sum(heights) + _EDGE)
     shares = {KEPT: 1 - report.reject_rate, SENT: report.reject_rate}
     top = sum(heights) + _EDGE
     for (side, samples), height in zip(sides.items(), heights, strict=True):
         count = f"{len(samples)} at random" if samples else "none"
-        head = f"{side}, {percent(shares[side])} of the inputs: {count}"
+        head = folded(f"{side}, {percent(shares[side])} of the inputs: {count}", 34)
         place = _EDGE / figure.get_figwidth(), (top - 0.16) / figure.get_figheight()
         figure.text(*place, head, va="top", fontsize=11.5, fontweight="bold", color=INK)
         for k, sample in enumerate(samples):
-            row, column = divmod(k, _COLUMNS)
+            row, column = divmod(k, columns)
             _show(figure, _EDGE + _CELL[0] * column, top - _HEAD - cell * row, sample, looks)
         top -= height
     return figure
@@ -100,4 +101,4 @@ def _show(figure: Figure, left: float, top: float, sample: Sample, looks: dict[s
         lines.append((f"{'✓' if right else '✗'} {plain(who, 12)}: {plain(answer, 12)}", looks[who] if right else MUTED))
     for k, (text, colour) in enumerate(lines):
         place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
-        ax.annotate(text, (0, 0), (0, -4 - 11 * k), fontsize=8, color=colour, **place)
+        ax.annotate(text, (0, 0), (0, -4 - 11 * k), fontsize=SMALL, color=colour, **place)

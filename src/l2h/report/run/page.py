@@ -30,6 +30,7 @@ from l2h.report.run.verdict import headline, verdict
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluation, Evaluations
 
+_PIXELS = 64  # of the longer side of an image that is shown pixel by pixel
 _THUMBNAIL = 160  # pixels, the longer side of an image in the gallery
 
 
@@ -160,5 +161,7 @@ def _card(sample: Sample) -> dict[str, Any]:
     image = Image.fromarray(sample.image)
     image.thumbnail((_THUMBNAIL, _THUMBNAIL))
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
-    return {"sample": sample, "source": data_uri(buffer.getvalue())}
+    # A small image keeps every pixel; a photograph would make the page large.
+    kind = "PNG" if max(image.size) <= _PIXELS else "JPEG"
+    image.save(buffer, format=kind, optimize=True)
+    return {"sample": sample, "source": data_uri(buffer.getvalue(), kind.lower())}
