@@ -167,7 +167,8 @@ def spots(page: Any, plot: int) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_pointer_finds_the_values_of_curves_and_bars(width: int, tmp_path: Path) -> None:
     report = make_report()
-    with opened(write_page(report, tmp_path, title="A run"), width) as page:
+    finger = width == 390
+    with opened(write_page(report, tmp_path, title="A run"), width, touch=finger) as page:
         plots = page.locator(".drawing")
         labels = [plots.nth(k).get_attribute("aria-label") or "" for k in range(plots.count())]
         curve, bars = (next(k for k, label in enumerate(labels) if word in label) for word in ("Joint", "risk"))
@@ -182,12 +183,14 @@ def test_a_pointer_finds_the_values_of_curves_and_bars(width: int, tmp_path: Pat
         scale = box["width"] / drawing.locator("svg").nth(shown).evaluate("(one) => one.viewBox.baseVal.width")
         x = left + (right - left) * (xs[0] - ax["x"][0]) / (ax["x"][1] - ax["x"][0])
         y = bottom + (top - bottom) * (ys[0] - ax["y"][0]) / (ax["y"][1] - ax["y"][0])
-        page.mouse.move(box["x"] + scale * x, box["y"] + scale * y)
+        point = page.touchscreen.tap if finger else page.mouse.move
+        point(box["x"] + scale * x, box["y"] + scale * y)
         tip = page.locator(".tip").inner_text()
         assert f"{report.reject_rate:.1%}" in tip
         assert f"{report.accuracy['system']:.1%}" in tip
-        page.mouse.move(2, 2)
-        assert page.locator(".tip").is_hidden()
+        if not finger:
+            page.mouse.move(2, 2)
+            assert page.locator(".tip").is_hidden()
 
         drawing, data = spots(page, bars)
         texts = []
