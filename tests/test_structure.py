@@ -106,7 +106,7 @@ EXTERNAL = {
 #: What looks up through the public face, ``l2h.NAME``, when it is called: a report shows and saves itself.
 LOOKS_UP = {("metrics/report.py", "report")}
 #: The modules that know SQLite: the permits of a device, the charges of a server, the answers of somebody's API.
-STORES = {"limits/sqlite.py", "remote/cache.py", "serving/accounts/sqlite.py"}
+STORES = {"limits/sqlite.py", "remote/cache.py", "serving/accounts/history.py", "serving/accounts/sqlite.py"}
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
 UNPICKLERS = {("data/published.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12

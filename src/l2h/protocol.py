@@ -126,15 +126,19 @@ def decode_request(
     head, inputs = _decode(body, header_length, "inputs", limits or MessageLimits())
     if not inputs:
         raise WireError("a request needs at least one tensor in 'inputs'")
+    for entry in _list(head, "inputs"):
+        _known_parameters(entry, "binary_data_size")
     wanted, binary = [], {}
     for output in _list(head, "outputs"):
         if not isinstance(output, dict) or not isinstance(output.get("name"), str):
             raise WireError("every entry of 'outputs' is an object with a 'name'")
         wanted.append(output["name"])
-        flag = _parameters(output).get("binary_data")
+        flag = _known_parameters(output, "binary_data").get("binary_data")
         if flag is not None:
             binary[output["name"]] = _flag(flag, "binary_data")
-    all_binary = _flag(_parameters(head).get("binary_data_output", False), "binary_data_output")
+    all_binary = _flag(
+        _known_parameters(head, "binary_data_output").get("binary_data_output", False), "binary_data_output"
+    )
     return Request(inputs, _identity(head), tuple(wanted), binary, all_binary)
 
 
@@ -342,6 +346,16 @@ def _list(head: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(values, list):
         raise WireError(f"'{key}' must be a list")
     return values
+
+
+def _known_parameters(entry: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the parameters; what asks for something that is not done is refused, so that nobody waits for it."""
+    parameters = _parameters(entry)
+    for other, value in parameters.items():
+        if other != name and value not in (None, 0) and (other, value) != ("content_type", "np"):
+            hint = "; ask for the scores, and take the largest" if other == "classification" else ""
+            raise WireError(f"the parameter {shown(other)} is not known here: leave it out; known: {shown(name)}{hint}")
+    return parameters
 
 
 def _parameters(entry: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,28 @@ def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(connect, server):
     assert watch.seconds < 0.4
 
 
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("status:429,30", "server_busy"),
+        ("limited:rate", "key_rate"),
+        ("limited:quota", "key_quota"),
+        ("limited:something new", "server_busy"),
+        ("status:503,30", "server_busy"),
+    ],
+)
+def test_the_key_s_rate_and_quota_are_told_from_a_busy_server(connect, server, mode, reason):
+    """A server that does not say which, of another make or an older one, is busy."""
+    edge = connect(server.url, deadline=1.0, costs=ALL, failures=2)
+    server.mode = mode
+    answer = edge.predict(X_TEST[0])[0]
+    assert (answer.reason, answer.source) == (reason, "local")
+    stats = edge.stats()
+    assert (stats.reasons, stats.servers["server"].faults) == ({reason: 1}, {reason: 1})
+    edge.predict(X_TEST[0])
+    assert edge.stats().breaker == ("open" if mode.startswith("status:503") else "closed")
+
+
 # Kept connections.
 
 

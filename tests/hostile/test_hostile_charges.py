@@ -222,6 +222,8 @@ def test_a_ledger_of_the_first_version_is_taken_over(bundle, tmp_path, x, clocke
     with contextlib.closing(sqlite3.connect(server.ledger, isolation_level=None)) as db:
         for column in ("boot", "ends"):
             db.execute(f"ALTER TABLE usage DROP COLUMN {column}")
+        db.execute("ALTER TABLE charges DROP COLUMN delivered")
+        db.execute("DROP TABLE totals")
         db.execute("PRAGMA user_version = 1")
         db.execute("INSERT INTO usage VALUES (?, 86400, 20000, 2)", (key_id,))
     with Server(bundle, tmp_path, keys=str(path)) as server:

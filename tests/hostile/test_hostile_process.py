@@ -257,7 +257,7 @@ def test_a_start_that_never_works_fails_with_its_reason(tmp_path):
     with Server(tmp_path / "b", tmp_path / "s", load_timeout=1.0, wait=False) as server:
         assert server.process.wait(90) == 1
         assert server.events("worker_stuck")[0]["loading"] > 1.0
-        assert re.search(r"error: a worker could not start; the line above says why", server.log.read_text())
+        assert re.search(r"a worker could not start; the line above says why", server.log.read_text())
 
 
 @pytest.mark.long

@@ -127,7 +127,8 @@ class Charges:
         try:
             self._store = open_accounts(None, path, inherited)
         finally:
-            os.close(*inherited)
+            for descriptor in inherited:
+                os.close(descriptor)
 
     def charge(self, rows: list[Any]) -> list[Any]:
         from l2h.serving.accounts.key import Key, Quota
@@ -140,7 +141,7 @@ class Charges:
             )
             for (key, quota), name, content, inputs in rows
         ]
-        return [list(result) for result in self._store.charge(charges)]
+        return [list(result)[:3] for result in self._store.charge(charges)]
 
     def probe(self) -> None:
         self._store.probe()

@@ -270,6 +270,10 @@ class RoughServer(Looping):
         said = {"error": f"status {status} for {asked.headers.get('authorization', 'nobody')}"}
         return await self._reply(writer, json.dumps(said).encode(), int(status), headers)
 
+    async def do_limited(self, asked: Asked, reader: Any, writer: Any, argument: str) -> bool:
+        """Refuse as ours does, with a reason."""
+        return await self._reply(writer, b"{}", 429, {"Retry-After": "30", "L2H-Reason": argument})
+
     async def do_text(self, asked: Asked, reader: Any, writer: Any, argument: str) -> bool:
         return await self._reply(writer, argument.encode())
 

@@ -20,6 +20,7 @@ from l2h.cli.evaluate import evaluate
 from l2h.cli.export import export
 from l2h.cli.frontier import frontier
 from l2h.cli.keys import COMMANDS as KEYS
+from l2h.cli.ledger import COMMANDS as LEDGER
 from l2h.cli.output import console, log, log_to_stderr
 from l2h.cli.paper import paper
 from l2h.cli.runs import runs
@@ -69,6 +70,7 @@ for _command in (demo, train, calibrate, evaluate, runs, compare, frontier, pape
     app.command()(_guarded(_command))
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),
+    ("ledger", "What a server has charged.", LEDGER),
     ("bench", "How fast the two sides are here.", BENCH),
 ):
     _inner = typer.Typer(name=_group, help=_help, no_args_is_help=True)

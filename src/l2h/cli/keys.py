@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer import Argument, Option
 
-from l2h.cli.output import make_console, print_json
+from l2h.cli.output import make_console, make_table, print_json
 
 if TYPE_CHECKING:
     from l2h.serving.accounts.key import Key
 
 File = Annotated[Path, Option("--file", "-f", help="The key file.")]
-DEFAULT = Path("keys.json")
+DEFAULT, LEDGER = Path("keys.json"), Path("ledger.db")
 AsJson = Annotated[bool, Option("--json", help="Print JSON: a list of keys, without their hashes.")]
 QuotaText = Annotated[str | None, Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
 RateText = Annotated[str | None, Option(help="Inputs per second: 50/s, 30/minute.", show_default=False)]
@@ -80,24 +81,42 @@ def change(
         typer.echo(f"{key['id']} ({key['name']}): {', '.join(bounds) or 'no bound'}")
 
 
-def show(file: File = DEFAULT, as_json: AsJson = False) -> None:
-    """List the keys of a file, without their hashes.
+def show(
+    file: File = DEFAULT,
+    ledger: Annotated[
+        Path | None, Option("--ledger", help="The server's ledger. (default: ledger.db, if there is one)")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the keys of a file, without their hashes, and what each has used: of its quota in this period, and in all.
 
-    Example: [bold]l2h keys list --file keys.json[/]
+    Example: [bold]l2h keys list --file keys.json --ledger ledger.db[/]
     """
-    from rich.table import Table
+    from l2h.serving.accounts import open_history, open_keys
+    from l2h.serving.accounts.history import SUMS
 
-    from l2h.serving.accounts import open_keys
-
-    rows = [_shown(key) for key in open_keys(file).read()]
+    keys = open_keys(file).read()
+    rows = [_shown(key) for key in keys]
+    if ledger is not None or LEDGER.is_file():
+        history = open_history(ledger or LEDGER)
+        used, sums = history.used(keys), {row.pop("key"): row for row in history.report(["key"])}
+        for row in rows:
+            row["used"] = used.get(row["id"])
+            row["charged"] = sums.get(row["id"]) or dict.fromkeys(SUMS, 0)
     if as_json:
         print_json(rows)
         return
-    table = Table("id", "name", "in use", "quota", "rate", "burst", "admin", "created")
+    told = ("used", "inputs", "units") if rows and "charged" in rows[0] else ()
+    right = ("burst", *told)
+    table = make_table(("id", "name", "in use", "quota", "rate", "burst", *told, "admin", "created"), right=right)
     for row in rows:
         flags = ["yes" if row["enabled"] else "revoked", "yes" if row["admin"] else ""]
         bounds = [str(row[name] or "") for name in ("quota", "rate", "burst")]
-        table.add_row(row["id"], row["name"], flags[0], *bounds, flags[1], row["created"])
+        use = []
+        if told:
+            share = "" if row["used"] is None else f"{row['used']:,}"
+            use = [share, *(f"{row['charged'][name]:,}" for name in told[1:])]
+        table.add_row(row["id"], escape(row["name"]), flags[0], *bounds, *use, flags[1], row["created"])
     make_console().print(table)
 
 

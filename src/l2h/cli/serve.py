@@ -56,6 +56,9 @@ class ServeOptions:
     open: Annotated[bool, _money("--open", help="Let everybody in, also from other machines.")] = False
     ledger: Annotated[Path, _money(help="SQLite file with a row for every charged request.")] = Path("ledger.db")
     price: Annotated[int, _money(help="Units charged for an input.")] = 1
+    keep: Annotated[
+        str | None, _money(help="Sum up rows of the ledger that are older: 90d. (default: keep them all)")
+    ] = None
     max_wait: Annotated[float, _limits(help="Milliseconds in the queue beyond which requests get 503 at once.")] = 500.0
     max_body: Annotated[float, _limits(help="MiB of a body. (0: what --max-batch inputs need as JSON)")] = 0.0
     max_memory: Annotated[float, _limits(help="MiB of bodies that one worker holds at a time.")] = 256.0
@@ -74,6 +77,7 @@ class ServeOptions:
         """Return the server's settings: seconds instead of milliseconds, bytes instead of MiB, texts for paths."""
         from l2h.errors import SettingsError
         from l2h.functions import is_function
+        from l2h.serving.accounts.history import parse_age
         from l2h.serving.process.config import ServingConfig
 
         left_out = ("print_config", "model")
@@ -86,6 +90,7 @@ class ServeOptions:
             raise SettingsError(f"--bundle goes with a function, and {self.model} is none: write module:function")
         values |= {"shape": _sizes(self.shape), "classes": _names(self.classes)}
         values |= {name: str(value) for name, value in values.items() if isinstance(value, Path)}
+        values["keep"] = None if self.keep is None else parse_age(self.keep)
         values |= {name: values[name] / 1e3 for name in ("batch_delay", "max_wait")}
         values |= {name: round(values[name] * 2**20) for name in ("max_body", "max_memory")}
         return ServingConfig(**values)

@@ -46,11 +46,12 @@ class _Flow(FlowControl):
 class _Answer:
     """The transport of an answer: its head is sent together with what follows, since each write is a system call."""
 
-    __slots__ = ("_head", "_held", "_transport", "is_closing")
+    __slots__ = ("_head", "_held", "_transport", "broken", "ended", "is_closing", "unsent")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._head, self._held = transport, b"", False
-        self.is_closing = transport.is_closing
+        self.is_closing, self.unsent = transport.is_closing, transport.get_write_buffer_size
+        self.ended = self.broken = False  # whether the connection has ended, and whether before all was sent
 
     def write(self, data: bytes) -> None:
         if self._head:
@@ -108,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_timer("idle", self.idle_timeout, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._answer.broken |= exc is not None
+        self._answer.ended = True
         super().connection_lost(None)  # with an error uvicorn would leave its timer, and all that hangs on it, running
         self.places.lingering -= "linger" in self._timers
         self._stop_timers()
@@ -127,7 +130,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._watch()
 
     def eof_received(self) -> None:
-        self._start_timer("abort", self.idle_timeout, self.transport.abort)  # it is closed now
+        self._start_timer("abort", self.idle_timeout, self._abort)  # it is closed now
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()
@@ -162,13 +165,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.places.know(self)
         super().on_response_complete()
         if self.transport.is_closing():
-            self._start_timer("abort", self.idle_timeout, self.transport.abort)
+            self._start_timer("abort", self.idle_timeout, self._abort)
         elif self._kept:
             self._read_more()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._start_timer("write", self.idle_timeout, self.transport.abort)
+        self._start_timer("write", self.idle_timeout, self._abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -198,7 +201,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Close the connection, soon also where the peer does not take what is still to be sent."""
         self.transport.close()
         self._stop_timer("abort")
-        self._start_timer("abort", _CLOSING, self.transport.abort)
+        self._start_timer("abort", _CLOSING, self._abort)
+
+    def _abort(self) -> None:
+        """End the connection of a peer that does not take what is still to be sent."""
+        self._answer.broken |= self._answer.unsent() > 0
+        self.transport.abort()
 
     def _is_one_request(self, data: bytes) -> bool:
         """Return whether these bytes, and no others, are one request, as is usual: then the parser may have them all.

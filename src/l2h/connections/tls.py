@@ -17,10 +17,10 @@ _HANDSHAKE = 5.0
 class TlsHandshake(asyncio.Protocol):
     """A peer that has yet to begin TLS. It holds a place like every connection, as a stranger, for a few seconds.
 
-    ``make`` makes the protocol of the connection that it then becomes.
+    ``make`` makes the protocol of the connection that it then becomes, ``context`` gives what TLS begins with.
     """
 
-    def __init__(self, make: Callable[[], Any], context: ssl.SSLContext) -> None:
+    def __init__(self, make: Callable[[], Any], context: Callable[[], ssl.SSLContext]) -> None:
         self._inner, self._context = make(), context
         self._places: Places = self._inner.places
 
@@ -46,7 +46,7 @@ class TlsHandshake(asyncio.Protocol):
         self._inner.successor_of = self
         loop, given = asyncio.get_running_loop(), (lambda: self._inner, self._socket)
         try:
-            await loop.connect_accepted_socket(*given, ssl=self._context, ssl_handshake_timeout=_HANDSHAKE)
+            await loop.connect_accepted_socket(*given, ssl=self._context(), ssl_handshake_timeout=_HANDSHAKE)
         except OSError:
             if self._places.leave(self):  # else it gave way, and was counted
                 self._places.note("without_tls")

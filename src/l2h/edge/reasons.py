@@ -14,7 +14,9 @@ from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING
 NO_SERVER = "no_server"  # the server should have been asked, but there is none
 SERVER_UNREACHABLE = "server_unreachable"  # no connection, or one that broke: refused, reset, no such host, TLS
 DEADLINE = "deadline"  # the time ran out
-SERVER_BUSY = "server_busy"  # 429 or 503
+KEY_RATE = "key_rate"  # 429, and the server says that the key asks faster than its rate
+KEY_QUOTA = "key_quota"  # 429, and the server says that the key's quota has no room left
+SERVER_BUSY = "server_busy"  # 503, or a 429 that does not say more
 SERVER_ERROR = "server_error"  # any other 5xx
 REFUSED = "refused"  # any 4xx but 401, 403 and 429
 NOT_AUTHORISED = "not_authorised"  # 401 or 403
@@ -28,11 +30,13 @@ CROWDED = "crowded"  # so many requests were under way that this one was not sen
 REASONS = (
     *(NOT_WORTH_ASKING, WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT),
     *(NO_SERVER, SERVER_UNREACHABLE, DEADLINE, SERVER_BUSY, SERVER_ERROR, REFUSED, NOT_AUTHORISED, BAD_ANSWER),
-    *(CIRCUIT_OPEN, CROWDED),
+    *(CIRCUIT_OPEN, CROWDED, KEY_RATE, KEY_QUOTA),
 )
 CODE = {reason: np.int8(code) for code, reason in enumerate(REASONS)}
 #: Those that count as failures of the server; a 503 does too, but not a 429.
 _FAILURES = frozenset({SERVER_UNREACHABLE, DEADLINE, SERVER_ERROR, BAD_ANSWER})
+#: What a 429 is for, by the header ``L2H-Reason``, which servers of other makes and older ones do not send.
+_LIMITED = {"rate": KEY_RATE, "quota": KEY_QUOTA}
 #: The longest wait before a repeat on a new connection; the wait is drawn between half of it and all of it.
 _PAUSE = 0.02
 
@@ -70,8 +74,9 @@ def for_status(status: int, headers: Mapping[str, str], text: str) -> FaultError
     if status == 200:
         return None
     if status in (429, 503):
-        wait = retry_after(headers.get("retry-after"))
-        return FaultError(SERVER_BUSY, text, retry_in=wait, healthy=status == 429)
+        wait, limited = retry_after(headers.get("retry-after")), status == 429
+        reason = _LIMITED.get(headers.get("l2h-reason", ""), SERVER_BUSY) if limited else SERVER_BUSY
+        return FaultError(reason, text, retry_in=wait, healthy=limited)
     if status in (401, 403):
         return FaultError(NOT_AUTHORISED, text)
     if 400 <= status < 500:

@@ -5,7 +5,7 @@ import traceback
 
 from l2h.errors import L2HError
 from l2h.serving.process.config import ServingConfig
-from l2h.serving.process.logs import log_as_json
+from l2h.serving.process.logs import log_as_json, log_event
 from l2h.serving.process.supervisor import Supervisor
 
 
@@ -20,10 +20,13 @@ def main(arguments: list[str]) -> int:
     try:
         return Supervisor(config, log).run()
     except L2HError as error:
-        log.put(f"error: {error}\n".encode(errors="replace"))
+        if sys.stderr.isatty():  # somebody tries to start it
+            log.put(f"error: {error}\n".encode(errors="replace"))
+        else:
+            log_event("error", "server_failed", error=str(error))
         return 1
     except Exception:  # noqa: BLE001 - Python would write it to stderr, where a full pipe would hold it
-        log.put(traceback.format_exc().encode(errors="replace"))
+        log_event("error", "server_failed", traceback=traceback.format_exc().rstrip())
         return 1
     finally:
         log.close()

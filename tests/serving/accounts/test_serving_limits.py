@@ -132,7 +132,7 @@ def test_no_stretch_of_time_holds_more_than_rate_and_burst(steps, per_second, bu
         for pause, inputs in steps:
             now += pause / per_second
             wait = table.take("0123456789ab", rate, inputs, now=now)
-            if wait == 0.0:
+            if wait <= 0.0:
                 passed.append((now, inputs))
             else:
                 assert table.take("0123456789ab", rate, inputs, now=now + wait * 0.999 - 1e-6) > 0.0
@@ -147,7 +147,7 @@ def test_no_stretch_of_time_holds_more_than_rate_and_burst(steps, per_second, bu
 
 def _take(descriptor: int, count: int, results) -> None:
     table = RateTable(descriptor)
-    results.put(sum(table.take("0123456789ab", Rate(1e-6, 500), 1) == 0.0 for _ in range(count)))
+    results.put(sum(table.take("0123456789ab", Rate(1e-6, 500), 1) <= 0.0 for _ in range(count)))
 
 
 def test_processes_never_take_the_same_place_twice():

@@ -95,7 +95,7 @@ def test_workers_share_one_quota_to_the_last_input(opened: Callable[[], AccountS
 def test_workers_share_one_rate(opened: Callable[[], AccountStore]) -> None:
     stores, limited = [opened(), opened()], key(rate=Rate(1e-6, 7))
     waits = [asyncio.run(stores[i % 2].take_rate(limited, 1)) for i in range(10)]
-    assert waits[:7] == [0.0] * 7
+    assert max(waits[:7]) <= 0.0
     assert min(waits[7:]) > 0.0
     assert asyncio.run(stores[0].take_rate(key(), 1)) == 0.0
 
@@ -166,7 +166,7 @@ def test_to_a_request_a_store_that_is_down_is_an_outcome() -> None:
     class Store:
         down = True
 
-        def charge(self, charges: list[Charge]) -> list[ChargeResult]:
+        def charge(self, charges: list[Charge], delivered: object = ()) -> list[ChargeResult]:
             self.probe()
             return [ChargeResult("charged")] * len(charges)
 
@@ -201,7 +201,7 @@ def test_the_thread_that_charges_survives_a_store_that_fails_in_any_way(monkeypa
     class Store:
         broken, tries = True, 0
 
-        def charge(self, charges: list[Charge]) -> list[ChargeResult]:
+        def charge(self, charges: list[Charge], delivered: object = ()) -> list[ChargeResult]:
             return [ChargeResult("charged")] * len(charges)
 
         def maintain(self) -> None:

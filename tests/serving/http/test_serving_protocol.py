@@ -107,6 +107,12 @@ def test_a_stranger_s_client(server, bundle, x):
                 )
                 np.testing.assert_allclose(got.as_numpy("scores"), wanted, rtol=1e-5, atol=1e-5)
                 assert got.get_response()["id"] == "7"
+    # What it could ask for beside that is refused, and not passed over in silence.
+    with pytest.raises(triton.InferenceServerException, match="'classification' is not known here"):
+        client.infer("digits", [given], outputs=[triton.InferRequestedOutput("scores", class_count=2)])
+    for hint in ({"priority": 1}, {"timeout": 1000}, {"sequence_id": 5}):
+        with pytest.raises(triton.InferenceServerException, match=f"'{next(iter(hint))}' is not known here"):
+            client.infer("digits", [given], **hint)
     with pytest.raises(triton.InferenceServerException, match="no model"):
         client.get_model_metadata("other")
     wrong = triton.InferInput("x", [1, 2], "UINT8")

@@ -13,6 +13,7 @@ from l2h.bundle import ServerBundle
 from l2h.cli.app import run
 from l2h.edge import EdgeError
 from l2h.errors import CostError
+from l2h.serving.accounts.key import Quota, Rate
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,20 @@ def test_a_device_sees_whether_its_key_is_taken_and_pays_nothing_for_it(exported
             ):
                 edge.check()
         assert server.rows() == []
+
+
+def test_a_device_tells_its_keys_quota_and_rate_from_a_busy_server(exported, tmp_path):
+    path, _, quota = make_key(tmp_path, "quota", quota=Quota.parse("2/week"))
+    _, _, rate = make_key(tmp_path, "rate", rate=Rate.parse("1/minute", burst=2))
+    inputs = l2h.load_dataset("digits", seed=0).X_test[:3]
+    with Server(exported, tmp_path, keys=str(path)) as server:
+        for key, reason in ((quota, "key_quota"), (rate, "key_rate")):
+            with l2h.EdgeClient(exported, server.url, key=key, costs=l2h.Costs(0.0, 0.0), deadline=5.0) as edge:
+                answers = [edge.predict(x)[0] for x in inputs]
+                assert [answer.reason for answer in answers] == ["worth_asking", "worth_asking", reason]
+                assert edge.stats().servers["server"].faults == {reason: 1}
+                assert edge.stats().charged == 2
+        assert server.rows("count(*)") == [(4,)]
 
 
 @pytest.mark.parametrize("costs", [0.1, {"c_e": 0.1}])

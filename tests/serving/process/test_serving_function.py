@@ -71,7 +71,7 @@ def serverless(tmp_path: Path) -> Path:
 def test_a_bundle_without_a_server_says_how_to_serve_one(serverless: Path, tmp_path: Path) -> None:
     with Server(serverless, tmp_path / "server", wait=False) as server:
         assert server.process.wait(30) == 1
-        assert server.log.read_text().startswith(f"error: {serverless} holds no server")
+        assert server.events("server_failed")[0]["error"].startswith(f"{serverless} holds no server")
         assert f"l2h serve MODULE:FUNCTION --bundle {serverless}" in server.log.read_text()
 
 

@@ -64,10 +64,9 @@ def test_a_port_in_use_is_said_in_one_line(bundle, server, tmp_path):
         folder = tmp_path / str(workers)
         with Server(bundle, folder, port=server.port, workers=workers, wait=False) as second:
             assert second.process.wait(30) == 1
-            (line,) = second.log.read_text().splitlines()
-            assert (
-                line == f"error: port {server.port} of 127.0.0.1 is in use: stop what uses it, or give another --port"
-            )
+            (line,) = second.events("server_failed")
+            said = f"port {server.port} of 127.0.0.1 is in use: stop what uses it, or give another --port"
+            assert (line["error"], len(second.log.read_text().splitlines())) == (said, 1)
             assert not second.ledger.exists()
 
 
@@ -176,6 +175,75 @@ def test_tls(bundle, tmp_path, certificate, x):
         assert (asked.status_code, len(server.rows())) == (200, 1)
         with pytest.raises(OSError, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
             urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=20)
+
+
+def make_certificate(folder, name: str) -> tuple[bytes, bytes]:
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    more = ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", f"/CN={name}"]
+    subprocess.run([*command, *more], check=True, capture_output=True)
+    return cert.read_bytes(), key.read_bytes()
+
+
+def test_a_certificate_is_read_again_and_no_connection_is_dropped(bundle, tmp_path, x):
+    (first, first_key), (second, second_key) = (make_certificate(tmp_path, name) for name in ("first", "second"))
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_bytes(first)
+    key.write_bytes(first_key)
+    body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=True)
+    with Server(bundle, tmp_path, tls_cert=str(cert), tls_key=str(key), workers=2) as server:
+        shown = ssl.PEM_cert_to_DER_cert
+
+        def certificate() -> bytes:
+            return shown(ssl.get_server_certificate(("127.0.0.1", server.port)))
+
+        kept = httpx.Client(verify=False)
+
+        def ask() -> int:
+            return kept.post(f"{server.url}/v2/models/digits/infer", content=body, headers=headers).status_code
+
+        assert (ask(), certificate()) == (200, shown(first.decode()))
+        with kept.stream("GET", f"{server.url}/v2") as answer:
+            peer = answer.extensions["network_stream"].get_extra_info("client_addr")
+            answer.read()
+        key.write_bytes(second_key)  # for a moment they do not fit
+        until(lambda: len(server.events("certificate_refused")) >= 2)
+        assert (ask(), certificate()) == (200, shown(first.decode()))
+        cert.write_bytes(second)
+        until(lambda: len(server.events("certificate_reloaded")) == 2)
+        assert {certificate() for _ in range(8)} == {shown(second.decode())}
+        assert ask() == 200
+        with kept.stream("GET", f"{server.url}/v2") as answer:
+            assert answer.extensions["network_stream"].get_extra_info("client_addr") == peer, "the same connection"
+            answer.read()
+        kept.close()
+        assert not server.events("worker_died")
+
+
+def test_metrics_do_not_grow_with_reloads(bundle, tmp_path):
+    folder = tmp_path / "b"
+    write_bundle(folder, linear())
+    with Server(folder, tmp_path, workers=2) as server:
+        for seed in range(1, 5):
+            write_bundle(folder, linear(seed))
+            until(lambda seed=seed: len(server.events("bundle_taken")) == 2 * seed)
+        text = server.get("/metrics")[1].decode()
+        (line,) = [line for line in text.splitlines() if line.startswith("l2h_model_info{")]
+        assert line == f'l2h_model_info{{name="digits",version="{server.events("bundle_taken")[-1]["version"]}"}} 2.0'
+
+
+def test_every_line_of_the_log_is_json_of_one_style(bundle, tmp_path, x):
+    with Server(bundle, tmp_path) as server:
+        assert Client(server).ask(x).status == 200
+        assert server.stop() == 0
+    with Server(bundle, tmp_path, ledger=str(bundle / "manifest.json" / "ledger.db"), wait=False) as server:
+        assert server.process.wait(30) == 1
+    lines = server.log.read_text().splitlines()
+    assert {json.loads(line)["event"] for line in lines} == {"request", "draining", "stopped", "server_failed"}
+    for line in lines:
+        value = json.loads(line)
+        assert list(value)[:4] == ["time", "level", "event", "pid"]
+        assert line == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def test_a_key_with_a_passphrase_and_one_that_is_none_are_told_at_once(bundle, tmp_path, certificate):

@@ -6,10 +6,13 @@ These functions alone know which implementation is used.
 from collections.abc import Sequence
 from pathlib import Path
 
+from l2h.serving.accounts.history import LedgerHistory
 from l2h.serving.accounts.keyfile import KeyFile
-from l2h.serving.accounts.rates import make_table
+from l2h.serving.accounts.rates import RateTable, make_memory, make_table
+from l2h.serving.accounts.reservations import ReservationTable, table_size
 from l2h.serving.accounts.sqlite import SqliteAccounts, prepare_ledger
 from l2h.serving.accounts.store import AccountStore, KeyStore
+from l2h.serving.errors import LedgerError
 
 
 def open_keys(path: str | Path) -> KeyStore:
@@ -17,16 +20,43 @@ def open_keys(path: str | Path) -> KeyStore:
     return KeyFile(Path(path))
 
 
-def prepare_accounts(ledger: str) -> tuple[int, ...]:
+def open_history(ledger: str | Path) -> LedgerHistory:
+    """Return what a ledger tells, for ``l2h ledger`` and ``l2h keys list``."""
+    if not Path(ledger).is_file():
+        raise LedgerError(f"there is no ledger {ledger}: --ledger names the file that `l2h serve` writes")
+    return LedgerHistory(Path(ledger), prepare_ledger)
+
+
+def prepare_accounts(ledger: str, workers: int = 1) -> tuple[int, ...]:
     """Make or check what the workers will open, once, before any of them starts.
 
     Returns the file descriptors that the workers must inherit and give to :func:`open_accounts`.
     """
     prepare_ledger(Path(ledger))
-    return (make_table(),)
+    rates = Path(f"{ledger}-rates")
+    try:
+        return make_table(rates), make_memory(table_size(workers))
+    except OSError as error:
+        raise LedgerError(f"cannot write {rates}: {error.strerror or error}; --ledger names another place") from error
 
 
-def open_accounts(key_file: str | None, ledger: str, inherited: Sequence[int]) -> AccountStore:
-    """Open the accounts in a worker, with the descriptors of :func:`prepare_accounts`."""
-    (rate_table,) = inherited
-    return SqliteAccounts(None if key_file is None else Path(key_file), Path(ledger), rate_table)
+def open_accounts(
+    key_file: str | None,
+    ledger: str,
+    inherited: Sequence[int],
+    worker: int = 0,
+    workers: int = 1,
+    keep: float | None = None,
+) -> AccountStore:
+    """Open the accounts in one of the workers, with the descriptors of :func:`prepare_accounts`.
+
+    With ``keep``, the first worker sums up rows that are more than so many seconds old.
+    """
+    rates, reserved = inherited
+    tables = RateTable(rates), ReservationTable(reserved, workers, worker)
+    return SqliteAccounts(None if key_file is None else Path(key_file), Path(ledger), *tables, None if worker else keep)
+
+
+def forget_reserved(inherited: Sequence[int], worker: int, workers: int) -> None:
+    """Drop what a worker that has ended had reserved."""
+    ReservationTable(inherited[1], workers, worker).drop()

@@ -4,12 +4,12 @@ import os
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from l2h.clock import boot_time
 from l2h.serving.accounts.key import Key
-from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult
+from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult, Delivery
 from l2h.serving.model.batching import PendingRequest
 from l2h.serving.process.logs import log_event
 
@@ -41,7 +41,7 @@ class ChargeWriter:
         self._store, self._deliver, self._committed = store, deliver, committed
         self._queue: SimpleQueue[Sequence[PendingRequest] | None] = SimpleQueue()
         self._since: float | None = None
-        self._used_up: dict[str, tuple[object, float]] = {}
+        self._delivered: deque[Delivery] = deque()  # not yet marked in the store
         self._credit: dict[str, int] = {}
         self._under_way: set[tuple[str, str]] = set()
         self._upkeep = time.monotonic() + _UPKEEP
@@ -57,21 +57,15 @@ class ChargeWriter:
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
-    def used_up(self, key: Key) -> float:
-        """Return the seconds for which the key's quota is known to be used up; 0.0 where it is not known to be."""
-        known = self._used_up.get(key.id)
-        if known is None or known[0] != key.quota:
-            return 0.0
-        left = known[1] - boot_time()
-        if left <= 0.0:
-            self._used_up.pop(key.id, None)
-        return max(0.0, left)
+    def note_delivery(self, rows: Delivery) -> None:
+        """Have rows of charges marked by whether their answers were delivered, with the next transaction."""
+        self._delivered.append(rows)
 
     def take_credit(self, key: Key, inputs: int) -> bool:
         """Count inputs that are to be computed; return False where too many of the key's were computed for nothing.
 
-        That a request repeats another, or finds no room in its quota, is known only after the model ran; this bounds
-        how often that happens. Called on the event loop alone, as :meth:`give_credit`, which follows a charge.
+        That a request repeats another is known only after the model ran; this bounds how often that happens. Called on
+        the event loop alone, as :meth:`give_credit`, which follows a charge.
         """
         credit = self._credit.get(key.id, _CREDIT)
         if credit > 0:
@@ -113,7 +107,10 @@ class ChargeWriter:
                 self._charge(requests)
             elif self.trouble is not None and running:
                 self._try(self._store.probe)
-            if self.trouble is None and time.monotonic() >= self._upkeep:
+            late = time.monotonic() >= self._upkeep
+            if self._delivered and self.trouble is None and (late or not running):
+                self._charge([])
+            if late and self.trouble is None:
                 self._try(self._store.maintain)
                 self._upkeep = time.monotonic() + _UPKEEP
 
@@ -133,20 +130,21 @@ class ChargeWriter:
 
     def _charge(self, requests: list[PendingRequest]) -> None:
         self._since = time.monotonic()
+        delivered = [self._delivered.popleft() for _ in range(len(self._delivered))]
         try:
-            results = self._store.charge([request.charge for request in requests])
+            results = self._store.charge([request.charge for request in requests], delivered)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was charged, and the thread goes on
             results = [ChargeResult("store_down")] * len(requests)
+            self._delivered.extend(delivered)
             self._note(error)
         else:
             self._committed(len(requests), time.monotonic() - self._since)
             self._note(None)
         for request, result in zip(requests, results, strict=True):
             request.result = result
-            if result.outcome == "over_quota" and result.quota_left == 0:
-                self._used_up[request.charge.key.id] = request.charge.key.quota, boot_time() + result.retry_after
         self._since = None
-        self._deliver(requests)
+        if requests:
+            self._deliver(requests)
 
     def _try(self, work: Callable[[], None]) -> None:
         try:

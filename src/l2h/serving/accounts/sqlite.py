@@ -1,15 +1,17 @@
-"""The accounts of one host: a key file, a table of rates in shared memory, and a ledger in SQLite.
+"""The accounts of one host: a key file, tables of rates and of reservations, and a ledger in SQLite.
 
-The ledger has a row for every charged request, committed before the answer leaves. It is in WAL mode with
-``synchronous=NORMAL``: a committed row is in the operating system's hands and survives ``kill -9``. The quota is
-counted in the same transaction, which holds the write lock from its first read on (``BEGIN IMMEDIATE``), so that no two
-workers can both take the last input of a period. The time is read inside it.
+The ledger has a row for every charged request, committed before the answer leaves; afterwards the row is marked by
+whether the answer was delivered. Old rows may be summed up (:mod:`l2h.serving.accounts.history`). The ledger is in WAL
+mode with ``synchronous=NORMAL``: a committed row is in the operating system's hands and survives ``kill -9``. The quota
+is counted in the same transaction, which holds the write lock from its first read on (``BEGIN IMMEDIATE``), so that no
+two workers can both take the last input of a period. The time is read inside it.
 
 A period ends when the time since the system's start says so, which nobody can set; the wall clock says only when the
 next one is to end. If the log is removed while the ledger is open, every worker refuses until all have closed it, by
 which SQLite saves what the log held.
 """
 
+import logging
 import os
 import sqlite3
 import threading
@@ -20,14 +22,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from l2h.clock import boot_id, boot_time
-from l2h.serving.accounts.key import Key
+from l2h.serving.accounts import history
+from l2h.serving.accounts.key import Key, Quota
 from l2h.serving.accounts.keyfile import KeyFile
 from l2h.serving.accounts.rates import RateTable
-from l2h.serving.accounts.store import Charge, ChargeResult
+from l2h.serving.accounts.reservations import ReservationTable, UsedQuota
+from l2h.serving.accounts.store import Charge, ChargeResult, Delivery, Outcome, Room
 from l2h.serving.errors import LedgerError, StoreDownError
 
 T = TypeVar("T")
-VERSION = 2
+_log = logging.getLogger("l2h.serving")
+VERSION = 3
 #: Written into the file's header, so that no other database is taken for a ledger.
 APPLICATION = 0x4C32484C
 _SCHEMA = """
@@ -42,6 +47,7 @@ CREATE TABLE charges (
     version TEXT NOT NULL,
     inputs INTEGER NOT NULL,
     units INTEGER NOT NULL,
+    delivered INTEGER,
     UNIQUE (key_id, idempotency_key)
 );
 CREATE TABLE usage (
@@ -54,9 +60,27 @@ CREATE TABLE usage (
     PRIMARY KEY (key_id, period)
 ) WITHOUT ROWID;
 CREATE TABLE beat (id INTEGER PRIMARY KEY CHECK (id = 1), time REAL NOT NULL);
+CREATE TABLE totals (
+    day INTEGER NOT NULL,
+    key_id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    version TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    inputs INTEGER NOT NULL,
+    units INTEGER NOT NULL,
+    undelivered INTEGER NOT NULL,
+    unconfirmed INTEGER NOT NULL,
+    PRIMARY KEY (day, key_id, model, version)
+) WITHOUT ROWID
 """
-#: Columns of ``usage`` that the ledgers of earlier versions lack.
-_UPGRADES = {1: ("boot TEXT NOT NULL DEFAULT ''", "ends REAL NOT NULL DEFAULT 0")}
+#: What brings a ledger of a version to the next one.
+_UPGRADES = {
+    1: (
+        "ALTER TABLE usage ADD COLUMN boot TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE usage ADD COLUMN ends REAL NOT NULL DEFAULT 0",
+    ),
+    2: ("ALTER TABLE charges ADD COLUMN delivered INTEGER", _SCHEMA.rsplit(";", 1)[-1]),
+}
 _COLUMNS = "time, key_id, request_id, idempotency_key, fingerprint, model, version, inputs, units"
 _ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _BEAT = "INSERT OR REPLACE INTO beat VALUES (1, ?)"
@@ -66,6 +90,8 @@ _ROWS = 64
 _CHECKPOINT = 4000
 #: Seconds to wait for another process's transaction, each of which takes about a millisecond.
 _LOCK_TIMEOUT = 1.0
+#: Seconds between two looks for rows that are older than is to be kept.
+_AGED = 600.0
 
 
 class _Now(NamedTuple):
@@ -106,14 +132,17 @@ def prepare_ledger(path: Path) -> None:
 class SqliteAccounts:
     """The :class:`~l2h.serving.accounts.store.AccountStore` of the workers of one host.
 
-    Without a key file everybody may ask. ``rate_table`` is a descriptor of
-    :func:`l2h.serving.accounts.rates.make_table`, shared by the workers.
+    Without a key file everybody may ask. ``rates`` and ``reserved`` are the tables that the workers share. With
+    ``keep``, rows that are more than so many seconds old are summed up.
     """
 
-    def __init__(self, key_file: Path | None, ledger: Path, rate_table: int) -> None:
+    def __init__(
+        self, key_file: Path | None, ledger: Path, rates: RateTable, reserved: ReservationTable, keep: float | None
+    ) -> None:
         self._path = ledger
         self._files = str(ledger), str(_beside(ledger, "-wal"))
-        self._rates = RateTable(rate_table)
+        self._rates, self._reserved = rates, reserved
+        self._keep, self._aged = keep, 0.0
         self._boot = boot_id() or ""
         self._reader: sqlite3.Connection | None = None
         self._writer: sqlite3.Connection | None = None
@@ -128,6 +157,22 @@ class SqliteAccounts:
     async def take_rate(self, key: Key, inputs: int, paid: int = 0) -> float:
         return 0.0 if key.rate is None else self._rates.take(key.id, key.rate, inputs, paid)
 
+    def used_up(self, key: Key) -> float:
+        return 0.0 if key.quota is None else self._reserved.used_up(key)
+
+    def reserve(self, key: Key, inputs: int) -> Room:
+        def read() -> UsedQuota | None:
+            period = self._read(lambda db: _period(db, key, _Now.read(self._boot)))
+            return None if period is None else UsedQuota(period.used, period.ends)
+
+        return self._reserved.reserve(key, inputs, read)
+
+    def settle(self, key: Key, inputs: int, result: ChargeResult | None) -> None:
+        self._reserved.settle(key, inputs, result)
+
+    def flush(self) -> None:
+        self._reserved.flush()
+
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
         known = self._read(lambda db: _fingerprint(db, key.id, idempotency_key) is not None)
         return known is not False
@@ -135,7 +180,7 @@ class SqliteAccounts:
     async def foresee(self, charge: Charge) -> ChargeResult:
         return self._read(lambda db: _foresee(db, charge, _Now.read(self._boot))) or ChargeResult("charged")
 
-    def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:
+    def charge(self, charges: Sequence[Charge], delivered: Sequence[Delivery] = ()) -> list[ChargeResult]:
         with self._writing() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -145,6 +190,7 @@ class SqliteAccounts:
                     db.execute("ROLLBACK")
                     db.execute("BEGIN IMMEDIATE")
                     results = [_charge_alone(db, charge, now) for charge in charges]
+                _mark(db, delivered)
                 db.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -158,7 +204,15 @@ class SqliteAccounts:
             db.execute(_BEAT, (time.time(),))
 
     def maintain(self) -> None:
+        if self._keep is not None and boot_time() >= self._aged:
+            self._aged = boot_time() + _AGED
+            old = threading.Thread(
+                target=self._sum_up, args=(time.time() - self._keep,), name="ledger-age", daemon=True
+            )
+            with suppress(RuntimeError):  # no thread to be had: later
+                old.start()
         with self._writing():
+            self._rates.note_time()
             if self._unsaved:
                 # Charges need not wait for the disk meanwhile.
                 copy = threading.Thread(target=_copy_log, args=(self._path,), name="ledger-copy", daemon=True)
@@ -174,6 +228,17 @@ class SqliteAccounts:
                     with suppress(sqlite3.Error):
                         db.close()
             self._writer = self._reader = None
+
+    def _sum_up(self, before: float) -> None:
+        """Sum up old rows, a few at a time, so that no charge waits long for the file."""
+        try:
+            with closing(_connect(self._path)) as db:
+                rows = history.sum_up(db, before, pause=True)
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("ledger_not_pruned", extra={"fields": {"error": str(error)}})
+        else:
+            if rows:
+                _log.info("ledger_pruned", extra={"fields": {"rows": rows, "before": history.stamp(before)}})
 
     def _read(self, query: Callable[[sqlite3.Connection], T]) -> T | None:
         """Ask the ledger; None where it cannot be read. It never blocks, except while the connections are closed."""
@@ -250,8 +315,9 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
             f"the ledger {path} was written by a newer L2H (version {version}, this one reads up to {VERSION}): "
             f"update L2H, or name another with --ledger"
         )
-    for column in _UPGRADES.get(version, ()):
-        db.execute(f"ALTER TABLE usage ADD COLUMN {column}")
+    for number in range(version, VERSION):
+        for statement in _UPGRADES[number]:
+            db.execute(statement)
     db.execute(f"PRAGMA user_version = {VERSION}")
     db.execute(_BEAT, (time.time(),))
     db.execute("COMMIT")
@@ -264,19 +330,21 @@ def _identity(path: str) -> tuple[int, int]:
 
 def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: _Now) -> list[ChargeResult] | None:
     """The usual case in few statements: no repeats, and room in every quota. None where it is not so."""
-    inserted = 0
+    rows: list[int] = []
     for first in range(0, len(charges), _ROWS):
         some = charges[first : first + _ROWS]
         values = [value for charge in some for value in _values(charge, now.wall)]
-        rows = ", ".join([_ROW] * len(some))
-        done = db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {rows} ON CONFLICT DO NOTHING", values)
-        inserted += done.rowcount
-    if inserted < len(charges):
-        return None
+        places = ", ".join([_ROW] * len(some))
+        done = db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {places} ON CONFLICT DO NOTHING", values)
+        if done.rowcount < len(some):
+            return None
+        assert done.lastrowid is not None
+        rows += range(done.lastrowid - len(some) + 1, done.lastrowid + 1)  # nobody else writes meanwhile
     by_key: dict[str, list[Charge]] = {}
     for charge in charges:
         if charge.key.quota is not None:
             by_key.setdefault(charge.key.id, []).append(charge)
+    known: dict[str, ChargeResult] = {}
     for same in by_key.values():
         key, inputs = same[0].key, sum(charge.inputs for charge in same)
         assert key.quota is not None
@@ -284,18 +352,36 @@ def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: _No
         if period.used + inputs > key.quota.count:
             return None
         _use(db, key, period, inputs)
-    return [ChargeResult("charged")] * len(charges)
+        known[key.id] = _told("charged", key.quota, period._replace(used=period.used + inputs), now)
+    if not known:
+        return [ChargeResult("charged", row=row) for row in rows]
+    plain = ChargeResult("charged")
+    return [known.get(charge.key.id, plain)._replace(row=row) for charge, row in zip(charges, rows, strict=True)]
 
 
 def _charge_alone(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
     result = _foresee(db, charge, now)
-    charged = result.outcome == "charged"
-    if charge.key.quota is not None and (charged or result.outcome == "over_quota"):
+    charged, quota = result.outcome == "charged", charge.key.quota
+    if quota is not None and (charged or result.outcome == "over_quota"):
         # Also where nothing is used: a period that the last start of the system left behind now has its end.
-        _use(db, charge.key, _period(db, charge.key, now), charge.inputs if charged else 0)
+        period, inputs = _period(db, charge.key, now), charge.inputs if charged else 0
+        _use(db, charge.key, period, inputs)
+        result = _told(result.outcome, quota, period._replace(used=period.used + inputs), now)
     if charged:
-        db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {_ROW}", _values(charge, now.wall))
+        done = db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {_ROW}", _values(charge, now.wall))
+        result = result._replace(row=done.lastrowid)
     return result
+
+
+def _told(outcome: Outcome, quota: Quota, period: _Period, now: _Now) -> ChargeResult:
+    left = max(0, quota.count - period.used)
+    return ChargeResult(outcome, left, period.ends - now.since_boot, period.used, period.ends)
+
+
+def _mark(db: sqlite3.Connection, delivered: Sequence[Delivery]) -> None:
+    """Mark the rows of earlier charges by whether their answers were delivered."""
+    for first, last, arrived in delivered:
+        db.execute("UPDATE charges SET delivered = ? WHERE id BETWEEN ? AND ?", (arrived, first, last))
 
 
 def _foresee(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
@@ -308,7 +394,7 @@ def _foresee(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
     if quota is not None:
         period = _period(db, charge.key, now)
         if period.used + charge.inputs > quota.count:
-            return ChargeResult("over_quota", max(0, quota.count - period.used), period.ends - now.since_boot)
+            return _told("over_quota", quota, period, now)
     return ChargeResult("charged")
 
 

@@ -29,12 +29,29 @@ class Charge(NamedTuple):
 Outcome = Literal["charged", "repeated", "conflict", "over_quota", "store_down"]
 
 
+#: The numbers of the first and the last of rows that follow one another, and whether the answers that they paid for
+#: were delivered.
+Delivery = tuple[int, int, bool]
+
+
 class ChargeResult(NamedTuple):
     """The outcome of a charge."""
 
     outcome: Outcome
-    quota_left: int = 0  # with "over_quota", inputs that the quota still has
-    retry_after: float = 1.0  # with "over_quota", seconds until the next period
+    quota_left: int = 0  # inputs that the quota still has
+    retry_after: float = 1.0  # seconds until the next period
+    used: int | None = None  # of the quota, in this period; None where the key has none, or it was not looked at
+    ends: float = 0.0  # the end of this period, in seconds since the system's start
+    row: int | None = None  # with "charged", the number of its row
+
+
+class Room(NamedTuple):
+    """What came of reserving inputs of a quota."""
+
+    granted: bool  # whether they may be computed
+    held: bool  # whether they must be settled
+    left: int  # inputs that the quota still has, beside those that are being computed
+    retry_after: float  # seconds until the period ends, or until asking again may help
 
 
 class KeyStore(Protocol):
@@ -76,9 +93,9 @@ class KeyStore(Protocol):
 class AccountStore(Protocol):
     """Rates, quotas and the ledger as one worker uses them.
 
-    The worker calls :meth:`take_rate`, :meth:`was_charged` and :meth:`foresee` on its event loop, which they must not
-    block, and :meth:`charge`, :meth:`probe` and :meth:`maintain` in a thread of their own, where they may wait a second
-    or so. A store that cannot be read or written raises a ``StoreDownError``.
+    The worker calls :meth:`charge`, :meth:`probe` and :meth:`maintain` in a thread of their own, where they may wait a
+    second or so, and the others on its event loop, which they must not block. A store that cannot be read or written
+    raises a ``StoreDownError``.
     """
 
     @property
@@ -89,8 +106,25 @@ class AccountStore(Protocol):
         """Let inputs through if the key's rate allows them now: all or none, exactly, over all workers.
 
         Of a request's inputs, ``paid`` were let through before, when their number was not known yet.
-        Returns 0.0 where they were let through, else the seconds after which they would be.
+        Returns the seconds after which they would be let through; where they were, 0.0, or less by the time for which
+        the key could go on at its rate at once.
         """
+
+    def used_up(self, key: Key) -> float:
+        """Return the seconds for which the key's quota is known to be used up; 0.0 where it is not known to be."""
+
+    def reserve(self, key: Key, inputs: int) -> Room:
+        """Reserve inputs of the key's quota before they are computed: all or none, over all workers of the server.
+
+        What is held must be settled. What a worker that dies has reserved is free again. Where the store cannot be read
+        they are granted, since :meth:`charge` decides.
+        """
+
+    def settle(self, key: Key, inputs: int, result: ChargeResult | None) -> None:
+        """Note that inputs that :meth:`reserve` held were charged with this result, or will not be."""
+
+    def flush(self) -> None:
+        """Give back what was settled; called every few milliseconds."""
 
     async def was_charged(self, key: Key, idempotency_key: str) -> bool:
         """Return whether a request was charged before; True where that is unknown, since :meth:`charge` decides."""
@@ -98,8 +132,10 @@ class AccountStore(Protocol):
     async def foresee(self, charge: Charge) -> ChargeResult:
         """Return what :meth:`charge` would now return for a charge, "charged" where that is unknown; change nothing."""
 
-    def charge(self, charges: Sequence[Charge]) -> list[ChargeResult]:
+    def charge(self, charges: Sequence[Charge], delivered: Sequence[Delivery] = ()) -> list[ChargeResult]:
         """Charge requests in one transaction; return what became of each, in their order.
+
+        The rows of earlier charges are marked in the same transaction: whether their answers were delivered.
 
         Atomic: when it returns, every row is written and survives the death of this process; when it raises, nothing
         was charged. A quota is counted in the same transaction, to the last input, over all workers. Idempotent for

@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 class Exchange:
     """A request, by ASGI's ``scope``, and its answer, by ASGI's ``send``."""
 
-    __slots__ = ("_echo", "_send", "_service", "_start", "headers", "noted", "request_id", "state")
+    __slots__ = ("_echo", "_send", "_service", "_start", "headers", "noted", "request_id", "spare", "state")
 
     def __init__(self, service: Service, scope: Scope, send: Send) -> None:
         self._start = time.perf_counter()
@@ -45,6 +45,7 @@ class Exchange:
             self.headers = _joined(scope["headers"])
         self.request_id = clean_id(self.headers.get(b"x-request-id")) or f"{_prefix}-{next(_numbers):x}"
         self._echo = (b"x-request-id", self.request_id.encode())
+        self.spare: float | None = None  # what the store said of the key's rate
         #: What the log will say of the request, beside its status and its time.
         self.noted: dict[str, Any] = {"request_id": self.request_id}
 
@@ -61,7 +62,7 @@ class Exchange:
 
     async def refuse(self, refusal: RefusalError) -> None:
         """Send an error as the answer."""
-        more = list(refusal.headers)
+        more = [*refusal.headers, (b"l2h-reason", refusal.reason.encode())]
         if refusal.retry_after is not None:  # in whole seconds from 1
             more.append((b"retry-after", b"%d" % max(1, math.ceil(min(refusal.retry_after, 10**9)))))
         await self.answer(refusal.status, json.dumps({"error": refusal.sentence}).encode(), [JSON], more)

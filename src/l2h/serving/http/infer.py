@@ -9,10 +9,11 @@ import numpy.typing as npt
 from l2h import protocol
 from l2h.json_lists import LONG
 from l2h.serving.accounts.key import ANONYMOUS, Key
-from l2h.serving.accounts.store import Charge, ChargeResult
+from l2h.serving.accounts.store import Charge, ChargeResult, Room
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
 from l2h.serving.http.body import BodyReader
-from l2h.serving.http.exchange import Exchange, Receive, authenticate, clean_id
+from l2h.serving.http.exchange import Exchange, Header, Receive, authenticate, clean_id
+from l2h.serving.http.ratelimit import limit_fields
 from l2h.serving.model.batching import PendingRequest
 from l2h.serving.model.model import ServedModel
 from l2h.serving.process.service import Service
@@ -31,10 +32,17 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
         assert pending.scores is not None
         assert pending.result is not None
         body, headers = pending.model.encode(pending.scores, request)
-        charged, inputs = pending.result.outcome == "charged", len(pending.x)
+        result, key = pending.result, pending.charge.key
+        charged, inputs = result.outcome == "charged", len(pending.x)
         seconds = exchange.seconds()
         service.metrics.answered(seconds, inputs, pending.charge.units if charged else 0)
-        await exchange.answer(200, body, headers, (_CHARGED[pending.result.outcome],))
+        more: tuple[Header, ...] = (_CHARGED[result.outcome],)
+        if key.quota is not None or key.rate is not None:
+            left = None if result.used is None else result.quota_left
+            more += limit_fields(key, left, result.retry_after, exchange.spare)
+        await exchange.answer(200, body, headers, more)
+        if result.row is not None and pending.cycle is not None:
+            service.deliveries.note(result.row, pending.cycle)
         exchange.log(200, seconds, batch=pending.batch, charged=charged)
     except RefusalError as refusal:
         await _refuse(service, exchange, refusal)
@@ -60,17 +68,19 @@ async def _compute(
     headers = exchange.headers
     key = authenticate(service.accounts.keys, headers.get(b"authorization"))
     exchange.noted["key"] = key.id
+    exchange.noted["key_name"] = key.name
     if key is not ANONYMOUS:
         exchange.state["known"] = True
     _admit(service)
     if key.rate is not None:  # whatever the headers and the body are, the request counts as one input
-        _require_rate(key, await service.accounts.take_rate(key, 1))
+        exchange.spare = _require_rate(key, await service.accounts.take_rate(key, 1))
     idempotency_key = clean_id(headers.get(b"idempotency-key"))
     if idempotency_key is None and b"idempotency-key" in headers:
         raise malformed("Idempotency-Key: 1 to 128 printable ASCII characters")
-    left = 0.0 if key.quota is None else service.charging.used_up(key)
+    left = 0.0 if key.quota is None else service.accounts.used_up(key)
     if left and not (idempotency_key and await service.accounts.was_charged(key, idempotency_key)):
-        raise RefusalError(429, f"the quota of {key.quota} is used up", "quota", left)
+        fields = limit_fields(key, 0, left, exchange.spare)
+        raise RefusalError(429, f"the quota of {key.quota} is used up", "quota", left, fields)
     with BodyReader(service) as reader:
         body = await reader.read(receive, headers.get(b"content-length"))
         encoding = headers.get(b"content-encoding")
@@ -86,7 +96,7 @@ async def _compute(
             request, x, fingerprint = _read_inputs(*given)
         exchange.noted["n"] = len(x)
         if key.rate is not None and len(x) > 1:
-            _require_rate(key, await service.accounts.take_rate(key, len(x), paid=1))
+            exchange.spare = _require_rate(key, await service.accounts.take_rate(key, len(x), paid=1))
         units = len(x) * service.config.price
         charge = Charge(
             key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
@@ -99,27 +109,47 @@ async def _compute(
     assert pending.result is not None
     if pending.result.outcome not in _CHARGED:
         raise _not_charged(charge, pending.result)
-    if pending.result.outcome == "charged":
+    if pending.result.outcome == "charged" and idempotency_key is not None:
         service.charging.give_credit(key, len(x))
     return pending, request
 
 
 async def _run(service: Service, pending: PendingRequest) -> None:
-    """Have the scores computed and charged, unless too much was computed for nothing and this would be too."""
+    """Have the scores computed and charged, where the quota has room; a repeat, where not too many were for nothing."""
     charge = pending.charge
-    first = charge.idempotency_key is None or service.charging.begin(charge)
+    key, named = charge.key, charge.idempotency_key is not None
+    first = not named or service.charging.begin(charge)
+    held = False
     try:
-        if not service.charging.take_credit(charge.key, charge.inputs):
+        if key.quota is not None:
+            room = service.accounts.reserve(key, charge.inputs)
+            held = room.held
+            if not room.granted:
+                await _require_repeat(service, charge, room, first)
+        if named and not service.charging.take_credit(key, charge.inputs):
             if not first:
-                raise RefusalError(503, "the same request is being answered: repeat it afterwards", "busy", 1.0)
+                raise _under_way()
             foreseen = await service.accounts.foresee(charge)
             if foreseen.outcome != "charged":
                 raise _not_charged(charge, foreseen)
         service.batcher.submit(pending)
         await pending.future
     finally:
-        if first and charge.idempotency_key is not None:
+        if held:
+            service.accounts.settle(key, charge.inputs, pending.result)
+        if first and named:
             service.charging.end(charge)
+
+
+async def _require_repeat(service: Service, charge: Charge, room: Room, first: bool) -> None:
+    """Raise where a request that its quota has no room for was not charged before."""
+    if not first:
+        raise _under_way()
+    named = charge.idempotency_key is not None
+    foreseen = await service.accounts.foresee(charge) if named else ChargeResult("over_quota")
+    if foreseen.outcome != "repeated":
+        conflict = foreseen.outcome == "conflict"
+        raise _not_charged(charge, foreseen if conflict else ChargeResult("over_quota", room.left, room.retry_after))
 
 
 def _read_inputs(
@@ -147,10 +177,16 @@ def _admit(service: Service) -> None:
         raise RefusalError(503, sentence, "busy", wait)
 
 
-def _require_rate(key: Key, wait: float) -> None:
+def _require_rate(key: Key, wait: float) -> float:
+    """Return what the store said of the key's rate; raise where the request has to wait."""
     if wait > 0.0 and key.rate is not None:
         sentence = f"faster than the key's {key.rate.per_second:g} inputs a second, {key.rate.burst} at once"
-        raise RefusalError(429, sentence, "rate", wait)
+        raise RefusalError(429, sentence, "rate", wait, limit_fields(key, None, 0.0, wait))
+    return wait
+
+
+def _under_way() -> RefusalError:
+    return RefusalError(503, "the same request is being answered: repeat it afterwards", "busy", 1.0)
 
 
 def _not_charged(charge: Charge, result: ChargeResult) -> RefusalError:
@@ -166,7 +202,8 @@ def _not_charged(charge: Charge, result: ChargeResult) -> RefusalError:
         sentence = f"{inputs} inputs are more than the whole quota of {quota}: send fewer in a request"
         return RefusalError(413, sentence, "too_large")
     sentence = f"the quota of {quota} has {result.quota_left} left, the request has {inputs} inputs"
-    return RefusalError(429, sentence, "quota", result.retry_after)
+    fields = limit_fields(charge.key, result.quota_left, result.retry_after, None)
+    return RefusalError(429, sentence, "quota", result.retry_after, fields)
 
 
 def _store_down() -> RefusalError:

@@ -12,6 +12,11 @@ _TEXT, _OBJECT, _TRUE = {"type": "string"}, {"type": "object"}, {"const": True}
 _ID = {"type": "string", "pattern": "^[\\x21-\\x7e]{1,128}$"}
 _REQUEST_ID = {"description": "Of the request.", "required": True, "schema": _ID}
 _RETRY_AFTER = {"description": "Seconds.", "required": True, "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"}}
+_REASON = {"description": "Why, in one word.", "required": True, "schema": {"type": "string", "pattern": "^[a-z_]+$"}}
+_LIMITS = {
+    "RateLimit": {"description": "What the key has left of its quota and its rate.", "schema": _TEXT},
+    "RateLimit-Policy": {"description": "The key's quota and rate.", "schema": _TEXT},
+}
 _ERRORS = {
     400: "The request does not fit the protocol or the model; the sentence says why.",
     401: "No key, or none of this server's.",
@@ -82,6 +87,9 @@ def _infer(max_body: int, keys: bool) -> Schema:
         "description": "1 where the request was charged, 0 for a repeat.",
         "schema": {"enum": ["0", "1"]},
     }
+    if keys:
+        for code in ("200", "429"):
+            responses[code]["headers"] |= _LIMITS
     length = {"type": "string", "pattern": "^[0-9]{1,12}$"}
     return {
         "summary": "Scores for inputs.",
@@ -113,7 +121,7 @@ def _schemas(model: ServedModel) -> Schema:
         "name": {"const": INPUT},
         "datatype": {"const": model.datatype},
         "shape": {"type": "array", "prefixItems": shape, "minItems": len(shape), "maxItems": len(shape)},
-        "parameters": _OBJECT,
+        "parameters": {**_OBJECT, "properties": {"binary_data_size": {"type": "integer"}}},
         "data": _array(numbers, minItems=model.elements, maxItems=model.most * model.elements),
     }
     outputs = [_output(OUTPUT, "FP32", {"type": "number"})]
@@ -184,7 +192,7 @@ def _array(items: Schema, **bounds: int) -> Schema:
 
 
 def _options(name: str) -> Schema:
-    return {"type": "object", "properties": {name: {"type": "boolean"}}}
+    return {"type": "object", "properties": {name: {"type": "boolean"}}, "additionalProperties": False}
 
 
 def _ref(name: str) -> Schema:
@@ -203,7 +211,11 @@ def _responses(description: str, content: Schema, *errors: int) -> Schema:
 def _error(code: int) -> Schema:
     limited = {"Retry-After": _RETRY_AFTER} if code in (429, 503) else {}
     content = {"application/json": {"schema": _ref("Error")}}
-    return {"description": _ERRORS[code], "headers": {"X-Request-Id": _REQUEST_ID, **limited}, "content": content}
+    return {
+        "description": _ERRORS[code],
+        "headers": {"X-Request-Id": _REQUEST_ID, "L2H-Reason": _REASON, **limited},
+        "content": content,
+    }
 
 
 def _path(name: str, value: str) -> Schema:

@@ -233,7 +233,6 @@ class CurrentModel:
     def replace(self, model: ServedModel) -> None:
         """Answer with another model from the next request on."""
         before = self.model
-        self._metrics.model.labels(before.name, before.version).set(0)
         self._metrics.reloads.labels("taken").inc()
         self._use(model)
         log_event("info", "bundle_taken", version=model.version, before=before.version)
@@ -242,4 +241,4 @@ class CurrentModel:
         self.model = model
         path = f"/v2/models/{model.name}"
         self.infer_paths = {f"{path}/infer", f"{path}/versions/{model.version}/infer"}
-        self._metrics.model.labels(model.name, model.version).set(1)
+        self._metrics.show_model(model.name, model.version)

@@ -11,12 +11,13 @@ from typing import Any
 
 from l2h.bundle.parts import NAME
 from l2h.errors import SettingsError
+from l2h.serving.accounts.history import LEAST_AGE, MOST_AGE
 from l2h.serving.model.function import ModelSource
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def _between(least: float, most: float, default: float) -> Any:
+def _between(least: float, most: float, default: float | None) -> Any:
     """A setting with its range."""
     return field(default=default, metadata={"range": (least, most)})
 
@@ -52,6 +53,7 @@ class ServingConfig:
     open: bool = False
     ledger: str = "ledger.db"
     price: int = _between(0, 10**9, 1)
+    keep: float | None = _between(LEAST_AGE, MOST_AGE, None)
     tls_cert: str | None = None
     tls_key: str | None = None
     log_requests: bool = True
@@ -61,7 +63,7 @@ class ServingConfig:
         for setting in fields(self):
             least, most = setting.metadata.get("range", (None, None))
             value = getattr(self, setting.name)
-            if least is not None and not least <= value <= most:
+            if least is not None and value is not None and not least <= value <= most:
                 flag = setting.name.replace("_", "-")
                 raise SettingsError(f"--{flag} {value}: it lies between {least} and {most}")
         self._check_source()

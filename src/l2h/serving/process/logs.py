@@ -41,7 +41,7 @@ class JsonLines(logging.Formatter):
         line.update(getattr(record, "fields", {}))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _dumps(line).decode()
 
 
 class LogWriter(logging.Handler):
@@ -73,7 +73,7 @@ class LogWriter(logging.Handler):
     def put_request(self, fields: Mapping[str, Any]) -> None:
         """Have the line of a request written."""
         line = {"time": _stamp(time.time()), "level": "info", "event": "request", "pid": self._pid, **fields}
-        self.put(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self.put(_dumps(line) + b"\n")
 
     def emit(self, record: logging.LogRecord) -> None:
         self.put(self.format(record).encode() + b"\n")
@@ -103,7 +103,7 @@ class LogWriter(logging.Handler):
         try:
             if lost:
                 line = {"time": _stamp(time.time()), "level": "warning", "event": "log_lines_dropped", "pid": self._pid}
-                os.write(2, json.dumps({**line, "lines": lost}).encode() + b"\n")
+                os.write(2, _dumps({**line, "lines": lost}) + b"\n")
                 self._told += lost
             os.write(2, piece)
         except OSError:  # nobody reads stderr any more
@@ -138,6 +138,14 @@ def log_as_json(level: str) -> LogWriter:
         logger.propagate = False
         logger.setLevel(max(least, logging.getLevelName(level.upper())))
     return writer
+
+
+def _dumps(line: Mapping[str, Any]) -> bytes:
+    """Return a line as JSON, of whatever its values are."""
+    try:
+        return orjson.dumps(line, default=str)
+    except (orjson.JSONEncodeError, UnicodeError):  # half of a character, or a number beyond 64 bits
+        return json.dumps(line, default=str, separators=(",", ":")).encode()
 
 
 def _stamp(seconds: float) -> str:

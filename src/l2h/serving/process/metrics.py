@@ -1,9 +1,19 @@
 """What Prometheus reads. Each worker writes its own files in a shared folder; the worker that is asked adds them up."""
 
+import json
+import os
+from collections import Counter as Counting
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from l2h.files import write_atomically
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 #: Where the workers' files lie; read by prometheus_client when it makes its first metric.
@@ -33,7 +43,6 @@ class Metrics:
         self.in_flight = gauge("l2h_in_flight", "Requests at hand.")
         self.connections = gauge("l2h_connections", "Open connections.")
         self.ledger_up = gauge("l2h_ledger_up", "1 where the ledger can be written.", multiprocess_mode="livemin")
-        self.model = gauge("l2h_model_info", "Workers that serve a version.", ["name", "version"])
         self.reloads = counter("l2h_reloads", "Bundles taken over or refused.", ["result"])
         self.log_dropped = counter("l2h_log_dropped", "Lines of the log that nobody read in time.")
         self._ok = self.requests.labels("200")
@@ -73,13 +82,40 @@ class Metrics:
         self.commit_rows.inc(charges)
         self.commit_seconds.observe(seconds)
 
+    def show_model(self, name: str, version: str) -> None:
+        """Tell which version this worker serves.
+
+        In a file of its own: the files of prometheus_client keep every version that there ever was.
+        """
+        write_atomically(_model_file(Path(os.environ[FOLDER]), os.getpid()), json.dumps([name, version]).encode())
+
     def text(self) -> bytes:
         """Return the numbers of all workers, in Prometheus's format."""
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(_Models())
         return generate_latest(registry)
+
+
+class _Models(Collector):
+    """Counts the workers that serve each version."""
+
+    def collect(self) -> Iterator[Metric]:
+        served: Counting[tuple[str, ...]] = Counting()
+        for file in Path(os.environ[FOLDER]).glob("model-*.json"):
+            with suppress(OSError):  # the worker has ended
+                served[tuple(json.loads(file.read_bytes()))] += 1
+        info = GaugeMetricFamily("l2h_model_info", "Workers that serve a version.", labels=["name", "version"])
+        for labels, workers in sorted(served.items()):
+            info.add_metric(labels, workers)
+        yield info
 
 
 def forget_worker(folder: Path, pid: int) -> None:
     """Drop the gauges of a worker that has ended; its counters stay."""
     multiprocess.mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+    _model_file(folder, pid).unlink(missing_ok=True)
+
+
+def _model_file(folder: Path, pid: int) -> Path:
+    return folder / f"model-{pid}.json"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from l2h.serving.accounts import open_accounts
 from l2h.serving.accounts.charging import ChargeWriter
+from l2h.serving.accounts.deliveries import Deliveries
 from l2h.serving.model.batching import Batcher, PendingRequest
 from l2h.serving.model.model import CurrentModel, ServedModel, load_model
 from l2h.serving.process.config import ServingConfig
@@ -16,10 +17,10 @@ from l2h.serving.process.metrics import Metrics
 class Service:
     """What the handlers of requests share. To make one loads, opens and starts all parts on the running event loop.
 
-    ``inherited`` are the descriptors of :func:`l2h.serving.accounts.prepare_accounts`.
+    ``inherited`` are the descriptors of :func:`l2h.serving.accounts.prepare_accounts`, ``worker`` is its number.
     """
 
-    def __init__(self, config: ServingConfig, log: LogWriter, inherited: Sequence[int]) -> None:
+    def __init__(self, config: ServingConfig, log: LogWriter, inherited: Sequence[int], worker: int = 0) -> None:
         loop = asyncio.get_running_loop()
 
         def deliver(requests: list[PendingRequest]) -> None:
@@ -28,8 +29,9 @@ class Service:
         self.config, self.log = config, log
         self.metrics = Metrics()
         self.current = CurrentModel(self.load(config.bundle), self.metrics)
-        self.accounts = open_accounts(config.keys, config.ledger, inherited)
+        self.accounts = open_accounts(config.keys, config.ledger, inherited, worker, config.workers, config.keep)
         self.charging = ChargeWriter(self.accounts, deliver, self.metrics.committed)
+        self.deliveries = Deliveries(self.charging.note_delivery)
         self.batcher = Batcher(config.max_batch, config.batch_delay, self.charging.submit, deliver, self.metrics.called)
         self.free_memory = config.max_memory  # bytes that the bodies of further requests may take
         self.draining = False
@@ -75,7 +77,9 @@ class Service:
 
     def close(self) -> None:
         """Finish what waits, then stop all parts."""
-        for part in (self.batcher, self.charging, self.accounts):
+        self.batcher.close()
+        self.deliveries.look(last=True)
+        for part in (self.charging, self.accounts):
             part.close()
 
 

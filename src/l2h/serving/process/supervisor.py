@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import stat
 import subprocess
 import sys
@@ -23,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from l2h.errors import L2HError
-from l2h.serving.accounts import open_keys, prepare_accounts
+from l2h.serving.accounts import forget_reserved, open_keys, prepare_accounts
 from l2h.serving.errors import ServingError
 from l2h.serving.process.candidate import copy_model, require_same_interface, try_model
+from l2h.serving.process.certificates import open_certificates
 from l2h.serving.process.config import ServingConfig, is_loopback
 from l2h.serving.process.folders import make_folder
 from l2h.serving.process.logs import LogWriter, log_event
@@ -48,6 +48,7 @@ _SILENCE = 15.0
 class _Worker:
     """A worker's process. Its socket outlives the process, so that connections wait for the next one."""
 
+    number: int
     socket: socket.socket
     process: asyncio.subprocess.Process | None = None
     told: int = 0  # number of the bundle that it was started with or told to take
@@ -86,9 +87,10 @@ class Supervisor:
         try:
             self._seen = self._signature()
             self._manifest = copy_model(config.source, self._copies / "1")
-            _check_tls(config.tls_cert, config.tls_key)
-            self._workers = [_Worker(sock) for sock in _bind(config.host, config.port, config.workers)]
-            self._inherited = prepare_accounts(config.ledger)
+            open_certificates(config.tls_cert, config.tls_key)  # a bad one is refused at the start
+            sockets = _bind(config.host, config.port, config.workers)
+            self._workers = [_Worker(number, sock) for number, sock in enumerate(sockets)]
+            self._inherited = prepare_accounts(config.ledger, config.workers)
             where = _url(self._workers[0].socket, config.tls_cert is not None)
             self._line = (
                 f"serving {config.source.model_name(self._manifest)} {self._manifest.version} at {where}, "
@@ -141,6 +143,7 @@ class Supervisor:
                 process = worker.process = await self._start(worker)
                 status = await process.wait()
                 forget_worker(self._metrics, process.pid)
+                forget_reserved(self._inherited, worker.number, self.config.workers)
                 died: dict[str, Any] = {"worker": process.pid, "status": status}
             except OSError as error:  # no more processes or descriptors
                 died = {"error": str(error)}
@@ -165,9 +168,10 @@ class Supervisor:
         settings = self.config.for_worker(self._copies / str(worker.told))
         status, write_end = os.pipe()
         descriptors = (worker.socket.fileno(), write_end, *self._inherited)
+        arguments = (settings, str(worker.number), *map(str, descriptors))
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "l2h.serving.process.worker", settings, *map(str, descriptors)),
+                *(sys.executable, "-P", "-m", "l2h.serving.process.worker", *arguments),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=descriptors,
@@ -371,22 +375,6 @@ def _replace_socket(worker: _Worker) -> None:
         raise
     worker.socket = new
     old.close()
-
-
-def _check_tls(cert: str | None, key: str | None) -> None:
-    if cert is None or key is None:
-        return
-
-    def ask() -> str:
-        raise ServingError(f"--tls-key {key} is protected by a passphrase: give one without (openssl pkey -in ...)")
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=ask)
-    except (ssl.SSLError, OSError) as error:
-        why = error.strerror or str(error)
-        raise ServingError(
-            f"--tls-cert {cert} and --tls-key {key} are no certificate and its key, in PEM: {why}"
-        ) from error
 
 
 def _url(sock: socket.socket, tls: bool) -> str:

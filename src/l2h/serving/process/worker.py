@@ -16,7 +16,6 @@ import select
 import shutil
 import signal
 import socket
-import ssl
 import struct
 import sys
 import threading
@@ -30,11 +29,12 @@ import uvicorn
 
 from l2h.connections import Places, TlsHandshake, bounded
 from l2h.errors import L2HError
-from l2h.serving.errors import KeyStoreError
+from l2h.serving.errors import KeyStoreError, ServingError
 from l2h.serving.http.app import App
 from l2h.serving.model.model import ServedModel
+from l2h.serving.process.certificates import Certificates, open_certificates
 from l2h.serving.process.config import ServingConfig
-from l2h.serving.process.logs import LogWriter, PrintedLines, log_as_json, log_event
+from l2h.serving.process.logs import PrintedLines, log_as_json, log_event
 from l2h.serving.process.metrics import FOLDER
 from l2h.serving.process.service import Service
 
@@ -69,20 +69,22 @@ class _Server(uvicorn.Server):
 def main(arguments: list[str]) -> int:
     """Run a worker; return the exit status.
 
-    The arguments are the settings as JSON, then the inherited descriptors: the socket, the pipe to the supervisor, and
-    those of the accounts.
+    The arguments are the settings as JSON, the worker's number, then the inherited descriptors: the socket, the pipe to
+    the supervisor, and those of the accounts.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the supervisor decides
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; the supervisor decides
+        signal.signal(ignored, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH)
     log = log_as_json(json.loads(arguments[0])["log_level"])
     sys.stdout = PrintedLines()
-    listener, status, *inherited = map(int, arguments[1:])
+    number, listener, status, *inherited = map(int, arguments[1:])
     try:
         config = ServingConfig.from_json(arguments[0])
         config = replace(config, max_connections=_allow_connections(config.max_connections))
-        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(_serve(config, log, socket.socket(fileno=listener), status, inherited))
+        certificates = open_certificates(config.tls_cert, config.tls_key)
+        with asyncio.Runner(loop_factory=_fast_loop(certificates)) as runner:
+            service = partial(Service, config, log, inherited, number)
+            runner.run(_serve(service, socket.socket(fileno=listener), status, certificates))
     except (L2HError, OSError) as error:
         log_event("error", "worker_failed", error=str(error))
         return 1
@@ -94,7 +96,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+def _fast_loop(certificates: Certificates | None) -> Callable[[], asyncio.AbstractEventLoop]:
     """uvloop's event loop where there is one, which counts a peer as a connection before TLS begins."""
     try:
         from uvloop import Loop
@@ -103,9 +105,8 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
     class Bounded(Loop):
         async def create_server(self, *given: Any, **options: Any) -> Any:
-            context = options.pop("ssl", None)
-            if context is not None:
-                given = partial(TlsHandshake, given[0], context), *given[1:]
+            if certificates is not None:
+                given = partial(TlsHandshake, given[0], certificates.current), *given[1:]
             return await super().create_server(*given, **options)
 
     return Bounded
@@ -125,10 +126,11 @@ def _allow_connections(wanted: int) -> int:
 
 
 async def _serve(
-    config: ServingConfig, log: LogWriter, listener: socket.socket, status: int, inherited: list[int]
+    make: Callable[[], Service], listener: socket.socket, status: int, certificates: Certificates | None
 ) -> None:
     loop = asyncio.get_running_loop()
-    service = Service(config, log, inherited)
+    service = make()
+    config = service.config
     per_address = config.max_per_address or config.max_connections
     protocol = bounded(config.max_connections, config.idle_timeout, per_address)
     uvicorn_config = uvicorn.Config(
@@ -142,9 +144,6 @@ async def _serve(
         proxy_headers=False,
         timeout_keep_alive=max(1, round(config.idle_timeout)),
         timeout_graceful_shutdown=max(1, round(config.drain)),
-        ssl_certfile=config.tls_cert,
-        ssl_keyfile=config.tls_key,
-        ssl_version=ssl.PROTOCOL_TLS_SERVER,
         backlog=2048,
     )
     server = _Server(uvicorn_config)
@@ -163,7 +162,7 @@ async def _serve(
         os.write(status, READY)
         os.set_blocking(status, False)
         background = [
-            asyncio.create_task(_watch_keys(service, orders.look, protocol.places)),
+            asyncio.create_task(_watch_files(service, orders.look, protocol.places, certificates)),
             asyncio.create_task(_report(service, server, status)),
         ]
         await stop.wait()
@@ -205,7 +204,7 @@ class _Orders:
     """Does what the supervisor says; all methods run on the event loop."""
 
     def __init__(self, service: Service, status: int) -> None:
-        self.look = asyncio.Event()  # the keys are to be read at once
+        self.look = asyncio.Event()  # the keys and the certificate are to be read at once
         self._service, self._status, self._loop = service, status, asyncio.get_running_loop()
 
     def follow(self, order: dict[str, Any]) -> None:
@@ -235,24 +234,30 @@ class _Orders:
             os.write(self._status, READY)
 
 
-async def _watch_keys(service: Service, look: asyncio.Event, places: Places) -> None:
-    """Follow changes of the keys. A peer whose key was revoked is a stranger again."""
-    keys, file = service.accounts.keys, service.config.keys
-    while keys is not None:
+async def _watch_files(
+    service: Service, look: asyncio.Event, places: Places, certificates: Certificates | None
+) -> None:
+    """Follow changes of the keys and the certificate. A peer whose key was revoked is a stranger again."""
+    keys, file, cert = service.accounts.keys, service.config.keys, service.config.tls_cert
+    while keys is not None or certificates is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(service.config.watch):
                 await look.wait()
         look.clear()
         try:
-            count = await asyncio.to_thread(keys.refresh)
+            count = None if keys is None else await asyncio.to_thread(keys.refresh)
+            if count is not None:
+                places.forget_known()
+                log_event("info", "keys_reloaded", file=file, keys=count)
         except KeyStoreError as error:
             log_event("error", "keys_refused", file=file, error=str(error))
         except Exception:  # noqa: BLE001 - without its watcher the server would follow no change any more
             log_event("error", "watch_failed", traceback=traceback.format_exc().rstrip())
-        else:
-            if count is not None:
-                places.forget_known()
-                log_event("info", "keys_reloaded", file=file, keys=count)
+        try:
+            if certificates is not None and await asyncio.to_thread(certificates.refresh):
+                log_event("info", "certificate_reloaded", file=cert)
+        except ServingError as error:
+            log_event("error", "certificate_refused", file=cert, error=str(error))
 
 
 async def _report(service: Service, server: uvicorn.Server, status: int) -> None:
@@ -260,6 +265,8 @@ async def _report(service: Service, server: uvicorn.Server, status: int) -> None
     for count in itertools.count(1):
         await asyncio.sleep(_FLUSH)
         service.metrics.flush()
+        service.deliveries.look()
+        service.accounts.flush()
         if count % 10 == 0:
             service.update_gauges()
             service.metrics.connections.set(len(server.server_state.connections))

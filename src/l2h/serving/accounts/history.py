@@ -1,0 +1,150 @@
+"""What a ledger tells: sums by key, day, month or model, what keys have used, and old rows summed up.
+
+A row that is summed up is added to the table ``totals``, by day (UTC), key, model and version, and removed, in one
+transaction. So every sum stays exact; what is lost is the single request, and with it the memory that it was charged.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from l2h.errors import SettingsError
+from l2h.limits import LimitError, RateLimit
+from l2h.serving.accounts.key import Key
+from l2h.serving.errors import LedgerError
+
+DAY = 86400
+#: What sums may be told by, and how a row of ``totals`` gives it.
+GROUPS = {
+    "key": "key_id",
+    "day": f"strftime('%Y-%m-%d', day * {DAY}, 'unixepoch')",
+    "month": f"strftime('%Y-%m', day * {DAY}, 'unixepoch')",
+    "model": "model",
+    "version": "version",
+}
+#: Seconds that rows may be kept.
+LEAST_AGE, MOST_AGE = 3600.0, 1e10
+SUMS = ("requests", "inputs", "units", "undelivered", "unconfirmed")
+#: Rows that are looked at in one transaction, and how many times as long as it took the next one waits.
+_ROWS, _PAUSE = 2000, 10
+_COLUMNS = f"day, key_id, model, version, {', '.join(SUMS)}"
+#: Charges as rows of ``totals``, before they are summed.
+_SINGLE = f"""
+SELECT CAST(time / {DAY} AS INTEGER) AS day, key_id, model, version, 1 AS requests, inputs, units,
+    delivered IS 0 AS undelivered, delivered IS NULL AS unconfirmed FROM charges"""
+
+
+#: The version of ledgers that have totals, and rows that say whether the answer was delivered.
+_SINCE = 3
+
+
+class LedgerHistory:
+    """Reads a ledger, also while a server writes it; a :class:`LedgerError` says that it cannot be read."""
+
+    def __init__(self, path: Path, prepare: Callable[[Path], None]) -> None:
+        self._path, self._prepare = path, prepare  # the latter brings the ledger of an older L2H up to date
+
+    def report(self, by: Sequence[str], since: float = 0.0, until: float = 1e12) -> list[dict[str, Any]]:
+        """Return the sums of all charges, one row per group, in the order of the groups.
+
+        Args:
+            by: names of :data:`GROUPS`; without any there is one row, of all charges.
+            since: the first day that counts, as seconds since 1970; the whole of the day (UTC) is counted.
+            until: the end, like ``since``; the day that begins there is not counted.
+        """
+        unknown = [name for name in by if name not in GROUPS]
+        if unknown:
+            raise LedgerError(f"no sums by {unknown[0]!r}: one of {', '.join(GROUPS)}")
+        columns = [f'{GROUPS[name]} AS "{name}"' for name in by]
+        sums = [f"coalesce(sum({name}), 0) AS {name}" for name in SUMS]
+        groups = f"GROUP BY {', '.join(str(i + 1) for i in range(len(by)))} ORDER BY {', '.join(by)}" if by else ""
+        ((version,),) = self._ask("PRAGMA user_version")
+        rows = f"SELECT {_COLUMNS} FROM totals UNION ALL {_SINGLE}"
+        if version < _SINCE:
+            rows = _SINGLE.replace("delivered IS", "NULL IS")
+        query = f"""
+            SELECT {", ".join(columns + sums)} FROM ({rows})
+            WHERE day >= ? AND day < ? {groups}"""
+        days = since // DAY, -(-until // DAY)
+        return [dict(zip([*by, *SUMS], row, strict=True)) for row in self._ask(query, days)]
+
+    def used(self, keys: Iterable[Key]) -> dict[str, int]:
+        """Return what each key with a quota has used of its present period, by the wall clock."""
+        found = {}
+        rows = self._ask("SELECT key_id, period, number, used FROM usage")
+        periods = {(key_id, period): (number, used) for key_id, period, number, used in rows}
+        for key in keys:
+            if key.quota is not None:
+                number, used = periods.get((key.id, key.quota.seconds), (-1, 0))
+                found[key.id] = used if number >= key.quota.window(time.time())[0] else 0
+        return found
+
+    def prune(self, before: float) -> int:
+        """Sum up the rows of charges before a time; return how many. A server may go on meanwhile."""
+        self._prepare(self._path)
+        try:
+            with closing(self._connect("rw")) as db:
+                return sum_up(db, before)
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot prune the ledger {self._path}: {error}") from error
+
+    def _ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            with closing(self._connect("ro")) as db:
+                return db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, timeout=10, isolation_level=None
+        )
+
+
+def sum_up(db: sqlite3.Connection, before: float, pause: bool = False) -> int:
+    """Sum up the charges before a time; return how many. With ``pause`` others get the file in between."""
+    last = count = 0
+    begin = f"SELECT id, time FROM charges WHERE id > ? ORDER BY id LIMIT {_ROWS}"
+    while True:
+        start = time.monotonic()
+        end, old = db.execute(f"SELECT max(id), sum(time < ?) FROM ({begin})", (before, last)).fetchone()
+        if not old:  # rows are in the order of their time
+            return count
+        which = "WHERE id > ? AND id <= ? AND time < ?"
+        added = ", ".join(f"{name} = {name} + excluded.{name}" for name in SUMS)
+        sums = ", ".join(f"sum({name})" for name in SUMS)
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            db.execute(
+                f"INSERT INTO totals ({_COLUMNS}) SELECT day, key_id, model, version, {sums} FROM ({_SINGLE} {which}) "
+                f"WHERE true GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET {added}",
+                (last, end, before),
+            )
+            count += db.execute(f"DELETE FROM charges {which}", (last, end, before)).rowcount
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        last = end
+        if pause:
+            time.sleep(_PAUSE * (time.monotonic() - start))
+
+
+def parse_age(text: str) -> float:
+    """Return the seconds of ``90d`` or ``12h``; raise a ``SettingsError`` where it is no age that rows may reach."""
+    try:
+        seconds = RateLimit(1, per=text).per
+    except LimitError:
+        seconds = None
+    if seconds is None or not LEAST_AGE <= seconds <= MOST_AGE:
+        raise SettingsError(f"--keep {text!r}: how long rows are kept, from 1h: write 90d or 12h")
+    return seconds
+
+
+def stamp(seconds: float) -> str:
+    """Return a time as text, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
