@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from browser import CHROMIUM
 from commands import environment
 from shown_commands import PROJECT, blocks
 
 import l2h
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def test_every_public_name_is_in_the_reference() -> None:
