@@ -88,6 +88,7 @@ def test_sums_are_exact_however_many_rows_were_summed_up(tmp_path, by):
     assert some == expected([row for row in charges if row[0] // DAY in days], by)
 
 
+@pytest.mark.long
 def test_a_kill_in_the_middle_loses_nothing_and_counts_nothing_twice(tmp_path):
     path = tmp_path / "ledger.db"
     wanted = expected(fill(path, 40_000), ("key", "day"))
@@ -106,6 +107,7 @@ def test_a_kill_in_the_middle_loses_nothing_and_counts_nothing_twice(tmp_path):
             break
 
 
+@pytest.mark.long
 def test_a_server_sums_up_what_is_older_than_it_keeps_while_it_goes_on(bundle, tmp_path, x):
     path = tmp_path / "ledger.db"
     charges = fill(path, 6000)
@@ -123,7 +125,7 @@ def test_a_server_sums_up_what_is_older_than_it_keeps_while_it_goes_on(bundle, t
     assert found == {name: sums[0][name] + more for name, more in zip(SUMS, (20, 60, 60, 0, 0), strict=True)}
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_ledger_and_a_key_file_of_an_earlier_version_are_taken_over(tmp_path, version):
     for name in ("ledger_{}.db", "keys_{}.json"):
         shutil.copy(OLDER / name.format(version), tmp_path)

@@ -220,6 +220,7 @@ def test_a_certificate_is_read_again_and_no_connection_is_dropped(bundle, tmp_pa
         assert not server.events("worker_died")
 
 
+@pytest.mark.long
 def test_metrics_do_not_grow_with_reloads(bundle, tmp_path):
     folder = tmp_path / "b"
     write_bundle(folder, linear())
