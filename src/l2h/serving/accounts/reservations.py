@@ -55,8 +55,8 @@ class ReservationTable:
     the sum of both is right at every moment. Of those that the ledger had counted when it was asked, which a charge
     tells by how much was used after it, none is counted twice.
 
-    To ask the system for the lock takes as long as all the rest. One worker alone needs none. Several, while the quota
-    has much room left, reserve more than they need, and give the rest back when it is not needed any more.
+    To lock and look takes longer than all the rest. So a worker alone takes no lock, and while the quota has much room
+    left, every worker reserves more than it needs, and gives the rest back when it is not needed any more.
     """
 
     def __init__(self, descriptor: int, workers: int, worker: int = 0) -> None:
@@ -104,7 +104,7 @@ class ReservationTable:
             if inputs > left and ends > now:
                 # Requests that are being computed may fail, and leave room.
                 return Room(False, False, max(0, left), ends - now if used + inputs > count else 1.0)
-            more = _MORE if self._workers > 1 and left >= _MUCH * self._workers else 0
+            more = _MORE if left >= _MUCH * self._workers else 0
             self._set(place, reserved[self._worker] + inputs + more)
             if more:
                 spare = self._spare.setdefault(name, _Spare(0, 0, False))

@@ -356,7 +356,8 @@ def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: _No
     if not known:
         return [ChargeResult("charged", row=row) for row in rows]
     plain = ChargeResult("charged")
-    return [known.get(charge.key.id, plain)._replace(row=row) for charge, row in zip(charges, rows, strict=True)]
+    told = (known.get(charge.key.id, plain) for charge in charges)
+    return [ChargeResult(*each[:-1], row) for each, row in zip(told, rows, strict=True)]
 
 
 def _charge_alone(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
