@@ -98,6 +98,14 @@ def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     assert_told(call("runs", tmp_path / "gone"), 1, str(tmp_path / "gone"))
 
 
+def test_a_folder_without_runs_beside_another_is_named(folder: Path) -> None:
+    (folder / "evaluated").mkdir()
+    shutil.copy(folder / "paper/metrics.json", folder / "evaluated")
+    result = call("runs", folder / "paper", folder / "evaluated", "--json")
+    assert [row["run"] for row in result.json()] == [str(folder / "paper")]
+    assert f"no runs in {folder / 'evaluated'}" in one_line(result.err)
+
+
 def test_no_torch_is_needed() -> None:
     script = f"sys.argv = ['l2h', 'runs', {str(VERSION_0_1)!r}]\nfrom l2h.cli import main\nmain()"
     done = python(script, blocked=("torch", "sklearn", "matplotlib", "pyarrow", "onnx", "safetensors"))

@@ -9,7 +9,7 @@ from typer import Argument
 
 from l2h.cli.options import AsJson
 from l2h.cli.output import make_console, make_table, print_json, print_line
-from l2h.errors import RunError
+from l2h.errors import RunError, warn
 
 
 def runs(
@@ -28,9 +28,13 @@ def runs(
     from l2h.experiments.listing import compare_runs, find_runs
 
     folders = folders or [Path("runs")]
-    listed = [run for folder in folders for run in find_runs(folder)]
+    found = [list(find_runs(folder)) for folder in folders]
+    listed = [run for inside in found for run in inside]
+    empty = ", ".join(str(folder) for folder, inside in zip(folders, found, strict=True) if not inside)
     if not listed:
-        raise RunError(f"no runs in {', '.join(map(str, folders))}: l2h train --out FOLDER makes one")
+        raise RunError(f"no runs in {empty}: l2h train --out FOLDER makes one")
+    if empty:
+        warn(f"no runs in {empty}: what l2h evaluate --out writes is none")
     if len(folders) == 2 and [run.folder for run in listed] == folders:
         compared = compare_runs(*listed)
         print_json(compared) if as_json else _print_two(compared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,15 @@ def test_page_holds_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> 
     assert "nan" not in found.text.lower().split()
     if report.reject_rate in (0.0, 1.0):
         assert ["n/a", "n/a", "n/a"] in [row[2:] for row in found.rows]
+
+
+def test_class_names_of_any_script_stand_on_the_page_without_a_warning(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_page(make_report(60, 2, names=("日本語", "한국어")), tmp_path, title="t", plots="plots")
+    drawn = "".join(re.findall("<svg.*?</svg>", (tmp_path / "report.html").read_text(encoding="utf-8"), re.DOTALL))
+    assert "日本語" in drawn
+    assert "한국어" in drawn
 
 
 def test_page_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

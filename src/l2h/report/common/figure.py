@@ -2,6 +2,7 @@
 
 import io
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -115,6 +116,15 @@ def plain(text: str, longest: int = 24) -> str:
     return one_line(text, longest).replace("$", r"\$")
 
 
+@contextmanager
+def any_script() -> Iterator[None]:
+    """Keep matplotlib from warning of letters that its font lacks, once per letter and drawing: a browser has them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
+        yield
+
+
+@any_script()
 def png(figure: Figure) -> bytes:
     """Return the figure as a PNG file of 150 dots per inch."""
     buffer = io.BytesIO()
@@ -122,6 +132,7 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+@any_script()
 def settle(figure: Figure) -> Figure:
     """Give everything in a figure its place and return it; matplotlib would draw it once more for that, every time."""
     engine = figure.get_layout_engine()

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from l2h.files import write_atomically
 from l2h.report.common.colours import TEXT_VARIABLES, VARIABLES
-from l2h.report.common.figure import NARROW, png, room_of, settle
+from l2h.report.common.figure import NARROW, any_script, png, room_of, settle
 
 REGULAR, WIDE = 7.6, 10.3  # inches that a page has for a plot, and for one over its whole width
 _POINTS = 120  # of a curve that a pointer can find
@@ -81,6 +81,7 @@ def inline(figure: Figure, plot: Callable[[], Figure | None], width: float = REG
     return InlinePlot(Markup("".join(drawings)), _hover(figures))
 
 
+@any_script()
 def _svg(figure: Figure) -> str:
     """Return the figure as SVG for the inside of a page, from the attributes of its first tag on."""
     buffer = io.BytesIO()
