@@ -16,7 +16,8 @@ from report_reader import EVIL, Page
 
 from l2h import Costs, HelpSystem, Money
 from l2h.report.run.page import write_page
-from l2h.report.run.prices import price_view
+from l2h.report.run.prices import money_tile, price_view
+from l2h.report.run.verdict import verdict
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,21 @@ def test_rows_of_several_servers_are_scaled_and_names_are_escaped(tmp_path: Path
     assert [row["price"].split(" times")[0] for row in rows] == [f"{row['factor']:g}" for row in report.sweep or ()]
     assert page.table("prices", "risk")[2][0] == "box 0.03 (c_1 1), cloud 0.06 (c_1 1.25)"
     assert EVIL not in page.source
+
+
+def test_slider_tile_and_verdict_agree_about_the_noise(system: HelpSystem) -> None:
+    report = system.evaluate(*TABLE_TEST, Money(0.05, 0.5))
+    view = price_view(report)
+    assert view is not None and report.money is not None
+    doubted = set()
+    for row, there in zip((row for same in json.loads(view.data) for row in same), report.sweep or (), strict=True):
+        at = report.at(report.money.at(Costs(there["c_e"], there["c_1"])))
+        noise = "within the noise" in verdict(at).text
+        assert ("within the noise" in row["verdict"]) == noise == money_tile(at)["title"].startswith("may "), row
+        doubted.add((noise, there["verdict"]))
+    assert doubted >= {(True, "bad"), (True, "unsure"), (False, "bad"), (False, "good")}
+    alike = report.at(Money(50, 0.5))  # it never asks, as the best trivial rule
+    assert money_tile(alike) == {"title": "saves per 1,000 inputs", "amount": "0 EUR", "note": "against never ask"}
 
 
 @pytest.mark.parametrize("c_1", [1.25, 0.7 / 0.3])

@@ -8,6 +8,7 @@ from typing import Any
 
 from l2h.decision import STUDENT
 from l2h.metrics import OutcomeReport
+from l2h.metrics.standing import SAME
 from l2h.money import digits
 from l2h.report.common.table import TextTable, headings, texts
 from l2h.report.common.text import MISSING, number, percent, relation
@@ -84,13 +85,13 @@ def price_view(report: OutcomeReport) -> PriceView | None:
 def money_tile(report: OutcomeReport) -> dict[str, str]:
     """Return what the system saves against the best trivial rule, or costs more: a title, the amount and a note."""
     row = report.summary()
-    paid, clear = row["money"], row["interval"] is not None and abs(row["difference"]) > row["interval"]
+    paid, noise, more = row["money"], _within_noise(row), row["difference"] > SAME
     saved = paid["saved"]["best_trivial"]
-    verb = ("costs more" if clear else "may cost more") if saved["amount"] < 0 else "saves" if clear else "may save"
+    verb = ("may cost more" if noise else "costs more") if more else "may save" if noise else "saves"
     return {
         "title": f"{verb} {paid['period']}",
         "amount": f"{digits(abs(saved['amount']))} {paid['currency']}",
-        "note": f"than {saved['rule']}" if saved["amount"] < 0 else f"against {saved['rule']}",
+        "note": f"than {saved['rule']}" if more else f"against {saved['rule']}",
     }
 
 
@@ -166,7 +167,7 @@ def _shown(row: Row, widest: float, top: float) -> dict[str, Any]:
     """Return a row as the page shows it: texts, and the place of the mark."""
     best, paid = row["best_trivial"], row.get("money")
     against = f"{relation(row['risk']['system'], best['risk'])} the best trivial rule ({best['rule']})"
-    noise = "; within the noise of these samples" if row["verdict"] == "unsure" else ""
+    noise = "; within the noise of these samples" if _within_noise(row) else ""
     price = f"{row['factor']:g} times: {_prices(row)}" if "factor" in row else f"{row['c_e']:g}"
     if paid is not None and "factor" not in row:
         price += f", that is {digits(paid['request_cost'])} {paid['currency']} a request"
@@ -183,6 +184,11 @@ def _shown(row: Row, widest: float, top: float) -> dict[str, Any]:
         "x": round(_position(row, widest), 2),
         "y": round(_height(row["risk"]["system"], top), 2),
     }
+
+
+def _within_noise(row: Row) -> bool:
+    """Return whether the system and the best trivial rule differ, but by no more than the noise of the samples."""
+    return abs(row["difference"]) > SAME and (row["interval"] is None or abs(row["difference"]) <= row["interval"])
 
 
 def _prices(row: Row) -> str:
