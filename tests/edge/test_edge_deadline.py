@@ -53,6 +53,8 @@ MISBEHAVIOUR = {
     "status:429": {"server_busy"},
     "status:503": {"server_busy"},
     "status:429,30": {"server_busy"},
+    "limited:rate": {"key_rate"},
+    "limited:quota": {"key_quota"},
     "status:503,0": {"server_busy"},
     "status:503,Wed, 21 Oct 2099 07:28:00 GMT": {"server_busy"},
     "status:503,never": {"server_busy"},
