@@ -75,7 +75,8 @@ def test_rows_of_several_servers_are_scaled_and_names_are_escaped(tmp_path: Path
 def test_slider_tile_and_verdict_agree_about_the_noise(system: HelpSystem) -> None:
     report = system.evaluate(*TABLE_TEST, Money(0.05, 0.5))
     view = price_view(report)
-    assert view is not None and report.money is not None
+    assert view is not None
+    assert report.money is not None
     doubted = set()
     for row, there in zip((row for same in json.loads(view.data) for row in same), report.sweep or (), strict=True):
         at = report.at(report.money.at(Costs(there["c_e"], there["c_1"])))
