@@ -119,7 +119,7 @@ def test_a_version_pruned_during_its_download_still_arrives_whole(store, proxy, 
         until(lambda: (copy / "weights.part").exists() and (copy / "weights.part").stat().st_size > 10_000)
         for step in range(1, 6):
             publish(store, step, 1000)
-        assert store.find("weights", 1) is None
+        assert store.open("weights", 1) is None
         assert fetcher.latest() is None
         proxy.rate = 1e8
         first = until(fetcher.take)

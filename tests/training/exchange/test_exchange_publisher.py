@@ -61,12 +61,14 @@ def test_latest_is_told_when_there_is_something_newer(server, store):
 @pytest.mark.parametrize(
     ("asked", "status", "first", "last"),
     [
-        ("bytes=0-", 206, 0, 999),
+        ("bytes=0-", 200, 0, 999),
         ("bytes=400-", 206, 400, 999),
         ("bytes=400-499", 206, 400, 499),
         ("bytes=400-5000", 206, 400, 999),
         ("bytes=999-", 206, 999, 999),
-        ("bytes=-5", 206, 995, 999),
+        ("bytes=-5", 200, 0, 999),
+        ("bytes=1-2,4-5", 200, 0, 999),
+        ("lines=1-2", 200, 0, 999),
     ],
 )
 def test_ranges_are_served(standing, asked, status, first, last):
@@ -79,7 +81,6 @@ def test_ranges_are_served(standing, asked, status, first, last):
 
 def test_a_range_beyond_the_end_or_of_other_bytes_is_not_served(standing):
     assert ask(standing, "snapshots/1?kind=weights", Range="bytes=1000-").status_code == 416
-    assert ask(standing, "snapshots/1?kind=weights", Range="lines=1-2").status_code == 400
     other = ask(standing, "snapshots/1?kind=weights", Range="bytes=10-", **{"If-Range": '"other"'})
     assert (other.status_code, len(other.content)) == (200, 1000)
 

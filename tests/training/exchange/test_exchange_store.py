@@ -46,12 +46,12 @@ def test_the_manifest_says_what_the_bytes_are(store):
 def test_only_the_newest_are_kept_and_an_open_one_stays_readable(tmp_path):
     store = SnapshotStore(tmp_path, keep=2)
     publish(store, 0)
-    file = store.find("weights", 1)[1].open("rb")
+    _, file = store.open("weights", 1)
     for step in range(1, 5):
         publish(store, step)
     with file:
         assert file.read() == content(0, 200_000)
-    assert store.find("weights", 1) is None
+    assert store.open("weights", 1) is None
     assert sorted(path.name for path in tmp_path.glob("weights-*")) == [
         f"weights-0000000{version}.{suffix}" for version in (4, 5) for suffix in ("bin", "json")
     ]

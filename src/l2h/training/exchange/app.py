@@ -6,16 +6,17 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, BinaryIO
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.concurrency import iterate_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,12 +27,15 @@ from l2h.training.exchange.store import SnapshotStore
 
 log = logging.getLogger("l2h.training.exchange")
 
+#: A receiver that takes less than this within the idle timeout is cut off, and resumes its download.
+_CHUNK = 256 * 1024
 #: Connections in all and of one address, each with a descriptor or two; few beside the 1024 that a process may have.
 _CONNECTIONS, _PER_ADDRESS = 64, 32
 #: Seconds without a request, for the headers of one, and without a byte taken of an answer.
 _IDLE = 30.0
 #: Seconds between two connections that are accepted, and after one that could not be.
 _PACE, _AFTER_ERROR = 0.01, 1.0
+_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})?")
 _NUMBER = re.compile(r"\d{1,15}")
 
 
@@ -57,13 +61,21 @@ def build_app(store: SnapshotStore, identity: Mapping[str, Any], token: str) -> 
         kind, version = request.query_params.get("kind"), request.path_params["version"]
         if kind not in KINDS or not _NUMBER.fullmatch(version):
             return PlainTextResponse("no such snapshot\n", 404)
-        found = store.find(kind, int(version))
-        if found is None:
+        opened = store.open(kind, int(version))
+        if opened is None:
             return PlainTextResponse("no such snapshot\n", 404)
-        snapshot, path, status = found
-        log.debug("sending kind=%s version=%d range=%s", kind, snapshot.version, request.headers.get("range"))
-        etag, kind_of_file = f'"{snapshot.sha256}"', "application/octet-stream"
-        return FileResponse(path, headers={"etag": etag}, media_type=kind_of_file, stat_result=status)
+        snapshot, file = opened
+        etag = f'"{snapshot.sha256}"'
+        first, last = _requested_range(request.headers, etag, snapshot.size)
+        if first >= snapshot.size or last < first:
+            file.close()
+            return Response(status_code=416, headers={"content-range": f"bytes */{snapshot.size}"})
+        headers = {"etag": etag, "accept-ranges": "bytes", "content-length": str(last - first + 1)}
+        partial = "range" in request.headers and (first > 0 or last < snapshot.size - 1)
+        if partial:
+            headers["content-range"] = f"bytes {first}-{last}/{snapshot.size}"
+        log.debug("sending kind=%s version=%d first=%d last=%d", kind, snapshot.version, first, last)
+        return _FileSlice(file, first, last - first + 1, 206 if partial else 200, headers)
 
     routes = [
         Route(f"{PREFIX}/identity", send_identity),
@@ -159,6 +171,39 @@ class _Guard:
             await send(message)
 
         await self._app(scope, receive, send_with_digest)
+
+
+class _FileSlice(StreamingResponse):
+    """Sends a part of an open file, read as fast as the receiver takes it, and closes the file in any case."""
+
+    def __init__(self, file: BinaryIO, first: int, length: int, status: int, headers: Mapping[str, str]) -> None:
+        chunks = iterate_in_threadpool(_chunks(file, first, length))
+        super().__init__(chunks, status, headers, media_type="application/octet-stream")
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()
+
+
+def _chunks(file: BinaryIO, first: int, length: int) -> Iterator[bytes]:
+    file.seek(first)
+    while length > 0:
+        chunk = file.read(min(_CHUNK, length))
+        if not chunk:  # shorter than its manifest says: the receiver sees a cut connection
+            return
+        length -= len(chunk)
+        yield chunk
+
+
+def _requested_range(headers: Headers, etag: str, size: int) -> tuple[int, int]:
+    """Return the first and the last byte to send; an unsupported form of Range means everything, as HTTP allows."""
+    parsed = _RANGE.fullmatch(headers.get("range", ""))
+    if parsed is None or headers.get("if-range", etag) != etag:
+        return 0, size - 1
+    return int(parsed[1]), min(int(parsed[2] or size), size - 1)
 
 
 def _json(body: bytes) -> Response:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from l2h.files import read_whole, sync_folder, write_atomically
 from l2h.training.exchange.snapshot import (
@@ -77,12 +77,14 @@ class SnapshotStore:
         versions = self._index[kind]
         return versions[max(versions)] if versions else None
 
-    def find(self, kind: str, version: int) -> tuple[Snapshot, Path, os.stat_result] | None:
-        """Return a snapshot and its file, or None. Once it is open, the file can be read even if it is removed."""
+    def open(self, kind: str, version: int) -> tuple[Snapshot, BinaryIO] | None:
+        """Return a snapshot and its open file, or None. The file can be read even after the snapshot is removed."""
         check_kind(kind)
-        snapshot, path = self._index[kind].get(version), self._path(kind, version, "bin")
+        snapshot = self._index[kind].get(version)
+        if snapshot is None:
+            return None
         try:
-            return None if snapshot is None else (snapshot, path, path.stat())
+            return snapshot, self._path(kind, version, "bin").open("rb")
         except FileNotFoundError:
             return None
 
