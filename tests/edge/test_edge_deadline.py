@@ -103,9 +103,9 @@ def storm(edge, calls=THREADS):
 
 
 def in_time(seconds, deadline=DEADLINE):
-    """99% within 50 ms of the deadline, all within 250 ms."""
+    """99% of them, or all but one of a few, within 50 ms of the deadline; all within 250 ms."""
     assert max(seconds) < deadline + 0.25
-    assert np.mean(np.array(seconds) < deadline + 0.05) >= 0.99
+    assert np.sum(np.array(seconds) >= deadline + 0.05) <= max(1, 0.01 * len(seconds))
 
 
 def test_every_misbehaviour_of_a_server_ends_in_time_with_its_reason(connect, server, bundle):

@@ -59,7 +59,6 @@ def demo(options: DemoOptions, money: MoneyOptions) -> None:
         print_json(evaluations.results[0].as_dict())
         return
     print_results(evaluations.results)
-    log.info("")
     log.info("The page with every number and picture: %s", page)
     log.info("Next: the same system at other prices, with no new training:")
     log.info("  l2h evaluate %s --c-e 0.05 --c-e 0.2", out)

@@ -132,6 +132,8 @@ def test_the_verdict_says_that_the_student_alone_would_beat_the_system() -> None
     assert text in " ".join(printed(risk_table(good)).split())
     assert "student" not in verdict(poor).text
     assert "its student in the client's place" in printed(risk_table(poor))
+    assert "(best)" in printed(risk_table(poor))
+    assert "(best)" not in printed(risk_table(good))
 
 
 def test_the_student_alone_is_a_trivial_rule_where_it_may_answer() -> None:

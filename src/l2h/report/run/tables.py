@@ -74,15 +74,20 @@ def risk_rows(report: OutcomeReport) -> list[RiskRow]:
 
 
 def risk_table(report: OutcomeReport) -> TextTable:
-    """Return the risk of the system and its baselines, the best marked (not the oracle), the verdict and the money."""
+    """Return the risk of the system and its baselines, the best marked (not the oracle), the verdict and the money.
+
+    No row says that it is the best where the system changed would be below it.
+    """
     shown = risk_rows(report)
     lowest = min(row.risk for row in shown if row.risk is not None and row.kind in ("system", ""))
+    beaten = any(row.risk is not None and row.kind == "beside" and row.risk < lowest - SAME for row in shown)
     rows = []
     for row in shown:
         best = row.risk is not None and row.kind in ("system", "") and row.risk <= lowest + SAME
         versus = "" if row.kind == "system" else signed(None if row.risk is None else row.risk - report.risk.system)
         kind = "best" if best else "beyond" if row.kind == "oracle" else ""
-        rows.append(texts(row.name + " (best)" * best, number(row.risk), versus, percent(row.rate), kind=kind))
+        name = row.name + " (best)" * (best and not beaten)
+        rows.append(texts(name, number(row.risk), versus, percent(row.rate), kind=kind))
     result = verdict(report)
     colour = {"good": "green", "unsure": "yellow", "bad": "red"}[result.standing]
     named = "" if report.dataset == "unnamed" else f"{report.dataset}: "
