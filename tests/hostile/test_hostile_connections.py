@@ -349,6 +349,23 @@ def test_a_key_that_was_revoked_keeps_no_place(bundle, tmp_path, x):
             until(lambda newcomer=newcomer: newcomer.ask(x).status == 200)
 
 
+@pytest.mark.parametrize("answering", [False, True])
+def test_an_answer_to_a_request_from_before_a_change_of_keys_makes_nobody_known(answering):
+    class Peer:
+        def give_way(self):
+            return True
+
+    async def newcomer_enters():
+        peer, places = Peer(), connections.Places(1, 1)
+        peer.answering = answering
+        assert places.enter(peer, ("192.0.2.1", 1))
+        places.forget_known()
+        places.know(peer)  # its answer ends; where the request began before, the key that it showed may be revoked
+        return places.enter(Peer(), ("192.0.2.2", 1))
+
+    assert asyncio.run(newcomer_enters()) is answering
+
+
 @pytest.mark.parametrize(
     ("name", "first", "second", "status"),
     [

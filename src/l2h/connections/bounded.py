@@ -126,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._kept += data
             self._read()
-        if not self._answering:
+        if not self.answering:
             self._watch()
 
     def eof_received(self) -> None:
@@ -188,13 +188,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self.transport.abort()
             return True
-        if self._answering:
+        if self.answering:
             return False
         self._refuse_place()
         return True
 
     @property
-    def _answering(self) -> bool:
+    def answering(self) -> bool:
+        """Whether a request is under way."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _close(self) -> None:
@@ -213,7 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
         Where the parser sees another end of the request than we do, it refuses the request: two lengths, or chunks.
         """
-        if self._in_body or self._kept or self._head or self._answering:
+        if self._in_body or self._kept or self._head or self.answering:
             return False
         end = data.find(_END, 0, _HEAD)
         head = data[: end + 2].lower()
@@ -242,7 +243,7 @@ class BoundedProtocol(HttpToolsProtocol):
         view = memoryview(data)
         self._chunks = 0
         while at < len(data) and not self._refused and not self.transport.is_closing():
-            if self._chunks >= _TURN or (not self._in_body and self._answering):
+            if self._chunks >= _TURN or (not self._in_body and self.answering):
                 break
             end = self._cut(data, at)
             if end == at:
@@ -276,12 +277,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _read_more(self) -> None:
         self._read()
-        if not self._answering:
+        if not self.answering:
             self._watch()
 
     def _discards(self, size: int) -> bool:
         """Count the bytes of a body; return whether they are too many after its answer, or after its chunks."""
-        if not self._answering:
+        if not self.answering:
             self._discarded += size + self._chunks * _DISCARD_CHUNK
         return self._trailers > _HEAD or self._discarded > _DISCARD
 
@@ -371,7 +372,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer with an error and close, but read on for a moment: a peer that still sends could not read it else."""
         self._refused = True
         self._stop_timers()
-        if self._answering:  # whoever reads its body need not wait
+        if self.answering:  # whoever reads its body need not wait
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         body = json.dumps({"error": sentence}).encode()

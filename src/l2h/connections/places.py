@@ -13,6 +13,10 @@ _QUIET = 1.0
 class Place(Protocol):
     """What holds a place for a connection."""
 
+    @property
+    def answering(self) -> bool:
+        """Whether a request is under way."""
+
     def give_way(self) -> bool:
         """Close the connection, unless a request is under way; return whether it was closed."""
 
@@ -29,6 +33,7 @@ class Places:
         self._taken: dict[Place, str] = {}
         self._addresses: Counter[str] = Counter()
         self._strangers: dict[Place, None] = {}  # oldest first
+        self._doubted: set[Place] = set()  # whose request under way may have shown a key that is revoked by now
         self._closed: Counter[str] = Counter()
         self.lingering = 0
 
@@ -53,15 +58,20 @@ class Places:
         if not self._addresses[address]:
             del self._addresses[address]
         self._strangers.pop(place, None)
+        self._doubted.discard(place)
         return True
 
     def know(self, place: Place) -> None:
-        """Note that the peer is no stranger."""
-        self._strangers.pop(place, None)
+        """Note that the peer is no stranger, unless its request began before :meth:`forget_known`."""
+        if place in self._doubted:
+            self._doubted.discard(place)
+        else:
+            self._strangers.pop(place, None)
 
     def forget_known(self) -> None:
         """Take every peer for a stranger until it shows a valid key again."""
         self._strangers = dict.fromkeys(self._taken)
+        self._doubted = {place for place in self._taken if place.answering}
 
     def note(self, what: str) -> None:
         """Count a connection that was closed for want of places or for bad manners; a line in the log sums them up."""

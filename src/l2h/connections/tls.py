@@ -20,6 +20,8 @@ class TlsHandshake(asyncio.Protocol):
     ``make`` makes the protocol of the connection that it then becomes, ``context`` gives what TLS begins with.
     """
 
+    answering = False  # no request before the handshake
+
     def __init__(self, make: Callable[[], Any], context: Callable[[], ssl.SSLContext]) -> None:
         self._inner, self._context = make(), context
         self._places: Places = self._inner.places
