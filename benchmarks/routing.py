@@ -41,7 +41,7 @@ def figures(report: OutcomeReport) -> dict[str, float]:
     return out | {f"risk_{name}": value for name, value in report.risk.as_dict().items() if value is not None}
 
 
-def test(router: l2h.Router, part: OutcomeTable) -> dict[str, float]:
+def measure(router: l2h.Router, part: OutcomeTable) -> dict[str, float]:
     return figures(router.evaluate(part.X, part.client_right, part.server_right, COSTS, dataset=part.name))
 
 
@@ -111,7 +111,7 @@ def main() -> None:
         begun = time.perf_counter()
         router = train(table.part(np.setdiff1d(order, tested)))
         seconds = time.perf_counter() - begun
-        rows.append({"part": f"{table.name} {k}", **test(router, table.part(np.sort(tested))), "seconds": seconds})
+        rows.append({"part": f"{table.name} {k}", **measure(router, table.part(np.sort(tested))), "seconds": seconds})
         print(rows[-1], router.choice, flush=True)
         if k == 0:
             first, prompts = router, [table.X[i] for i in tested[:PROMPTS]]
@@ -119,7 +119,7 @@ def main() -> None:
         if name != "part":
             print(f"{name:16s} {spread([row[name] for row in rows])}")
     if options.other is not None:
-        rows.append({"part": f"{table.name} -> {options.other.stem}", **test(first, read_outcomes(options.other))})
+        rows.append({"part": f"{table.name} -> {options.other.stem}", **measure(first, read_outcomes(options.other))})
         print(rows[-1])
     times = speed(first, prompts)
     for name, value in times.items():

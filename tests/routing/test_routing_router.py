@@ -35,7 +35,7 @@ def router() -> l2h.Router:
 
 
 @pytest.fixture(scope="module")
-def test_part() -> tuple[list[str], Any, Any]:
+def held_out_part() -> tuple[list[str], Any, Any]:
     return made_up(600, seed=1)
 
 
@@ -49,28 +49,28 @@ def test_it_asks_about_the_topics_that_the_client_fails_on(router: l2h.Router) -
     assert routes.cost.tolist() == [COSTS.c_e, 0.0]
 
 
-def test_it_decides_by_the_rule_of_decision(router: l2h.Router, test_part: Any) -> None:
+def test_it_decides_by_the_rule_of_decision(router: l2h.Router, held_out_part: Any) -> None:
     for costs in (COSTS, l2h.Costs(c_e=0.3, c_1=2.0), l2h.Costs(c_e=0.0, c_1=0.5)):
-        p = router.judge(test_part[0]).probability
+        p = router.judge(held_out_part[0]).probability
         assert p is not None
         asked = costs.c_e + costs.c_1 * (1 - p[:, 1]) <= 1 - p[:, 0]
-        np.testing.assert_array_equal(router.predict(test_part[0], costs=costs).source == "remote", asked)
+        np.testing.assert_array_equal(router.predict(held_out_part[0], costs=costs).source == "remote", asked)
 
 
-def test_one_text_is_decided_as_among_others(router: l2h.Router, test_part: Any) -> None:
-    together = router.judge(test_part[0][:20]).probability
-    alone = [router.judge(text).probability[0] for text in test_part[0][:20]]  # type: ignore[index]
+def test_one_text_is_decided_as_among_others(router: l2h.Router, held_out_part: Any) -> None:
+    together = router.judge(held_out_part[0][:20]).probability
+    alone = [router.judge(text).probability[0] for text in held_out_part[0][:20]]  # type: ignore[index]
     np.testing.assert_allclose(alone, together, rtol=1e-9)
 
 
-def test_its_probabilities_hold_on_new_prompts(router: l2h.Router, test_part: Any) -> None:
-    report = router.evaluate(*test_part, COSTS)
+def test_its_probabilities_hold_on_new_prompts(router: l2h.Router, held_out_part: Any) -> None:
+    report = router.evaluate(*held_out_part, COSTS)
     assert report.ece["client"] < 0.08  # 600 samples: the error of a perfect head is about 0.04
     assert report.ece["server"] < 0.08
 
 
-def test_it_beats_never_always_and_random(router: l2h.Router, test_part: Any) -> None:
-    report = router.evaluate(*test_part, COSTS)
+def test_it_beats_never_always_and_random(router: l2h.Router, held_out_part: Any) -> None:
+    report = router.evaluate(*held_out_part, COSTS)
     assert report.risk.system < min(report.risk.all_local, report.risk.all_remote, report.risk.random)
     assert report.routing is not None
     assert report.routing.apgr > 0.75
@@ -79,11 +79,12 @@ def test_it_beats_never_always_and_random(router: l2h.Router, test_part: Any) ->
     assert report.as_dict()["risk"]["confidence"] is None
 
 
-def test_a_share_is_met_on_new_prompts(router: l2h.Router, test_part: Any) -> None:
-    sent = np.mean(router.predict(test_part[0], limit="20%").source == "remote")
+def test_a_share_is_met_on_new_prompts(router: l2h.Router, held_out_part: Any) -> None:
+    sent = np.mean(router.predict(held_out_part[0], limit="20%").source == "remote")
     assert abs(sent - 0.2) < 0.07  # 3.5 standard errors of 600 draws and of 600 calibration rows together
     assert (
-        np.mean(router.predict(test_part[0], limit=l2h.RateLimit(fraction=0.2, confidence=0.95)).by == "server") < 0.25
+        np.mean(router.predict(held_out_part[0], limit=l2h.RateLimit(fraction=0.2, confidence=0.95)).by == "server")
+        < 0.25
     )
 
 
@@ -170,17 +171,20 @@ def test_a_share_is_kept_on_new_texts() -> None:
 # Files.
 
 
-def test_it_comes_back_from_its_files(router: l2h.Router, test_part: Any, tmp_path: Path) -> None:
+def test_it_comes_back_from_its_files(router: l2h.Router, held_out_part: Any, tmp_path: Path) -> None:
     router.save(tmp_path / "router")
     again = l2h.Router.load(tmp_path / "router")
-    np.testing.assert_array_equal(again.judge(test_part[0]).probability, router.judge(test_part[0]).probability)
-    assert again.predict(test_part[0], limit="30%").by.tolist() == router.predict(test_part[0], limit="30%").by.tolist()
+    np.testing.assert_array_equal(again.judge(held_out_part[0]).probability, router.judge(held_out_part[0]).probability)
+    assert (
+        again.predict(held_out_part[0], limit="30%").by.tolist()
+        == router.predict(held_out_part[0], limit="30%").by.tolist()
+    )
     assert (again.ngrams, again.dataset, again.choice) == (router.ngrams, router.dataset, router.choice)
     with pytest.raises(RunError, match=r"Router\.load"):
         l2h.load(tmp_path / "router")
 
 
-def test_a_device_needs_neither_torch_nor_scikit_learn(router: l2h.Router, test_part: Any, tmp_path: Path) -> None:
+def test_a_device_needs_neither_torch_nor_scikit_learn(router: l2h.Router, held_out_part: Any, tmp_path: Path) -> None:
     router.save(tmp_path / "router")
     done = python(
         """
@@ -190,12 +194,12 @@ routes = router.predict(json.loads(sys.argv[2]), costs=l2h.Costs(c_e=0.1))
 print(json.dumps([routes.by.tolist(), routes.saving.tolist(), router.predict("algebra", limit="20%").by.tolist()]))
 """,
         tmp_path / "router",
-        json.dumps(test_part[0][:30]),
+        json.dumps(held_out_part[0][:30]),
         blocked=(*HEAVY, "pandas"),
     )
     assert done.returncode == 0, done.stderr
     by, saving, limited = json.loads(done.stdout)
-    expected = router.predict(test_part[0][:30], costs=COSTS)
+    expected = router.predict(held_out_part[0][:30], costs=COSTS)
     assert by == expected.by.tolist()
     assert saving == pytest.approx(expected.saving.tolist(), abs=1e-12)
     assert limited == router.predict("algebra", limit="20%").by.tolist()
