@@ -26,7 +26,9 @@ def device(folder: Path) -> DeviceBundle:
     return DeviceBundle(folder)
 
 
-@pytest.mark.parametrize("limit", ["5%/100", {"cloud": "3%/100"}, {"box": "4%/100", "cloud": "2%/100", "all": "5%/50"}])
+@pytest.mark.parametrize(
+    "limit", ["5%/100", "5%+-4", {"cloud": "3%/100"}, {"box": "4%/100", "cloud": "2%/100", "all": "5%/50"}]
+)
 def test_a_share_of_inputs_in_a_row_is_the_same_one_by_one(device: DeviceBundle, folder: Path, limit: Any) -> None:
     run = {name: ServerBundle(folder, server=name).run for name in PRICES}
     many = samples(500, 9)[0]

@@ -22,10 +22,13 @@ shares = st.builds(
     st.none() | st.integers(10**6 + 1, 10**9),
     st.none() | st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
 )
+tracked = st.builds(
+    lambda fraction, within: RateLimit(fraction=fraction, within=within), st.floats(0.0, 1.0), st.integers(2, 10**9)
+)
 
 
 @examples(300)
-@given(limit=st.one_of(counts, shares))
+@given(limit=st.one_of(counts, shares, tracked))
 def test_a_limit_is_read_back_as_it_was_written(limit: RateLimit) -> None:
     assert RateLimit.parse(str(limit)) == limit
 
@@ -42,6 +45,8 @@ def test_a_limit_is_read_back_as_it_was_written(limit: RateLimit) -> None:
         ("0.2@0.95", RateLimit(fraction=0.2, confidence=0.95)),
         ("20%/1000", RateLimit(fraction=0.2, window=1000)),
         ("20%/1000@95%", RateLimit(fraction=0.2, window=1000, confidence=0.95)),
+        ("20%+-50", RateLimit(fraction=0.2, within=50)),
+        ("20% ± 50", RateLimit(fraction=0.2, within=50)),
         ("100/1h", RateLimit(100, per=3600)),
         ("100 / 1h 30m", RateLimit(100, per=5400)),
         ("5/0.5s", RateLimit(5, per=0.5)),
@@ -124,6 +129,12 @@ def test_the_share_of_a_window_is_counted_in_decimals() -> None:
         (lambda: RateLimit.parse("10/0s"), "'0s' is no window"),
         (lambda: RateLimit.parse("10/-1h"), "'-1h' is no window"),
         (lambda: RateLimit.parse("20%/0"), "window=0 is zero"),
+        (lambda: RateLimit.parse("20%+-1"), "within=1 is too few: give a whole number of 2 or more of requests"),
+        (lambda: RateLimit.parse("20%+-2.5"), "within=2.5 is not a whole number"),
+        (lambda: RateLimit.parse("20%+--5"), "within=-5.0 is negative"),
+        (lambda: RateLimit.parse("20%/100+-5"), "within=5 holds for any requests in a row: leave out window"),
+        (lambda: RateLimit.parse("20%+-5@95%"), "within=5 .*leave out confidence"),
+        (lambda: RateLimit(5, per="1h", within=5), "window, confidence and within belong to a fraction"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused_with_the_reason(make: Any, says: str) -> None:

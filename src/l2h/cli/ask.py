@@ -54,8 +54,8 @@ class AskOptions:
     limit: Annotated[
         Texts,
         Option(
-            help="A bound on asking: 20%, 20%@95%, 20%/1000, 100/1h; of one of several servers NAME=100/1h, repeated, "
-            "and all=20% for all of them. Without prices asking is free."
+            help="A bound on asking: 20%, 20%@95%, 20%/1000, 20%+-50, 100/1h; of one of several servers NAME=100/1h, "
+            "repeated, and all=20% for all of them. Without prices asking is free."
         ),
     ] = None
     key_file: Annotated[

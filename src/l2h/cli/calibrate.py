@@ -59,7 +59,7 @@ def calibrate(
     bounds = shared.read_bounds(limit)
     for bound in bounds:
         for one in [bound] if isinstance(bound, RateLimit) else bound.values():
-            if one.fraction is None or one.window is not None:
+            if one.at_run_time:
                 raise typer.BadParameter(
                     f"{one} is kept at run time and has no calibrated threshold", param_hint="--limit"
                 )

@@ -54,9 +54,9 @@ class EvaluateOptions:
         Texts,
         Option(
             "--limit",
-            help="A bound on asking: 20%, 20%@95% (guaranteed), 20%/1000 (of any 1000 in a row), 100/1h; repeat for "
-            "several. Of one of several servers NAME=10%, and all=20% for all of them, which hold together. Without "
-            "prices asking is free.",
+            help="A bound on asking: 20%, 20%@95% (guaranteed), 20%/1000 (of any 1000 in a row), 20%+-50 (tracked, at "
+            "most 50 off), 100/1h; repeat for several. Of one of several servers NAME=10%, and all=20% for all of "
+            "them, which hold together. Without prices asking is free.",
         ),
     ] = None
     rule: Annotated[

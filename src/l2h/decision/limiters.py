@@ -45,7 +45,7 @@ class LimiterSet:
     @property
     def counts_inputs(self) -> bool:
         """Whether a limit is a share of inputs in a row: those that are not worth asking about count, too."""
-        return any(limiter.limit.window is not None for limiter in self._limiters.values())
+        return any(limiter.limit.counts_requests for limiter in self._limiters.values())
 
     def make(self, name: str, limit: RateLimit, prices: Hashable, scores: Callable[[], FloatArray | None]) -> None:
         """Make the limiter that keeps a limit, unless there is one, maybe of an earlier call: a cap is over all calls.

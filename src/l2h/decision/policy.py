@@ -60,7 +60,7 @@ class Policy:
         self._shares = {
             name: one.fraction
             for name, one in self.limits.items()
-            if one.fraction is not None and one.window is None and name not in made
+            if one.fraction is not None and not one.at_run_time and name not in made
         }
         self._text = ", ".join(str(one) if name == ALL else f"{name}: {one}" for name, one in self.limits.items())
         self._rule = self._checked_rule(rule)

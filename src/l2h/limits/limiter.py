@@ -22,6 +22,7 @@ from l2h.limits.pacing import Pacer
 from l2h.limits.permits import LimiterStatus, Permit, PermitWindow, StoreBusyError, StoreUnavailableError
 from l2h.limits.rate import LimitError, RateLimit
 from l2h.limits.rules import Threshold, threshold_for
+from l2h.limits.tracking import ShareTracker, TrackingPacer
 
 log = logging.getLogger("l2h.limits")
 #: What a fork calls, of every limiter, before it and in the child. At a fork none may be in the middle of a call: the
@@ -38,9 +39,13 @@ class Limiter(AbstractContextManager["Limiter"]):
 
     **The cap is hard.** For ``RateLimit(100, per="1h")`` no time window of that length, half open and at any
     offset, ever holds more than 100 permits. For ``RateLimit(fraction=0.2, window=1000)`` no 1000 calls of
-    :meth:`allow` in a row hold more than 200. It starts as if nothing had been sent before: the first 1000
+    :meth:`allow` in a row hold more than 200. A window starts as if nothing had been sent before: the first 1000
     requests share the whole cap, and without pacing the first 200 of them use it up. Calls are counted in the
     order in which they get the lock; any number of threads may call.
+
+    **A tracked share is met from both sides.** For ``RateLimit(fraction=0.2, within=50)`` any n calls in a row hold
+    0.2 n permits, at most 50 more, and at most 50 fewer where all that are permitted may be sent. ``used`` and
+    ``remaining`` of the status are of these 50. Every process tracks by itself, and begins anew after a restart.
 
     **Time never goes back.** The clocks that the limiter chooses count the time since the system's start, so a step
     of the wall clock changes nothing. With a path, a restart of the system goes on from the wall clock, or from the
@@ -56,7 +61,8 @@ class Limiter(AbstractContextManager["Limiter"]):
     again in each process.
 
     Args:
-        limit: a count ``per`` time, or a ``fraction`` with a ``window``; as an object or as text (``"100/1h"``).
+        limit: a count ``per`` time, or a ``fraction`` with a ``window`` or ``within`` so many; as an object or as text
+            (``"100/1h"``).
         path: file that holds the permits.
         clock: gives seconds. Leave it out unless you have a better one than the system's.
         pacing: spend the budget on the inputs that gain most (:mod:`l2h.limits.pacing`); else on the first
@@ -101,8 +107,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         seed: int = 0,
     ) -> None:
         limit = RateLimit.parse(limit) if isinstance(limit, str) else limit
-        length = limit.per if limit.per is not None else limit.window
-        if limit.cap is None or length is None:
+        if not limit.at_run_time:
             raise LimitError(
                 f"RateLimit(fraction={limit.fraction!r}) has no window to keep it in at run time: add "
                 f"window=1000, the number of requests in a row it is to hold for"
@@ -114,18 +119,14 @@ class Limiter(AbstractContextManager["Limiter"]):
         scores = _checked(calibration)
         if scores is not None and threshold is None and limit.fraction is not None:
             threshold = threshold_for(scores, limit.fraction)
-        by_time = limit.per is not None
         self.limit = limit
-        if path is None:
-            self._store = PermitWindow(limit.cap, length, by_time)
-            self._clock = clock or time.monotonic
-        else:
-            # Few limiters need SQLite, and loading it takes longer than all the rest of this package.
-            from l2h.limits.sqlite import SqliteStore
-
-            self._store = store = SqliteStore(path, limit.cap, length, by_time, power_safe)
-            self._clock = clock or store.clock
-        self._pacer = Pacer(self._store, memory, scores, seed) if pacing else None
+        self._store, found = _store(limit, path, power_safe)
+        self._clock = clock or found
+        self._pacer: Pacer | None = None
+        if pacing and isinstance(self._store, ShareTracker):
+            self._pacer = TrackingPacer(self._store, memory, scores, seed)
+        elif pacing:
+            self._pacer = Pacer(self._store, memory, scores, seed)
         self._min_score = -math.inf if min_score is None else min_score
         self._watch = partial(DriftMonitor, window=drift_window, confidence=drift_confidence)
         self._monitor: DriftMonitor | None = None
@@ -346,6 +347,27 @@ class Limiter(AbstractContextManager["Limiter"]):
                 "that processes share one budget"
             )
         self._pid = os.getpid()
+
+
+def _store(
+    limit: RateLimit, path: str | os.PathLike[str] | None, power_safe: bool
+) -> tuple[PermitWindow, Callable[[], float]]:
+    """Return what holds the permits, and its clock."""
+    if limit.within is not None:
+        assert limit.fraction is not None
+        if path is not None:
+            raise LimitError(f"{limit} is tracked in the memory of each process: leave out path")
+        return ShareTracker(limit.fraction, limit.within), time.monotonic
+    length, by_time = limit.per if limit.per is not None else limit.window, limit.per is not None
+    assert limit.cap is not None
+    assert length is not None
+    if path is None:
+        return PermitWindow(limit.cap, length, by_time), time.monotonic
+    # Few limiters need SQLite, and loading it takes longer than all the rest of this package.
+    from l2h.limits.sqlite import SqliteStore
+
+    store = SqliteStore(path, limit.cap, length, by_time, power_safe)
+    return store, store.clock
 
 
 def _checked(calibration: npt.ArrayLike | None) -> FloatArray | None:

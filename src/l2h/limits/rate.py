@@ -15,13 +15,17 @@ from l2h.errors import L2HError
 #: What :meth:`RateLimit.parse` reads, for messages and help texts.
 ACCEPTED = (
     "'20%' or '0.2' (a share), '20%@95%' (a share, with confidence), '20%/1000' (a share of any 1000 "
-    "requests in a row), '100/1h' (a count in a time window; units d, h, m, s)"
+    "requests in a row), '20%+-50' (a share that is tracked, at most 50 requests off), '100/1h' (a count in a time "
+    "window; units d, h, m, s)"
 )
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _DURATION = re.compile(rf"(?:{_NUMBER}[dhms])+")
-_SHARE = re.compile(rf"(?P<share>[+-]?{_NUMBER}%?)(?:/(?P<window>[+-]?\d+))?(?:@(?P<confidence>[+-]?{_NUMBER}%?))?")
+_SHARE = re.compile(
+    rf"(?P<share>[+-]?{_NUMBER}%?)(?:/(?P<window>[+-]?\d+))?(?:(?:\+-|±)(?P<within>[+-]?{_NUMBER}))?"
+    rf"(?:@(?P<confidence>[+-]?{_NUMBER}%?))?"
+)
 _COUNT = re.compile(rf"(?P<count>[+-]?{_NUMBER})/(?P<per>[+-]?(?:{_NUMBER}[dhms])+)")
 
 
@@ -42,17 +46,21 @@ class RateLimit:
             :attr:`cap` are sent.
         confidence: makes the share a guarantee: over repeated calibrations the true rate exceeds ``fraction``
             in at most ``1 - confidence`` of them (:func:`l2h.limits.guaranteed_threshold`). Within (0, 1).
+        within: keeps the share at run time whatever the traffic becomes: of any n requests in a row,
+            ``fraction * n`` are sent, and at most so many more or fewer (:mod:`l2h.limits.tracking`). Whole, 2 or more.
 
     Raises:
         LimitError: a value out of its range, or not exactly one of ``count`` and ``fraction``.
 
     Example:
         >>> RateLimit(100, per="1h30m")
-        RateLimit(count=100, per=5400.0, fraction=None, window=None, confidence=None)
+        RateLimit(count=100, per=5400.0, fraction=None, window=None, confidence=None, within=None)
         >>> RateLimit.parse("20%/1000").cap
         200
         >>> str(RateLimit(fraction=0.2, confidence=0.95))
         '20%@95%'
+        >>> RateLimit.parse("20%+-50").most(1000)
+        250
     """
 
     count: int | None
@@ -60,6 +68,7 @@ class RateLimit:
     fraction: float | None
     window: int | None
     confidence: float | None
+    within: int | None
 
     def __init__(
         self,
@@ -69,18 +78,19 @@ class RateLimit:
         fraction: float | None = None,
         window: int | None = None,
         confidence: float | None = None,
+        within: float | None = None,
     ) -> None:
         if (count is None) == (fraction is None):
             given = "neither count nor fraction" if count is None else "both count and fraction"
             raise LimitError(f"{given} given: write RateLimit(100, per='1h') or RateLimit(fraction=0.2)")
-        whole = share = seconds = requests = sure = None
+        whole = share = seconds = requests = sure = off = None
         if count is not None:
             whole = _whole("count", count, least=0, hint="; for a share write RateLimit(fraction=0.2)")
             if per is None:
                 raise LimitError(f"count={whole} has no time window: write RateLimit({whole}, per='1h')")
             seconds = _seconds(per)
-            if window is not None or confidence is not None:
-                raise LimitError("window and confidence belong to a fraction: a count has per alone")
+            if window is not None or confidence is not None or within is not None:
+                raise LimitError("window, confidence and within belong to a fraction: a count has per alone")
         if fraction is not None:
             share = checked_share("fraction", fraction)
             if per is not None:
@@ -95,7 +105,13 @@ class RateLimit:
                     )
             if confidence is not None:
                 sure = checked_confidence(confidence)
+            if within is not None:
+                off = _whole("within", within, least=2, hint=" of requests")
+                if window is not None or confidence is not None:
+                    other = "window" if window is not None else "confidence"
+                    raise LimitError(f"within={off} holds for any requests in a row: leave out {other}")
         values = {"count": whole, "per": seconds, "fraction": share, "window": requests, "confidence": sure}
+        values["within"] = off
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -108,6 +124,16 @@ class RateLimit:
             return None
         return _floor(self.fraction, self.window)
 
+    @property
+    def at_run_time(self) -> bool:
+        """Whether a limiter keeps it, request by request; else a threshold is calibrated once."""
+        return self.count is not None or self.counts_requests
+
+    @property
+    def counts_requests(self) -> bool:
+        """Whether it is kept over requests in a row, so that those which are not sent count too."""
+        return self.window is not None or self.within is not None
+
     def most(self, inputs: int) -> int:
         """Return how many of so many inputs in a row, all at once, may be asked about.
 
@@ -119,7 +145,7 @@ class RateLimit:
             assert self.count is not None
             return min(self.count, inputs)
         if self.cap is None or self.window is None:
-            return _floor(self.fraction, inputs)
+            return min(inputs, _floor(self.fraction, inputs) + (self.within or 0))
         windows, rest = divmod(inputs, self.window)
         return windows * self.cap + min(self.cap, rest)
 
@@ -127,20 +153,21 @@ class RateLimit:
     def parse(cls, text: str) -> RateLimit:
         """Read a limit from text, as ``str`` writes it.
 
-        Accepts ``20%`` or ``0.2``, ``20%/1000`` (window), ``20%@95%`` (confidence) and ``100/1h``.
+        Accepts ``20%`` or ``0.2``, ``20%/1000`` (window), ``20%@95%`` (confidence), ``20%+-50`` (within) and
+        ``100/1h``.
 
         Raises:
             LimitError: the text is none of these, or a value is out of its range.
         """
         plain = "".join(str(text).split())
         if match := _COUNT.fullmatch(plain):
-            number = match["count"]
-            return cls(int(number) if number.isdigit() else float(number), match["per"])
+            return cls(_read_number(match["count"]), match["per"])
         match = _SHARE.fullmatch(plain)
         if match is None or (match["window"] is not None and not match["share"].endswith("%")):
             raise LimitError(f"cannot read the limit {text!r}: accepted are {ACCEPTED}")
         return cls(
             fraction=_read_share(match["share"]),
+            within=None if match["within"] is None else _read_number(match["within"]),
             window=None if match["window"] is None else int(match["window"]),
             confidence=None if match["confidence"] is None else _read_share(match["confidence"]),
         )
@@ -151,7 +178,8 @@ class RateLimit:
         assert self.fraction is not None
         window = "" if self.window is None else f"/{self.window}"
         confidence = "" if self.confidence is None else f"@{_percent(self.confidence)}"
-        return _percent(self.fraction) + window + confidence
+        within = "" if self.within is None else f"+-{self.within}"
+        return _percent(self.fraction) + window + within + confidence
 
 
 def as_limit(value: RateLimit | str | None) -> RateLimit | None:
@@ -200,7 +228,8 @@ def _number(name: str, value: Any) -> float:
 def _whole(name: str, value: Any, least: int, hint: str) -> int:
     number = _number(name, value)
     if not math.isfinite(number) or number != int(number) or number < least:
-        wrong = "negative" if number < 0 else "zero" if number == 0 else "not a whole number"
+        small = "negative" if number < 0 else "zero" if number == 0 else "too few"
+        wrong = small if number < least else "not a whole number"
         raise LimitError(f"{name}={value!r} is {wrong}: give a whole number of {least} or more{hint}")
     return int(value)
 
@@ -230,6 +259,10 @@ def _duration(seconds: float) -> str:
         number, left = divmod(left, length)
         text += f"{number}{unit}" if number else ""
     return text
+
+
+def _read_number(text: str) -> float:
+    return int(text) if text.isdigit() else float(text)
 
 
 def _read_share(text: str) -> float:
