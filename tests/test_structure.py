@@ -41,12 +41,13 @@ VALUES = {
 }
 #: The packages above them; every one may import all of ``VALUES``.
 PACKAGES = {
+    "audits": set(),
     "classifiers": set(),
     "protocol": set(),
     "connections": set(),
     "bundle": {"classifiers"},
     "remote": {"classifiers", "protocol"},
-    "edge": {"bundle", "classifiers", "protocol", "remote"},
+    "edge": {"audits", "bundle", "classifiers", "protocol", "remote"},
     "serving": {"bundle", "classifiers", "connections", "protocol"},
     "losses": set(),
     "models": set(),
@@ -61,14 +62,15 @@ PACKAGES = {
     "experiments": {"classifiers", "data", "losses", "methods", "models", "remote", "routing", "system", "training"},
     "estimator": {"data", "experiments", "methods", "system"},
     "report": {"data", "experiments", "methods"},
-    "cli": {"bundle", "data", "edge", "experiments", "export", "methods", "models", "report", "routing", "serving",
-            "system", "training"},
+    "cli": {"audits", "bundle", "data", "edge", "experiments", "export", "methods", "models", "report", "routing",
+            "serving", "system", "training"},
 }  # fmt: skip
 ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.items()}, "__main__": {"cli"}}
 #: What packages of others each may import, beside numpy.
 EXTERNAL = {
     **{name: set() for name in VALUES},
     **{name: {"pandas"} for name in ("metrics", "table")},  # only where a data frame is asked for
+    "audits": {"msgspec"},
     # torch and LiteRT only for models of their kind, onnx only where a tensor inside a file is chosen
     "classifiers": {"ai_edge_litert", "onnx", "onnxruntime", "torch"},
     "protocol": {"orjson"},

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 #: The modules of the public face and the names that l2h takes from them.
 _NAMES: dict[str, tuple[str, ...]] = {
     "answers": ("Answer", "Answers"),
+    "audits": (),
     "bundle": (),
     "classifiers": ("Preprocessing", "StochasticClient", "as_client"),
     "costs": ("Costs",),

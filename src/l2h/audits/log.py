@@ -1,0 +1,182 @@
+"""Writing audit files: one line at a time, in files of bounded size, of which the oldest are deleted."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+
+import msgspec
+
+from l2h.audits.lines import PREFIX, SUFFIX, AuditError, AuditHeader, AuditPair, LabelLine, decode, encode
+from l2h.errors import SettingsError, shown
+from l2h.files import open_regular
+
+log = logging.getLogger("l2h.audits")
+#: The most files that a folder keeps: a device that starts often leaves many small ones.
+_FILES = 256
+
+
+class AuditLog:
+    """Appends pairs and labels to files of a folder; any number of threads may, and other processes beside it.
+
+    Every process writes files of its own. Each line is handed to the system by one call, so that a process that is
+    killed loses at most the line that it was writing.
+
+    Args:
+        folder: where the files are kept; made if it is missing.
+        largest: bytes of a file, after which another is begun.
+        most: bytes of all audit files of the folder, after which the oldest are deleted.
+        seed: of the draws of the edge client, for tests; leave it out in the field, or every start draws the same.
+
+    Raises:
+        SettingsError: a size out of its range.
+        AuditError: the folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        largest: int = 4 * 2**20,
+        most: int = 64 * 2**20,
+        seed: int | None = None,
+    ) -> None:
+        if not 1024 <= largest <= most // 2:
+            raise SettingsError(f"largest={largest}, most={most}: a file takes 1024 bytes or more, and two must fit")
+        self.folder, self.seed = Path(folder), seed
+        self._largest, self._most = largest, most
+        self._lock = threading.Lock()
+        self._header: AuditHeader | None = None
+        self._file: int | None = None
+        self._size = 0
+        self._known: set[str] | None = None  # the ids of pairs, read when the first label comes
+        self._failed = False
+        self.pairs = self.labels = self.lost = 0  # lines that were written, and those that could not be
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AuditError(f"cannot make the folder {folder} for audits: {error.strerror or error}") from error
+
+    def begin(self, header: AuditHeader) -> None:
+        """Write what follows below this header, in another file than before."""
+        with self._lock:
+            self._end_file()
+            self._header = header
+
+    def write(self, pairs: list[AuditPair]) -> None:
+        """Append pairs. Where the disk refuses, warn once and count them as lost: the answers go out all the same."""
+        with self._lock:
+            for pair in pairs:
+                try:
+                    self._append(pair)
+                except OSError as error:
+                    self.lost += 1
+                    self._warn(error)
+                    continue
+                self.pairs += 1
+                self._failed = False
+                if self._known is not None:
+                    self._known.add(pair.id)
+
+    def feedback(self, id: str, label: int) -> None:
+        """Append the true class of a pair, which may be of an earlier start; a second label replaces the first.
+
+        Raises:
+            AuditError: no pair of the folder has this id, or the label cannot be written.
+        """
+        with self._lock:
+            if self._known is None:
+                self._known = self._read_ids()
+            if id not in self._known:
+                raise AuditError(
+                    f"no pair in {self.folder} has the id {shown(id)}: it was never given out here, or its file was "
+                    "the oldest and has been deleted"
+                )
+            try:
+                self._append(LabelLine(id=id, label=label, time=time.time()))
+            except OSError as error:
+                raise AuditError(f"cannot write the label to {self.folder}: {error.strerror or error}") from error
+            self.labels += 1
+
+    def close(self) -> None:
+        """Close the file; a later line begins another."""
+        with self._lock:
+            self._end_file()
+
+    def _append(self, line: AuditPair | LabelLine) -> None:
+        data = encode(line) + b"\n"
+        if self._file is not None and self._size + len(data) > self._largest:
+            self._end_file()
+        if self._file is None:
+            self._begin_file()
+        assert self._file is not None
+        try:
+            _write_whole(self._file, data)
+        except OSError:  # what follows is no part of a line that is cut off
+            self._end_file()
+            raise
+        self._size += len(data)
+
+    def _begin_file(self) -> None:
+        assert self._header is not None, "begin() comes first"
+        now = time.time()
+        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S%f")
+        path = self.folder / f"{PREFIX}{stamp}-{token_hex(4)}{SUFFIX}"
+        data = encode(msgspec.structs.replace(self._header, time=now)) + b"\n"
+        self._prune(len(data))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        try:
+            _write_whole(descriptor, data)
+        except OSError:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise
+        self._file, self._size = descriptor, len(data)
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def _prune(self, header: int) -> None:
+        """Delete the oldest files, so that a further one of full size has room."""
+        files = [(path, path.stat().st_size) for path in audit_files(self.folder)]
+        total = sum(size for _, size in files) + max(self._largest, header)
+        while files and (total > self._most or len(files) >= _FILES):
+            path, size = files.pop(0)
+            path.unlink(missing_ok=True)
+            total -= size
+            self._known = None
+
+    def _read_ids(self) -> set[str]:
+        known = set()
+        for path in audit_files(self.folder):
+            with suppress(OSError), open_regular(path) as file:
+                for line in file:
+                    with suppress(ValueError):
+                        found = decode(line)
+                        if isinstance(found, AuditPair):
+                            known.add(found.id)
+        return known
+
+    def _warn(self, error: OSError) -> None:
+        if not self._failed:
+            log.warning("pairs are lost, since %s cannot be written: %s", self.folder, error.strerror or error)
+        self._failed = True
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
+    if os.write(descriptor, data) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def audit_files(folder: Path) -> list[Path]:
+    """Return the audit files of a folder, the oldest first."""
+    return sorted(folder.glob(f"{PREFIX}*{SUFFIX}"))
