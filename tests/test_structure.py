@@ -75,7 +75,7 @@ EXTERNAL = {
     "classifiers": {"ai_edge_litert", "onnx", "onnxruntime", "torch"},
     "protocol": {"orjson"},
     "connections": {"httptools", "uvicorn"},
-    "bundle": {"msgspec", "onnxruntime"},
+    "bundle": {"cryptography", "msgspec", "onnxruntime"},
     "remote": {"httpx"},
     "edge": {"h11", "httpx", "pybreaker"},
     "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},

@@ -19,7 +19,7 @@ from bundle_maker import on_table
 from clouds import scores
 
 from l2h.bundle import BundleError, Manifest, verify
-from l2h.export.system import put_in_place
+from l2h.bundle.writing import put_in_place
 
 torch.set_num_threads(1)
 

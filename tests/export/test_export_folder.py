@@ -20,8 +20,8 @@ from commands import environment, files_of
 import l2h
 from l2h import Costs, HelpSystem
 from l2h.bundle import BundleError, DeviceBundle, Manifest
+from l2h.bundle.writing import put_in_place
 from l2h.export import ExportError
-from l2h.export.system import put_in_place
 
 Systems = Callable[[str], HelpSystem]
 Bundles = Callable[[str], Path]

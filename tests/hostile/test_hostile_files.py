@@ -30,13 +30,13 @@ from this_platform import VERSION_0_1
 
 import l2h
 from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle, verify
+from l2h.bundle.writing import check_target
 from l2h.classifiers import OnnxClassifier
 from l2h.classifiers.external import external_files
 from l2h.data.load import read_inputs
 from l2h.edge.options import EdgeSettingsError, read_key
 from l2h.errors import ClientError, DataError, L2HError, RunError, SettingsError
 from l2h.export.classifiers import export_client
-from l2h.export.system import check_target
 from l2h.files import read_config
 from l2h.protocol import DATATYPES, WireError, decode_request, numpy_type
 from l2h.serving.accounts.keyfile import KeyFile

@@ -22,6 +22,7 @@ from l2h.bundle.sessions import (
     make_session,
     run,
 )
+from l2h.bundle.signing import read_verify_key
 from l2h.classifiers import all_finite
 from l2h.classifiers.base import Inputs
 from l2h.columns import Columns, EncodedTable, numbers_of
@@ -61,10 +62,12 @@ class DeviceBundle(_Half):
         folder: the bundle; the files of servers need not be there.
         client: the classifier, where the bundle does not hold it: whatever :func:`l2h.as_client` takes.
         threads: how many one run of onnxruntime may use; one is best for small nets.
+        verify_key: the public key of whoever signs bundles: its file, its text or its 32 bytes. One that is not signed
+            with it is refused (``l2h sign``). Needs the extra ``signing``.
 
     Raises:
-        BundleError: a file is missing or changed, a newer version wrote the bundle, or the client is neither in it nor
-            given.
+        BundleError: a file is missing or changed, a newer version wrote the bundle, the client is neither in it nor
+            given, or the signature is missing or does not fit.
 
     Example:
         >>> bundle = DeviceBundle("bundles/digits")                       # doctest: +SKIP
@@ -74,9 +77,17 @@ class DeviceBundle(_Half):
         >>> remote = judgement.remote(costs)                              # doctest: +SKIP
     """
 
-    def __init__(self, folder: str | Path, *, client: Any = None, threads: int = 1) -> None:
-        super().__init__(Manifest.read(folder))
-        self.folder = Path(folder)
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        client: Any = None,
+        threads: int = 1,
+        verify_key: str | Path | bytes | None = None,
+    ) -> None:
+        self.verify_key = None if verify_key is None else read_verify_key(verify_key)
+        super().__init__(Manifest.read(folder, self.verify_key))
+        self.folder, self._given = Path(folder), client
         files = read_files(folder, self.manifest, "device")
         part, rejector = self.manifest.client, self.manifest.rejector
         self.costs = self.manifest.costs
@@ -105,6 +116,11 @@ class DeviceBundle(_Half):
         self._platt = rejector.platt
         self._for_every_price = [spec.costs is None for spec in rejector.specs]
         self._held_out = self._read_held_out(files)
+
+    def successor(self, folder: str | Path) -> "DeviceBundle":
+        """Return another bundle, loaded as this one was: with the same key, threads, and client if it needs one."""
+        client = self._given if Manifest.read(folder, self.verify_key).client.file is None else None
+        return DeviceBundle(folder, client=client, threads=self._threads, verify_key=self.verify_key)
 
     def check(self, X: Any) -> Any:
         """Return samples as the bundle takes them, (n, ...), or rows of a table; a single one gets its first axis.
@@ -151,7 +167,7 @@ class DeviceBundle(_Half):
         count = len(self._for_every_price)
         if scores.shape[1:] != (count, len(self.answerers)) or not all_finite(scores):
             raise BundleError(f"{self._file} gives scores {scores.shape} that are not finite or of another shape")
-        judgement = self._judgement(scores[:, which], which)
+        judgement = self.judgement(scores[:, which], which)
         if not self.second_opinion:
             return label, None, judgement
         # As numbers without a sign those below 0 are the largest.
@@ -171,7 +187,7 @@ class DeviceBundle(_Half):
     def held_out(self, which: int = 0) -> Judgement | None:
         """Return what the rejector made of held-out samples, for bounds on asking; None where there are none."""
         self._check_which(which)
-        return None if self._held_out is None else self._judgement(self._held_out[which], which)
+        return None if self._held_out is None else self.judgement(self._held_out[which], which)
 
     def _check_which(self, which: int) -> None:
         if not 0 <= which < len(self._for_every_price):
@@ -213,7 +229,8 @@ class DeviceBundle(_Half):
 
         return both
 
-    def _judgement(self, scores: Scores, which: int) -> Judgement:
+    def judgement(self, scores: Scores, which: int = 0) -> Judgement:
+        """Return what a rejector's raw scores (n, J) say with the calibration of this bundle."""
         if not self._for_every_price[which]:
             return Judgement(scores, answerers=self.answerers)
         make = Judgement.from_one_input if len(scores) == 1 else Judgement.from_heads

@@ -28,6 +28,7 @@ from l2h.bundle.parts import (
     Text,
     read_values,
 )
+from l2h.bundle.signing import check_signature
 from l2h.columns import Columns
 from l2h.costs import Costs
 from l2h.decision import CLIENT, STUDENT, Answerer, AnyCosts
@@ -43,6 +44,9 @@ _NAMED = {"server": "servers", "costs": "prices"}
 #: What a server is called that was given no name.
 SERVER_NAME = "server"
 MANIFEST = "manifest.json"
+CALIBRATION = "calibration.npz"
+#: Held-out scores kept for bounds on asking.
+HELD_OUT = 2000
 _LARGEST = 16 * 2**20
 _BLANK = "0" * 64
 
@@ -75,8 +79,11 @@ class Manifest:
         return f"Manifest({self.name!r}, version {self.version}: {about}, files {', '.join(self.files)})"
 
     @classmethod
-    def read(cls, folder: str | Path) -> Manifest:
-        """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files."""
+    def read(cls, folder: str | Path, verify_key: bytes | None = None) -> Manifest:
+        """Read and check the manifest of a bundle; :func:`l2h.bundle.verify` looks at its files.
+
+        Where a key is given, as :func:`l2h.bundle.signing.read_verify_key` returns it, the signature must fit.
+        """
         path = Path(folder) / MANIFEST
         try:
             data = read_whole(path, _LARGEST)
@@ -84,6 +91,8 @@ class Manifest:
             raise BundleError(f"{folder} holds no bundle: {MANIFEST} is missing; l2h export writes one") from None
         except OSError as error:
             raise BundleError(f"cannot read {path}: {error.strerror or error}") from error
+        if verify_key is not None:
+            check_signature(data, folder, verify_key)
         try:
             values = parse_json(data.decode())
         except ValueError as error:
@@ -183,6 +192,14 @@ def verify(folder: str | Path, side: str, server: str | None = None) -> Manifest
         manifest.which_server(server)
     read_files(folder, manifest, side, server)
     return manifest
+
+
+def content_version(files: Mapping[str, FilePart], platt: Any, labels: tuple[str | int | bool, ...] | None) -> str:
+    """Return the version of a bundle with these files, scales and shifts, and labels."""
+    content = {"files": {name: part.sha256 for name, part in files.items()}, "platt": platt}
+    if labels is not None:
+        content["labels"] = labels
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def read_files(folder: str | Path, manifest: Manifest, side: str, server: str | None = None) -> dict[str, bytes]:

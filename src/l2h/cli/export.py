@@ -50,9 +50,9 @@ def export(
 
     Example: [bold]l2h export runs/two --out bundles/two --price box=0.02 --price cloud=0.1:1.25[/], of two servers
     """
+    from l2h.bundle.writing import check_target
     from l2h.errors import RunError
     from l2h.experiments.finished import open_run
-    from l2h.export.system import check_target
     from l2h.routing.saving import holds_router
 
     if holds_router(run):

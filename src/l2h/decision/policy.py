@@ -47,9 +47,10 @@ class Policy:
         rule: str | None = None,
         answerers: tuple[Answerer, ...] = TWO,
         kept: KeptLimiters | None = None,  # limiters of earlier calls; those that this policy makes are added
+        version: Hashable = None,  # of the calibration: limiters that were made with another one measure anew
     ) -> None:
         self._select, self._every_price, self._held_out = select, every_price, held_out
-        self._answerers = answerers
+        self._answerers, self._version = answerers, version
         self._servers = [answerer.name for answerer in answerers if answerer.remote]
         self._given = set(limit) if isinstance(limit, Mapping) else None
         given = limits_by_name(limit, self._servers)
@@ -88,7 +89,7 @@ class Policy:
     def settle_on(self, costs: AnyCosts | Money | None, out: Collection[str] = ()) -> Terms:
         """Return the terms of prices that stay, and measure scores by them for limiters that were made for others."""
         terms = self.terms(costs, out=out)
-        self._limiters.settle((_prices(terms.costs), terms.which, terms.out), lambda name: self._scores(name, terms))
+        self._limiters.settle(self._measure(terms), lambda name: self._scores(name, terms))
         return terms
 
     def propose(self, judgement: Judgement, terms: Terms, rng: np.random.Generator | int) -> Proposal:
@@ -267,9 +268,12 @@ class Policy:
             terms = replace(terms, **self._met(terms))
         for name, limit in self.limits.items():
             if name not in self._shares:
-                prices = _prices(terms.costs), terms.which, terms.out
-                self._limiters.make(name, limit, prices, partial(self._scores, name, terms))
+                self._limiters.make(name, limit, self._measure(terms), partial(self._scores, name, terms))
         return terms
+
+    def _measure(self, terms: Terms) -> Hashable:
+        """Return what is equal where limiters need not measure anew."""
+        return _prices(terms.costs), terms.which, terms.out, self._version
 
     def _met(self, terms: Terms) -> dict[str, Any]:
         if self._rule == "stochastic":

@@ -11,6 +11,7 @@ from l2h.decision import Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.breaker import Admission
 from l2h.edge.dispatch import CROWDED, Dispatcher, Inquiry
+from l2h.edge.service import LiveBundle
 from l2h.edge.transport import Reply
 
 Rows = npt.NDArray[np.intp]
@@ -66,11 +67,12 @@ class PredictCall:
     """A call of ``predict``: its deadline, the answers so far, and the requests that are under way."""
 
     __slots__ = (
-        *("abandoned", "begun", "codes", "column", "deadline", "inputs", "label"),
+        *("abandoned", "begun", "codes", "column", "deadline", "inputs", "label", "live"),
         *("proposal", "requests", "terms", "until"),
     )
 
     inputs: Any  # as the caller gave them
+    live: LiveBundle  # the bundle that was in service when it began
     terms: Terms
     proposal: Proposal
     label: npt.NDArray[np.int64]  # (n,), the answers

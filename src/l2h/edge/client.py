@@ -73,6 +73,10 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         output_name: name of its scores (n, K), or of labels (n,); None: read it from the server's metadata.
         connections: the most requests at a time; where answers come late, fewer are sent at a time.
         verify_tls: True, or the path of certificates to trust instead of the system's.
+        verify_key: the public key of whoever signs bundles (``l2h sign``): its file, its text or its 32 bytes. A bundle
+            that is not signed with it is refused, now and by :meth:`reload`.
+        watch: seconds after which the bundle's folder is looked at, again and again: what was put there takes over as
+            by :meth:`reload`. None: never.
 
     Raises:
         EdgeSettingsError: an option out of its range, or an invalid address.
@@ -134,6 +138,25 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         wait(checks, timeout + 0.5)
         self._report_checks(checks)
 
+    def reload(self, bundle: str | Path | DeviceBundle | None = None) -> bool:
+        """Put another bundle into service; calls under way finish on the old one, and no call waits.
+
+        Permits that limits have given stay spent. For the next 5,000 inputs the new bundle is on trial: where its drift
+        alarm is raised and the old one's would not be, or less, the old one is put back (``stats().rolled_back``).
+
+        Args:
+            bundle: its folder, or a loaded one; None for what is now in the folder of the bundle in service.
+
+        Returns:
+            Whether another bundle took over. With None, False where the folder holds the same one as before, or the
+            one that was taken back.
+
+        Raises:
+            BundleError: it is damaged, not signed as ``verify_key`` asks, or for other inputs, classes or servers. The
+                old one stays in service.
+        """
+        return self._reload(bundle)
+
     def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
         self._close()
@@ -194,6 +217,10 @@ class AsyncEdgeClient(EdgeCore):
             check.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait(waiting, timeout=timeout + 0.5)
         self._report_checks(checks)
+
+    async def reload(self, bundle: str | Path | DeviceBundle | None = None) -> bool:
+        """Put another bundle into service, as :meth:`EdgeClient.reload` does."""
+        return await asyncio.to_thread(self._reload, bundle)
 
     async def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
-from l2h.bundle import BundleError, DeviceBundle
+from l2h.bundle import DeviceBundle
 from l2h.columns import numbers_of
 from l2h.decision import AnyCosts, AnyLimit, Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
@@ -22,8 +23,9 @@ from l2h.edge.dispatch import Inquiry
 from l2h.edge.options import EdgeError, check_seconds
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.servers import Address, make_servers
+from l2h.edge.service import BundleService, load_bundle
 from l2h.edge.stats import AnswerCounter, EdgeStats
-from l2h.errors import L2HError, NotFittedError
+from l2h.errors import L2HError
 
 log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
@@ -68,9 +70,11 @@ class EdgeCore:
         output_name: str | Mapping[str, str | None] | None = "scores",
         connections: int = 16,
         verify_tls: bool | str | Path | Mapping[str, bool | str | Path] = True,
+        verify_key: str | Path | bytes | None = None,
+        watch: float | None = None,
     ) -> None:
-        self._bundle = bundle if isinstance(bundle, DeviceBundle) else DeviceBundle(bundle, client=client)
-        manifest = self._bundle.manifest
+        first = load_bundle(bundle, client, verify_key)
+        manifest = first.manifest
         self._servers = make_servers(
             manifest,
             server,
@@ -88,26 +92,19 @@ class EdgeCore:
             verify_tls=verify_tls,
         )
         self._deadline = self._servers[0].options.deadline
-        self._names = np.array([answerer.name for answerer in self._bundle.answerers])
-        self._local = sum(not answerer.remote for answerer in self._bundle.answerers)
+        self._names = np.array([answerer.name for answerer in first.answerers])
+        self._local = sum(not answerer.remote for answerer in first.answerers)
         self._by = [self._names[j : j + 1].copy() for j in range(self._local)]
         for name in self._by:  # those of all answers that are kept
             name.flags.writeable = False
-        every_price = manifest.rejector.specs[0].costs is None
-        self._policy = Policy(
-            self._bundle.which, every_price, self._bundle.held_out, limit, answerers=self._bundle.answerers
-        )
         asked = [each for each in self._servers if each.dispatcher is not None]
         # Those without an address are left out of every decision, unless that would leave nobody to be missed.
-        self._absent = frozenset(each.name for each in self._servers if asked and each not in asked)
-        self._labels = None if self._bundle.labels.values is None else self._bundle.labels
+        absent = frozenset(each.name for each in self._servers if asked and each not in asked)
+        self._labels = None if first.labels.values is None else first.labels
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
-        self._bounded = bool(self._policy.limits)
-        try:
-            self._terms = self._policy.terms(costs, out=self._absent)
-        except NotFittedError as error:
-            raise BundleError(str(error)) from error
+        self._service = BundleService(first, limit, costs, absent)
+        self._bounded = bool(self._service.live.policy.limits)
         self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)
         for each in asked:
             assert each.dispatcher is not None
@@ -117,16 +114,20 @@ class EdgeCore:
         self._waits_for = "ALL_COMPLETED" if len(asked) < 2 else "FIRST_COMPLETED"
         self._closed = False
         self._pid = os.getpid()
+        self._ended = threading.Event()
+        weakref.finalize(self, self._ended.set).atexit = False
+        if watch is not None:
+            self._service.watch(check_seconds("watch", watch), self._ended)
 
     @property
     def bundle(self) -> DeviceBundle:
-        """The device's half of the system."""
-        return self._bundle
+        """The device's half of the system that is in service."""
+        return self._service.live.bundle
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes; where labels are numbers from 0, ``class_names[label]`` is the name of one."""
-        return tuple(self._bundle.classes)
+        return tuple(self.bundle.classes)
 
     @property
     def costs(self) -> AnyCosts:
@@ -135,11 +136,11 @@ class EdgeCore:
         Raises:
             L2HError: the rejector was trained for other prices and knows no others.
         """
-        return self._terms.costs
+        return self._service.live.terms.costs
 
     @costs.setter
     def costs(self, costs: AnyCosts | None) -> None:
-        self._terms = self._policy.settle_on(costs, self._absent)
+        self._service.set_costs(costs)
 
     @property
     def classes_compared(self) -> bool | dict[str, bool]:
@@ -148,7 +149,7 @@ class EdgeCore:
         Where servers have names, a value for each that has an address.
         """
         found = {each.name: each.dispatcher.transport.classes_compared for each in self._servers if each.dispatcher}
-        return found if self._bundle.manifest.named else next(iter(found.values()), False)
+        return found if self.bundle.manifest.named else next(iter(found.values()), False)
 
     @property
     def server_versions(self) -> list[str] | dict[str, list[str]]:
@@ -157,40 +158,49 @@ class EdgeCore:
         Where servers have names, a value for each that has an address.
         """
         found = {each.name: each.dispatcher.transport.versions for each in self._servers if each.dispatcher}
-        return found if self._bundle.manifest.named else next(iter(found.values()), [])
+        return found if self.bundle.manifest.named else next(iter(found.values()), [])
 
     def stats(self) -> EdgeStats:
         """Return the counters since the client was made; never waits."""
         servers = {each.name: each.stats() for each in self._servers}
         recorders = {each.name: each.recorder for each in self._servers}
-        return self._counter.stats(servers, recorders, self._policy.status())
+        return self._counter.stats(servers, recorders, self._service.live.policy.status(), self._service.stats())
 
     def __repr__(self) -> str:
         addresses = {each.name: each.options.server for each in self._servers}
-        server = addresses if self._bundle.manifest.named else next(iter(addresses.values()))
+        server = addresses if self.bundle.manifest.named else next(iter(addresses.values()))
         state = f"deadline={self._deadline:g}" + ", closed" * self._closed
-        return f"{type(self).__name__}({self._bundle.manifest.name!r}, server={server!r}, {state})"
+        return f"{type(self).__name__}({self.bundle.manifest.name!r}, server={server!r}, {state})"
+
+    def _reload(self, bundle: str | Path | DeviceBundle | None) -> bool:
+        self._require_usable()
+        return self._service.reload(bundle)
 
     def _judge(self, X: Any, costs: AnyCosts | None) -> Judgement:
-        return self._bundle.judge(X, self._terms_for(costs).which)[1]
+        live = self._service.live
+        return live.bundle.judge(X, self._service.terms(live, costs).which)[1]
 
     def _begin(self, call: PredictCall, X: Any, costs: AnyCosts | None, deadline: float | None) -> Answers | None:
         """Answer locally, decide, and send what goes, unless the call was abandoned.
 
         Returns the answers where nothing is to be waited for; else None, and :meth:`_finish` gives them.
         """
-        terms = self._terms_for(costs)
+        live = self._service.live
+        terms = live.terms if costs is None else self._service.terms(live, costs)
         seconds = self._deadline if deadline is None else check_seconds("deadline", deadline)
-        label, student, judgement = self._bundle.examine(X, terms.which)
+        label, student, judgement = live.bundle.examine(X, terms.which)
+        trial = self._service.trial
+        if trial is not None and terms is live.terms:
+            self._service.observe(trial, live, X, judgement)
         # One input without a limit is the common case: it is decided without work on arrays.
         simple = len(label) == 1 and not self._bounded
         if simple and not call.abandoned:
             column = terms.choose(judgement)
             if column < self._local:
                 return self._kept(label if column == 0 else student, column, terms, call.begun)
-        call.deadline, call.terms = call.begun + seconds, terms
+        call.deadline, call.live, call.terms = call.begun + seconds, live, terms
         call.until = call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds)
-        proposal = _ASK_ONE if simple and terms.plain else self._policy.propose(judgement, terms, self._rng)
+        proposal = _ASK_ONE if simple and terms.plain else live.policy.propose(judgement, terms, self._rng)
         call.inputs, call.proposal, call.column = X, proposal, proposal.local.copy()
         call.label = label if student is None else np.where(proposal.local == 0, label, student)
         if call.abandoned:
@@ -284,17 +294,17 @@ class EdgeCore:
     def _close(self) -> None:
         """End what is under way and close the connections."""
         self._closed = True
+        self._ended.set()
         for each in self._servers:
             if each.dispatcher is not None:
                 each.dispatcher.stop()
 
-    def _terms_for(self, costs: AnyCosts | None) -> Terms:
-        return self._terms if costs is None else self._policy.terms(costs, out=self._absent)
-
-    def _permit(self, proposal: Proposal, room: list[int | None], until: float, again: bool) -> tuple[Rows, int]:
+    def _permit(
+        self, policy: Policy, proposal: Proposal, room: list[int | None], until: float, again: bool
+    ) -> tuple[Rows, int]:
         now = time.monotonic()
         try:
-            return self._policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
+            return policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
         except L2HError as error:  # a limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning("the limiter fails, so the server is not asked: %s", error)
@@ -315,7 +325,7 @@ class EdgeCore:
                 admissions.append([] if unable[s] else each.admit(int(proposal.able[:, s].sum())))
             room = [len(admissions[s]) * each.options.max_batch for s, each in enumerate(self._servers)]
             reachable = [None if unable[s] else most for s, most in enumerate(room)]
-            choice, decided = self._permit(proposal, reachable, call.until, rows is not None)
+            choice, decided = self._permit(call.live.policy, proposal, reachable, call.until, rows is not None)
             if rows is None:
                 call.codes = _DECIDED[2 * (choice >= 0) + proposal.wanted]
                 if decided < len(choice):
@@ -344,7 +354,7 @@ class EdgeCore:
     ) -> None:
         """Send inputs to a server, in as many requests as it takes."""
         server = self._servers[s]
-        inputs = call.inputs = self._bundle.check(call.inputs)
+        inputs = call.inputs = call.live.bundle.check(call.inputs)
         if server.options.function is None:  # what travels; a function gets the rows of a table themselves
             inputs = numbers_of(inputs)
         size = server.options.max_batch

@@ -55,6 +55,9 @@ class EdgeStats(Traffic):
     latency: dict[str, float]  # seconds of the last calls of predict, as ``round_trip``
     limit: dict[str, Any] | None  # the limiter's status, where there is one; by name where limits were given by name
     servers: dict[str, ServerStats]  # by name
+    bundle: str  # version of the bundle in service
+    reloads: int  # how often another one took over
+    rolled_back: str | None  # version of the last one that was taken back by itself
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -161,9 +164,13 @@ class AnswerCounter:
             self._latency.append(latency)
 
     def stats(
-        self, servers: Mapping[str, ServerStats], counters: Mapping[str, Recorder], limit: dict[str, Any] | None
+        self,
+        servers: Mapping[str, ServerStats],
+        counters: Mapping[str, Recorder],
+        limit: dict[str, Any] | None,
+        bundle: dict[str, Any],
     ) -> EdgeStats:
-        """Return the counters as of now, with those of the servers and the status of the limiters."""
+        """Return the counters as of now, with those of the servers, the limiters and the bundle."""
         with self._lock:
             reasons, by, calls, latency = list(self._reasons), list(self._by), self._calls, list(self._latency)
         trips, versions, errors = zip(*(counter.latest() for counter in counters.values()), strict=True)
@@ -185,6 +192,7 @@ class AnswerCounter:
             error=f"{whose}: {last_error[1]}" if named else last_error[1],
             limit=limit,
             servers=dict(servers),
+            **bundle,
             **{name: sum(getattr(stats, name) for stats in servers.values()) for name in _COUNTED},
         )
 

@@ -1,18 +1,12 @@
 """``export_system``: a fitted system as a bundle, written beside its place and moved there in one piece."""
 
 import io
-import json
-import os
 import re
-import shutil
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +14,16 @@ import torch
 
 import l2h
 from l2h.bundle import CalibrationPart, FilePart, InputPart, Manifest, RejectorPart
-from l2h.bundle.manifest import MANIFEST, SERVER_NAME
+from l2h.bundle.manifest import CALIBRATION, HELD_OUT, SERVER_NAME, content_version
 from l2h.bundle.parts import NAME
+from l2h.bundle.writing import check_target, put_in_place
 from l2h.decision import AnyCosts
 from l2h.decision.judgement import outcome_costs
-from l2h.errors import CheckpointError, ExportError, SettingsError
+from l2h.errors import SettingsError
 from l2h.export.classifiers import CLIENT
 from l2h.export.models import REJECTOR, bundle_platt, export_models
 from l2h.export.quantising import int8_rejector
-from l2h.files import read_json, sync_folder, write_atomically
 from l2h.fitted import FittedSystem
-
-CALIBRATION = "calibration.npz"
-#: Held-out scores kept for bounds on asking.
-HELD_OUT = 2000
-#: Seconds after which a folder that a killed export left behind is removed by the next one.
-_STALE = 3600
 
 
 def export_system(
@@ -101,12 +89,9 @@ def export_system(
         for key, data in written.items()
     }
     platt = bundle_platt(fitted, chosen)
-    content = {"files": {key: part.sha256 for key, part in table.items()}, "platt": platt.tolist()}
-    if fitted.labels.values is not None:
-        content["labels"] = fitted.labels.values
     manifest = Manifest(
         name=name,
-        version=sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12],
+        version=content_version(table, platt.tolist(), fitted.labels.values),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         l2h=l2h.__version__,
         input=InputPart(fitted.input_shape, fitted.input_dtype, fitted.image_size),
@@ -148,53 +133,6 @@ def held_out_scores(fitted: FittedSystem, chosen: list[int]) -> npt.NDArray[np.f
     return np.ascontiguousarray(scores[:, rows], dtype=np.float32)
 
 
-def check_target(folder: Path, force: bool) -> None:
-    """Refuse a file, or a folder that holds anything but a bundle which ``force`` allows to replace."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise ExportError(f"{folder} is a file: choose a folder")
-    names = {path.name for path in folder.iterdir()}
-    if not names:
-        return
-    ours = _bundle_files(folder)
-    if not ours:
-        raise ExportError(f"{folder} is not empty and holds no bundle: choose another folder")
-    if not force:
-        raise ExportError(f"{folder} already holds a bundle: force=True or --force replaces it")
-    if names - ours:
-        raise ExportError(
-            f"{folder} also holds {min(names - ours)}, which is no part of its bundle: move it away first"
-        )
-
-
-def put_in_place(files: Mapping[str, bytes], manifest: Manifest, folder: Path, force: bool) -> None:
-    """Write all files and then the manifest, and move them into place together: a reader sees none or all."""
-    folder = Path(os.path.realpath(folder))
-    mark = uuid4().hex
-    fresh, old = (folder.with_name(f".{folder.name}.{mark}.{kind}") for kind in ("tmp", "old"))
-    try:
-        fresh.mkdir(parents=True)
-        for name, data in files.items():
-            write_atomically(fresh / name, data)
-        manifest.write(fresh)
-        sync_folder(fresh)
-        check_target(folder, force)
-        if folder.exists() and any(folder.iterdir()):
-            os.rename(folder, old)
-        os.rename(fresh, folder)
-        sync_folder(folder.parent)
-    except (OSError, CheckpointError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ExportError(f"cannot write the bundle to {folder}: {reason}") from error
-    finally:
-        if old.exists() and not folder.exists():
-            os.rename(old, folder)
-        for left in (fresh, old):
-            shutil.rmtree(left, ignore_errors=True)
-    _remove_stale(folder)
-
-
 def _model_name(fitted: FittedSystem, name: str | None) -> str:
     if name is None:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", fitted.dataset).strip("-._")[:64] or "unnamed"
@@ -207,22 +145,3 @@ def _model_name(fitted: FittedSystem, name: str | None) -> str:
     if longest != SERVER_NAME and not NAME.fullmatch(f"{name}-{longest}"):
         raise SettingsError(f"name={name!r} and the server's {longest!r} are too long together: at most 127 characters")
     return name
-
-
-def _bundle_files(folder: Path) -> set[str]:
-    """Return the names of the files of the bundle in a folder; none where it holds no bundle."""
-    try:
-        values = read_json(folder / MANIFEST)
-    except (OSError, ValueError):
-        return set()
-    if not isinstance(values, dict) or not {"schema", "rejector", "files"} <= set(values):
-        return set()
-    return {MANIFEST, *values["files"]} if isinstance(values["files"], dict) else set()
-
-
-def _remove_stale(folder: Path) -> None:
-    for left in folder.parent.iterdir():
-        ours = left.name.startswith(f".{folder.name}.") and left.suffix in (".tmp", ".old")
-        with suppress(OSError):  # another export may be removing it too
-            if ours and time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left, ignore_errors=True)

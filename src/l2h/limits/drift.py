@@ -37,7 +37,7 @@ class DriftMonitor:
     """Watches the share of requests above a threshold, over a window of recent requests.
 
     ``rate`` is the calibrated share, measured on so many ``samples`` (None: it is known exactly). Without drift no
-    alarm is raised within ``horizon`` requests, with probability ``confidence``.
+    alarm is raised within ``horizon`` requests, with probability ``confidence``. An alarm is logged unless ``quiet``.
 
     Example:
         >>> monitor = DriftMonitor(rate=0.2, window=500)
@@ -54,6 +54,7 @@ class DriftMonitor:
         window: int = 500,
         confidence: float = 0.95,
         horizon: int = 20_000,
+        quiet: bool = False,
     ) -> None:
         if window < _LOOKS or horizon < window:
             raise LimitError(
@@ -62,7 +63,7 @@ class DriftMonitor:
             )
         self.rate = checked_share("rate", rate)
         self.drift: Drift | None = None
-        self._window = window
+        self._window, self._quiet = window, quiet
         self._stride = window // _LOOKS
         if samples is not None and samples < 1:
             raise LimitError(f"samples={samples} is no calibration set: give its size, or None for an exact rate")
@@ -107,7 +108,7 @@ class DriftMonitor:
             edge = most - expected if self.drift == "above" else expected - least
             if over > edge / 2:
                 return
-        if now is not None and now != self.drift:
+        if now is not None and now != self.drift and not self._quiet:
             log.warning(
                 "drift: %.1f%% of the last %d requests score above the calibrated threshold, %s the band of "
                 "%.1f%% to %.1f%% around the calibrated %.1f%%; calibrate again on recent inputs",

@@ -1,0 +1,275 @@
+"""The bundle in service: how another one takes over while answers are under way, and when it is taken back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from l2h.bundle import BundleError, DeviceBundle, Manifest
+from l2h.bundle.signing import read_verify_key
+from l2h.costs import FloatArray
+from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptLimiters, Policy, Terms
+from l2h.edge.options import EdgeSettingsError
+from l2h.errors import L2HError, NotFittedError
+from l2h.limits import DriftMonitor, threshold_for
+
+log = logging.getLogger("l2h.edge")
+#: For so many inputs a new bundle is on trial, and over so many of them its drift is watched.
+_TRIAL, _WINDOW = 5000, 500
+#: What must stay the same while a client runs: its connections, counters and callers rely on it.
+_KEPT = ("name", "input", "classes", "labels", "columns", "answerers")
+
+
+@dataclass(frozen=True)
+class LiveBundle:
+    """A bundle with what follows from it; a call takes one of these and keeps it to its end."""
+
+    bundle: DeviceBundle
+    policy: Policy
+    terms: Terms
+
+    def savings(self, judgement: Judgement) -> FloatArray:
+        """Return what asking the best server about each input is expected to save."""
+        return np.asarray(self.terms.gains(judgement)[0].max(axis=1))
+
+
+class BundleService:
+    """Holds the bundle in service, and changes it in one step; any thread may call."""
+
+    def __init__(
+        self, bundle: DeviceBundle, limit: AnyLimit | None, costs: AnyCosts | None, absent: frozenset[str]
+    ) -> None:
+        self._limit, self._costs, self._absent = limit, costs, absent
+        self._kept: KeptLimiters = {}
+        self._lock = threading.Lock()
+        self._refused: Manifest | None = None
+        self._reloads = 0
+        self.live = self._make(bundle)
+        self.trial: Trial | None = None
+
+    def terms(self, live: LiveBundle, costs: AnyCosts | None) -> Terms:
+        """Return the terms of a call with these prices."""
+        return live.terms if costs is None else live.policy.terms(costs, out=self._absent)
+
+    def set_costs(self, costs: AnyCosts | None) -> None:
+        """Change the prices of all calls from now on; a trial begins anew."""
+        with self._lock:
+            self.live = replace(self.live, terms=self.live.policy.settle_on(costs, self._absent))
+            self._costs = costs
+            if self.trial is not None:
+                old = self.trial.old
+                self.trial = Trial.of(replace(old, terms=self.terms(old, costs)), self.live)
+
+    def reload(self, bundle: str | Path | DeviceBundle | None) -> bool:
+        """Put another bundle into service, None for what the folder holds now; see ``EdgeClient.reload``."""
+        with self._lock:
+            before = self.live.bundle
+            if isinstance(bundle, DeviceBundle):
+                found = bundle
+                if before.verify_key is not None and found.verify_key != before.verify_key:
+                    raise BundleError("the bundle was loaded without the key of this client: give its folder")
+            else:
+                folder = before.folder if bundle is None else bundle
+                if bundle is None and Manifest.read(folder, before.verify_key) in (before.manifest, self._refused):
+                    return False
+                found = before.successor(folder)
+            _require_same_system(before.manifest, found.manifest, found.folder)
+            live = self._make(found)
+            self.trial, self.live = Trial.of(self.live, live), live
+            self._reloads += 1
+        log.info("bundle %s is in service, %s was", found.manifest.version, before.manifest.version)
+        return True
+
+    def observe(self, trial: Trial, live: LiveBundle, X: Any, judgement: Judgement) -> None:
+        """Show inputs to a trial, and end it where it is over or the new bundle is worse than the old one."""
+        if live is not trial.new:
+            return
+        verdict = trial.observe(X, judgement)
+        if verdict is None:
+            return
+        with self._lock:
+            if self.trial is not trial:
+                return
+            self.trial = None
+            if verdict:
+                return
+            old = trial.old
+            try:
+                self.live = replace(old, terms=old.policy.settle_on(self._costs, self._absent))
+            except L2HError as error:
+                log.warning("bundle %s drifts, and cannot be taken back: %s", live.bundle.manifest.version, error)
+                return
+            self._refused = live.bundle.manifest
+        versions = [each.bundle.manifest.version for each in (live, old)]
+        log.warning("bundle %s is taken back, %s is in service again: %s", *versions, trial.reason)
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters of reloads."""
+        refused = self._refused
+        return {
+            "bundle": self.live.bundle.manifest.version,
+            "reloads": self._reloads,
+            "rolled_back": None if refused is None else refused.version,
+        }
+
+    def watch(self, seconds: float, ended: threading.Event) -> None:
+        """Look for a new bundle in the folder every so many seconds, in a thread of its own until ``ended`` is set."""
+        threading.Thread(
+            target=_watch, args=(weakref.ref(self), seconds, ended), name="l2h-edge-watch", daemon=True
+        ).start()
+
+    def _make(self, bundle: DeviceBundle) -> LiveBundle:
+        every_price = bundle.manifest.rejector.specs[0].costs is None
+        policy = Policy(
+            bundle.which,
+            every_price,
+            bundle.held_out,
+            self._limit,
+            answerers=bundle.answerers,
+            kept=self._kept,
+            version=bundle.manifest.version,
+        )
+        try:
+            return LiveBundle(bundle, policy, policy.terms(self._costs, out=self._absent))
+        except NotFittedError as error:
+            raise BundleError(str(error)) from error
+
+
+class Trial:
+    """A new bundle beside the old one, on the same inputs: is one further from what its calibration promised?
+
+    Each has the drift alarm of its own calibration samples. The new one is worse where its alarm is raised, and the
+    old one's is not, or the old one is nearer to its calibrated share.
+    """
+
+    def __init__(self, old: LiveBundle, new: LiveBundle, alarms: tuple[DriftAlarm | None, DriftAlarm]) -> None:
+        self.old, self.new = old, new
+        self.reason = ""
+        self._old, self._new = alarms
+        self._lock = threading.Lock()
+        self._left = _TRIAL
+        self._alike = _same_models(old.bundle.manifest, new.bundle.manifest) and old.terms.which == new.terms.which
+
+    @classmethod
+    def of(cls, old: LiveBundle, new: LiveBundle) -> Trial | None:
+        """Return the trial of a new bundle; None where it has no calibration samples to be compared with."""
+        alarm = DriftAlarm.of(new)
+        return None if alarm is None else cls(old, new, (DriftAlarm.of(old), alarm))
+
+    def observe(self, X: Any, judgement: Judgement) -> bool | None:
+        """Count inputs: False where the new bundle is worse, True where the trial is over, None while it goes on."""
+        before = None if self._old is None else self._judged_by_old(X, judgement)
+        with self._lock:
+            self._left -= len(judgement)
+            self._new.observe(self.new.savings(judgement))
+            if self._old is not None and before is not None:
+                self._old.observe(self.old.savings(before))
+            if not self._new.raised:
+                return True if self._left <= 0 else None
+            if self._old is not None and self._old.raised and self._old.distance >= self._new.distance:
+                return True if self._left <= 0 else None
+            self.reason = str(self._new)
+            return False
+
+    def _judged_by_old(self, X: Any, judgement: Judgement) -> Judgement | None:
+        bundle, which = self.old.bundle, self.old.terms.which
+        if self._alike:  # only the calibration differs, and nothing is run twice
+            return bundle.judgement(judgement.scores, which)
+        try:
+            return bundle.judge(X, which)[1]
+        except L2HError:  # such as scores that are not finite
+            return None
+
+
+class DriftAlarm:
+    """Is the share of inputs above a bundle's cut still that of its calibration samples?
+
+    The cut is the one of its limit where that is a share, else the saving from which on asking pays.
+    """
+
+    def __init__(self, live: LiveBundle, held: Judgement) -> None:
+        self._live = live
+        saving = live.savings(held)
+        shares = [limit.fraction for limit in live.policy.limits.values() if limit.fraction is not None]
+        self._cut = threshold_for(saving, min(shares)).value if shares else 0.0
+        rate = float((saving > self._cut).mean())
+        self._monitor = DriftMonitor(rate, len(saving), _WINDOW, horizon=_TRIAL, quiet=True)
+
+    @classmethod
+    def of(cls, live: LiveBundle) -> DriftAlarm | None:
+        """Return the alarm of a bundle; None where it has no calibration samples."""
+        held = live.bundle.held_out(live.terms.which)
+        return None if held is None else cls(live, held)
+
+    def observe(self, saving: FloatArray) -> None:
+        """Count inputs by what asking about them would save."""
+        for above in (saving > self._cut).tolist():
+            self._monitor.observe(above)
+
+    @property
+    def raised(self) -> bool:
+        """Whether the share is out of its band."""
+        return self._monitor.drift is not None
+
+    @property
+    def distance(self) -> float:
+        """How far the share of the recent inputs is from the calibrated one."""
+        return abs((self._monitor.observed or 0.0) - self._monitor.rate)
+
+    def __str__(self) -> str:
+        observed, rate = self._monitor.observed or 0.0, self._monitor.rate
+        return f"{observed:.1%} of the recent inputs are worth asking about, and {rate:.1%} of its calibration samples"
+
+
+def load_bundle(
+    bundle: str | Path | DeviceBundle, client: Callable[..., Any] | None, verify_key: str | Path | bytes | None
+) -> DeviceBundle:
+    """Return a bundle with which a client begins."""
+    if not isinstance(bundle, DeviceBundle):
+        return DeviceBundle(bundle, client=client, verify_key=verify_key)
+    if verify_key is not None and bundle.verify_key != read_verify_key(verify_key):
+        raise EdgeSettingsError("verify_key= goes with a folder: of a loaded bundle, DeviceBundle(..., verify_key=...)")
+    return bundle
+
+
+def _watch(service: weakref.ref[BundleService], seconds: float, ended: threading.Event) -> None:
+    said = ""
+    while not ended.wait(seconds):
+        found = service()
+        if found is None:
+            return
+        try:
+            found.reload(None)
+            said = ""
+        except L2HError as error:
+            # A bundle that is being copied is not whole yet: the old one stays, and the next look may find it so.
+            if str(error) != said:
+                log.warning("the new bundle is not taken over: %s", error)
+            said = str(error)
+        del found
+
+
+def _require_same_system(before: Manifest, now: Manifest, folder: Path) -> None:
+    """Refuse a bundle that the callers or the connections of a running client do not fit."""
+    for what in _KEPT:
+        if getattr(before, what) != getattr(now, what):
+            raise BundleError(f"{folder} has {what} other than the bundle in service: make a new client for it")
+    if [part.gives for part in before.servers.values()] != [part.gives for part in now.servers.values()]:
+        raise BundleError(f"{folder} has servers that answer in another form: make a new client for it")
+
+
+def _same_models(before: Manifest, now: Manifest) -> bool:
+    """Return whether two bundles run the same files on the device; their calibration may differ."""
+
+    def hashes(manifest: Manifest) -> dict[str, str]:
+        own = manifest.calibration and manifest.calibration.file
+        return {name: part.sha256 for name, part in manifest.files_of("device").items() if name != own}
+
+    return before.client.file is not None and hashes(before) == hashes(now)
