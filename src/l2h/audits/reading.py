@@ -69,7 +69,9 @@ class AuditPairs:
     def rows(self, rows: npt.NDArray[Any]) -> AuditPairs:
         """Return some of the pairs, by their places or by a mask."""
         places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        arrays = {name: value[places] for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        arrays: dict[str, Any] = {
+            name: value[places] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
         arrays.pop("stated", None)
         return replace(self, id=tuple(self.id[i] for i in places.tolist()), **arrays)
 
