@@ -99,7 +99,7 @@ EXTERNAL = {
     "export": {"onnx", "onnxruntime", "skl2onnx", "sklearn", "torch"},
     "system": {"skl2onnx", "torch"},
     "methods": {"torch"},
-    "experiments": {"sklearn", "torch"},
+    "experiments": {"scipy", "sklearn", "torch"},
     "estimator": {"sklearn"},
     "report": {"PIL", "jinja2", "markupsafe", "matplotlib", "rich"},
     "cli": {"rich", "typer"},

@@ -6,7 +6,7 @@ with one kind of net have the same number of parameters to train.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -75,15 +75,17 @@ class LearnedRule(ThresholdRule):
 
     published: float | None = 0.0
 
-    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None) -> None:
-        """Train the method's rejectors, or take those of a stage that is finished."""
+    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None, first: int = 0) -> None:
+        """Train the method's rejectors, or take those of a finished stage, which begin with its ``first``."""
         super().__init__(bench)
         self.method, self.specs = method, method.specs(bench.costs)
         if stage is None:
             stage = method.stage(bench)
             run_together([stage], bench.context)
-        self.rejectors, self.steps = stage.rejectors, stage.epoch * stage.steps
-        self._last: tuple[Inputs, npt.NDArray[np.float32]] | None = None
+        whole = stage.rejectors
+        self.rejectors = whole if len(self.specs) == whole.size else whole.part(first, first + len(self.specs))
+        self.steps = stage.epoch * stage.steps
+        self._known: list[tuple[Inputs, npt.NDArray[np.float32]]] = []
 
     def which(self, costs: Costs) -> int:
         """Return the number of the rejector for these prices."""
@@ -94,10 +96,15 @@ class LearnedRule(ThresholdRule):
         return 0 if self.method.any_price else self.bench.costs.index(costs)
 
     def scores(self, inputs: Inputs, which: int) -> npt.NDArray[np.float32]:
-        if self._last is None or self._last[0] is not inputs:
-            scores = rejector_scores(self.rejectors, inputs.X, inputs.client, self.bench.context)
-            self._last = (inputs, scores)
-        return np.asarray(self._last[1][which])
+        found = next((scores for known, scores in self._known if known is inputs), None)
+        if found is None:
+            found = rejector_scores(self.rejectors, inputs.X, inputs.client, self.bench.context)
+            self.remember(inputs, found)
+        return np.asarray(found[which])
+
+    def remember(self, inputs: Inputs, scores: npt.NDArray[np.float32]) -> None:
+        """Keep the scores (R, n, heads) of inputs, beside those of the inputs before: tests and calibration samples."""
+        self._known = [*self._known[-1:], (inputs, scores)]
 
     def judgement(self, inputs: Inputs, costs: Costs) -> Judgement:
         """Return what the rejector for these prices makes of the inputs."""
@@ -131,8 +138,8 @@ class Learned(Method):
     """A method with a rejector. It can be compared, and trained, saved, exported and run on a device."""
 
     family = "learned"
-    net: ClassVar[str]  # separate or attached
-    student: ClassVar[bool] = False  # the trunk is taught the server's softmax
+    net: str  # separate or attached
+    student: bool = False  # the trunk is taught the server's softmax
     #: It learns from the server's softmax, and so from samples that the server was fitted to as well.
     soft: ClassVar[bool] = False
     #: One rejector answers for every price; its two numbers are logits of "the client is right", "the server is right".
@@ -227,27 +234,56 @@ class Learned(Method):
 
     def stage(self, bench: Bench) -> RejectorStage:
         """Return the training of the method's rejectors on a bench, not begun."""
-        job, context = bench.job, bench.context
-        specs = self.specs(bench.costs)
-        options = {"width": WIDTH, **bench.rejector_options, **self.options}
-        make = rejector_builder(
-            self.net,
-            job.X,
-            job.rejector_inputs,
-            settings=context.settings,
-            options={"width": options["width"]} if self.net == "separate" else options,
-            student=self.student,
-            heads=len(bench.answerers),
-        )
-        right = float(bench.calibration.server_correct.mean())
-        return make_rejector_stage(
-            self.name,
-            replace(job, specs=specs, make_rejector=make, size=RejectorSize(options, self.budget)),
-            context,
-            bench.soft if self.learns_softly(specs) else bench.unseen,
-            bench.pools.stopping,
-            self.objective(specs, context.device, right),
-        )
+        pool = bench.soft if self.learns_softly(self.specs(bench.costs)) else bench.unseen
+        return stack_stage(self.name, [self], bench, bench.context, pool)
+
+
+def stack_stage(
+    name: str,
+    stack: Sequence[Learned],
+    bench: Bench,
+    context: Context,
+    pool: SamplePool,
+    over: Callable[[Objective], Objective] = lambda objective: objective,
+) -> RejectorStage:
+    """Return the training of the rejectors of methods with nets of one kind and size, as one stack, not begun.
+
+    ``over`` makes of each method's loss the one that is trained.
+    """
+    job, one = bench.job, stack[0]
+    options = {"width": WIDTH, **bench.rejector_options, **one.options}
+    if one.net == "separate":
+        options.pop("hidden", None)
+    make = rejector_builder(
+        one.net,
+        job.X,
+        job.rejector_inputs,
+        settings=context.settings,
+        options=options,
+        student=one.student,
+        heads=len(bench.answerers),
+    )
+    right = float(bench.calibration.server_correct.mean())
+    specs = [method.specs(bench.costs) for method in stack]
+    losses = [over(method.objective(own, context.device, right)) for method, own in zip(stack, specs, strict=True)]
+    sizes = [len(own) for own in specs]
+
+    def objective(scores: Tensor, samples: SamplePool) -> Tensor:
+        return torch.cat([loss(own, samples) for loss, own in zip(losses, scores.split(sizes), strict=True)])
+
+    return make_rejector_stage(
+        name,
+        replace(
+            job,
+            specs=[spec for own in specs for spec in own],
+            make_rejector=make,
+            size=RejectorSize(options, one.budget),
+        ),
+        context,
+        pool,
+        bench.pools.stopping,
+        losses[0] if len(stack) == 1 else objective,
+    )
 
 
 def fit_together(trainings: Sequence[tuple[Learned, Bench]], context: Context) -> list[LearnedRule]:

@@ -90,7 +90,7 @@ def size_rejector(
 def size_method(method: Learned, budget: Budget, job: Job) -> Learned:
     """Give a method the largest net of a budget for the client and the servers of a job."""
     inputs, heads = job.rejector_inputs, 1 + len(job.servers)
-    size = size_rejector(budget, "attached", {}, method, job.client, inputs, student=method.student, heads=heads)
+    size = size_rejector(budget, method.net, {}, method, job.client, inputs, student=method.student, heads=heads)
     method.options, method.budget = size.options, size.budget
     return method
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, SettingsError
 from l2h.losses import priced_losses, weight_table, weighted_log_loss
-from l2h.models.rejectors import AttachedRejector, SeparateRejector
+from l2h.models.rejectors import AttachedRejector, SeparateRejector, client_log_probability
 from l2h.settings import StageSettings
 from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.loop import Context, SingleModelStage, make_optimizer, seeded
@@ -52,7 +52,7 @@ class SamplePool:
         return torch.column_stack([self.client_correct, self.server_correct])
 
     def at(self, index: Tensor) -> SamplePool:
-        return SamplePool(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+        return type(self)(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
     def only(self, number: int) -> SamplePool:
         """Return the pool of several servers as that of one of them."""
@@ -66,6 +66,38 @@ class SamplePool:
 
 #: Scores (R, n, heads) of R rejectors on a pool of n samples, to losses (R, n).
 Objective = Callable[[Tensor, SamplePool], Tensor]
+
+
+@dataclass(frozen=True)
+class UncertainPool(SamplePool):
+    """Samples of one server whose truth is known by its probabilities, such as the server's softmax of them."""
+
+    labels: Tensor  # float (n, K), how likely each class is the truth
+
+    def every_label(self) -> SamplePool:
+        """Return each sample K times, with each class as its truth in turn, (n * K); without inputs."""
+        n, classes = self.labels.shape
+        y = torch.arange(classes, device=self.y.device).repeat(n)
+        answered = client_log_probability(self.view, classes).argmax(-1), self.server_probability.argmax(-1)
+        client, server = (label.repeat_interleave(classes) == y for label in answered)
+        view, probability, teacher = (
+            tensor.repeat_interleave(classes, dim=0) for tensor in (self.view, self.server_probability, self.teacher)
+        )
+        x = self.x[:0]
+        return SamplePool(x, view, y, client, server, probability, client.float(), server.float(), teacher)
+
+
+def over_labels(objective: Objective) -> Objective:
+    """Return the expected value of a loss over the truth where that is uncertain; elsewhere it is the loss."""
+
+    def expected(scores: Tensor, pool: SamplePool) -> Tensor:
+        if not isinstance(pool, UncertainPool):
+            return objective(scores, pool)
+        classes = pool.labels.shape[1]
+        losses = objective(scores.repeat_interleave(classes, dim=1), pool.every_label())
+        return torch.sum(losses.unflatten(1, (-1, classes)) * pool.labels, dim=-1)
+
+    return expected
 
 
 class BatchLoss:

@@ -38,6 +38,10 @@ class RejectorBatch:
         self.buffers: dict[str, Tensor] = {n: b.detach().to(device) for n, b in buffers.items()}
         self.size = len(modules)
         self._groupable = self.size > 1 and _can_group(self.template)
+        # A GPU is quickest with the channels last, but for convolutions of each channel by itself.
+        layers = [layer for layer in self.template.modules() if isinstance(layer, nn.Conv2d)]
+        alone = any(layer.groups > 1 for layer in layers)
+        self._memory = torch.contiguous_format if alone else torch.channels_last
         self._rest = self.template  # what takes the features of the trunks, where they are run together
         if self._groupable:
             self._rest = copy.deepcopy(self.template)
@@ -74,7 +78,7 @@ class RejectorBatch:
 
     def _grouped(self, own: dict[str, Tensor], common: dict[str, Tensor], x: Tensor, view: Tensor) -> Tensor:
         scaled = (x.float() - common["input.shift"]) * common["input.scale"]
-        scaled = scaled.contiguous(memory_format=torch.channels_last)
+        scaled = scaled.contiguous(memory_format=self._memory)
         features = _run_grouped(self.template.get_submodule("trunk"), "", under("trunk.", own), scaled, self.size)
         heads = {name: t for name, t in own.items() if not name.startswith("trunk.")}
         fixed = {name: t for name, t in common.items() if not name.startswith("input.")}
@@ -123,6 +127,11 @@ class RejectorBatch:
             return frozenset()
         scalings = {n: b for n, b in self.buffers.items() if not n.startswith("trunk.")}
         return frozenset(name for name, buffer in scalings.items() if bool((buffer == buffer[:1]).all()))
+
+    def part(self, start: int, stop: int) -> "RejectorBatch":
+        """Return some of the rejectors, copied, as a batch of their own."""
+        device = next(iter(self.params.values())).device
+        return RejectorBatch([self.module(i) for i in range(start, stop)], device)
 
     def module(self, i: int) -> nn.Module:
         module = copy.deepcopy(self.template)
@@ -176,7 +185,7 @@ def _convolve(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) 
     """Convolve the channels of all nets, with a group per net; of the first layer they share the inputs."""
     nets = len(weight)
     shared = x.shape[1] == layer.in_channels
-    if layer.groups == 1 and not shared and nets > len(x) and x.is_cuda:
+    if layer.groups == 1 and not shared and x.is_cuda and (nets > len(x) or layer.kernel_size == (1, 1)):
         return _convolve_windows(layer, x, weight, bias)
     groups = 1 if shared else nets * layer.groups
     flat = None if bias is None else bias.flatten()
@@ -187,7 +196,8 @@ def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor 
     """Convolve each net's channels by one batch of matrix products over the windows that the kernel sees.
 
     A grouped convolution on a GPU launches a few kernels per group, one after the other. With many nets and few samples
-    that takes three times as long as copying the windows out. With x (n, R * C, H, W), weight (R, O, C, h, w) and bias
+    that takes three times as long as copying the windows out, and a kernel of one pixel has no more windows than
+    pixels. With x (n, R * C, H, W), weight (R, O, C, h, w) and bias
     (R, O) the result is (n, R * O, H', W').
     """
     nets, outputs, _, height, width = weight.shape
@@ -202,7 +212,7 @@ def _convolve_windows(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor 
     if bias is not None:
         out = out + bias[:, :, None]
     convolved: Tensor = out.reshape(nets * outputs, n, down, across).transpose(0, 1)
-    return convolved
+    return convolved.contiguous() if layer.kernel_size == (1, 1) else convolved
 
 
 def _plain_convolution(layer: nn.Module) -> bool:

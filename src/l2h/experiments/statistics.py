@@ -1,0 +1,108 @@
+"""Differences between methods with what is uncertain about them: Student's t over seeds, the sampling error, Holm.
+
+The losses of the test samples are kept as their means over blocks of samples, a few numbers for each seed. All methods
+have the same blocks, so from these numbers follows the sampling error of any difference between them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from l2h.costs import FloatArray
+from l2h.data.reading import need
+from l2h.errors import DataError
+from l2h.metrics import Interval
+
+BLOCKS = 40  # of samples, at most
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Contrast(Interval):
+    """A mean difference with its interval and its two errors."""
+
+    seed_error: float | None  # standard error over the seeds; None for one seed
+    sample_error: float  # standard error over the test samples
+    p: float  # that chance alone makes a difference as large, two-sided
+
+
+def block_means(losses: npt.ArrayLike) -> FloatArray:
+    """Return the mean losses of up to 40 blocks of the samples, the same blocks for all losses of so many samples."""
+    values = np.asarray(losses, dtype=np.float64)
+    if values.ndim != 1 or not len(values):
+        raise DataError(f"need one loss per sample; got shape {values.shape}")
+    order = np.random.default_rng(0).permutation(len(values))
+    return np.array([part.mean() for part in np.array_split(values[order], min(BLOCKS, len(values)))])
+
+
+def block_weights(samples: int) -> FloatArray:
+    """Return the shares of the samples that the blocks have."""
+    return np.array([len(part) for part in np.array_split(np.arange(samples), min(BLOCKS, samples))]) / samples
+
+
+def contrast(differences: Sequence[FloatArray], samples: Sequence[int], shared: bool) -> Contrast:
+    """Return the mean of a difference over S seeds, from its block means of each seed.
+
+    Where the seeds share their test set, the error of that choice of samples is no part of the spread over seeds and
+    is added: the interval is Student's t of both, with Welch's degrees of freedom. Where each has a test set of its
+    own, the spread over seeds has it already. One seed has the sampling error alone.
+
+    Example:
+        >>> one = contrast([np.array([1.0, 3.0]), np.array([2.0, 4.0])], [2, 2], shared=False)
+        >>> one.difference, one.seed_error, round(one.low, 3), round(one.p, 3)
+        (2.5, 0.5, -3.853, 0.126)
+    """
+    special = need("scipy.special", "scipy", "intervals over seeds")
+    means = np.array([block_weights(n) @ one for one, n in zip(differences, samples, strict=True)])
+    count = len(means)
+    seeds = float(means.std(ddof=1)) ** 2 / count if count > 1 else None
+    if shared:
+        together = np.mean(differences, axis=0)
+        sampled = _variance(together)
+    else:
+        sampled = sum(_variance(one) for one in differences) / count**2
+    if seeds is None:
+        variance, freedom = sampled, len(differences[0]) - 1.0
+    elif shared:
+        variance = seeds + sampled
+        blocks = max(1, len(differences[0]) - 1)
+        parts = seeds**2 / (count - 1) + sampled**2 / blocks
+        freedom = variance**2 / parts if parts else 1.0
+    else:
+        variance, freedom = seeds, count - 1.0
+    difference, error = float(means.mean()), math.sqrt(variance)
+    wide = error * float(special.stdtrit(max(freedom, 1.0), (1 + CONFIDENCE) / 2))
+    chance = (
+        float(difference == 0) if not error else 2 * float(special.stdtr(max(freedom, 1.0), -abs(difference) / error))
+    )
+    return Contrast(
+        difference,
+        difference - wide,
+        difference + wide,
+        None if seeds is None else math.sqrt(seeds),
+        math.sqrt(sampled),
+        chance,
+    )
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return the p-values of several tests, corrected after Holm so that one false find in all has the chance stated.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p, kind="stable")
+    out, highest = [0.0] * len(p), 0.0
+    for rank, at in enumerate(order):
+        highest = max(highest, min(1.0, (len(p) - rank) * p[at]))
+        out[at] = round(highest, 15)
+    return out
+
+
+def _variance(blocks: FloatArray) -> float:
+    """Return the variance of the mean of blocks."""
+    return float(blocks.var(ddof=1)) / len(blocks) if len(blocks) > 1 else 0.0
