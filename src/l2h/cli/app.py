@@ -25,6 +25,7 @@ from l2h.cli.output import console, log, log_to_stderr
 from l2h.cli.paper import paper
 from l2h.cli.runs import runs
 from l2h.cli.serve import serve
+from l2h.cli.shift import shift
 from l2h.cli.train import train
 from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError, missing_extra
 from l2h.limits import LimitError
@@ -66,7 +67,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate, runs, compare, frontier, paper, export, serve, ask):
+for _command in (demo, train, calibrate, evaluate, runs, compare, frontier, shift, paper, export, serve, ask):
     app.command()(_guarded(_command))
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),

@@ -3,8 +3,9 @@
 Importing this package needs numpy alone; the packages that a format needs are imported when it is read.
 """
 
+from l2h.data.corruptions import corrupt
 from l2h.data.dataset import Dataset, split
 from l2h.data.images import read_images
 from l2h.data.load import digits, load_dataset
 
-__all__ = ["Dataset", "digits", "load_dataset", "read_images", "split"]
+__all__ = ["Dataset", "corrupt", "digits", "load_dataset", "read_images", "split"]

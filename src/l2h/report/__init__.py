@@ -18,6 +18,7 @@ _NAMES = {
     "paper.page": ("write_experiment", "write_overview"),
     "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses", "plot_risk_curves", "plot_tradeoff"),
     "paper.tables": ("experiment_tables",),
+    "shift": ("plot_shift", "shift_tables", "write_shift"),
     "several": ("several_sentences", "several_table"),
     "run.gallery": ("plot_samples",),
     "run.page": ("write_page", "write_router_page", "write_run_page"),
