@@ -31,6 +31,7 @@ VALUES = {
     "table": {"errors"},
     "columns": {"errors", "ngrams", "table"},
     "settings": {"errors"},
+    "style": set(),
     "labels": {"errors"},
     "budgets": {"errors"},
     "answers": {"costs", "errors"},

@@ -29,7 +29,7 @@ def add(
     quota: QuotaText = None,
     rate: RateText = None,
     burst: Burst = None,
-    admin: Annotated[bool, Option("--admin", help="May read the metrics.")] = False,
+    admin: Annotated[bool, Option("--admin", help="May read the metrics and the dashboard.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Make a key and print it, this once: the file holds its hash. A running server takes it over within a second.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Callable
@@ -46,6 +45,7 @@ def report(
     Example: [bold]l2h ledger report --by month --since 2026-01-01 --csv > 2026.csv[/]
     """
     from l2h.serving.accounts import open_history
+    from l2h.serving.accounts.history import name_keys, write_csv
 
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other", param_hint="--csv")
@@ -54,14 +54,11 @@ def report(
     rows = open_history(ledger).report(by, **bounds)
     names = key_names(keys)
     if "key" in by:
-        rows = [_named(row, names) for row in rows]
+        rows = name_keys(rows, names)
     if as_json:
         print_json(rows)
     elif as_csv:
-        columns = list(rows[0]) if rows else [*by, "requests", "inputs", "units", "undelivered", "unconfirmed"]
-        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_csv(rows, by, sys.stdout)
     elif not rows:
         print_line(f"{ledger} has no charges" + (" in this time" if bounds else ""))
     else:
@@ -97,13 +94,6 @@ def key_names(path: Path | None) -> dict[str, str]:
     if path is None and not KEYS.is_file():
         return {}
     return {key.id: key.name for key in open_keys(path or KEYS).read()}
-
-
-def _named(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
-    """Return a row with the key's name after its id."""
-    place = list(row).index("key") + 1
-    items = list(row.items())
-    return dict([*items[:place], ("name", names.get(row["key"], "")), *items[place:]])
 
 
 def _print_report(rows: list[dict[str, Any]]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _model = partial(typer.Option, rich_help_panel="Model")
 _function = partial(typer.Option, rich_help_panel="A Python function as the model")
 _money = partial(typer.Option, rich_help_panel="Keys and charges")
+_people = partial(typer.Option, rich_help_panel="A page for people")
 _limits = partial(typer.Option, rich_help_panel="Limits")
 _logs = partial(typer.Option, rich_help_panel="Logs and the end")
 _NEEDS = ("uvicorn", "httptools", "orjson", "prometheus_client")
@@ -58,6 +59,13 @@ class ServeOptions:
     price: Annotated[int, _money(help="Units charged for an input.")] = 1
     keep: Annotated[
         str | None, _money(help="Sum up rows of the ledger that are older: 90d. (default: keep them all)")
+    ] = None
+    dashboard: Annotated[
+        bool, _people("--dashboard", help="Show traffic, latency, keys and charges at /dashboard, for admin keys.")
+    ] = False
+    admin_key_file: Annotated[
+        Path | None,
+        _people(help="Who may log in there. (default: the admin keys of --keys; without keys, this machine alone)"),
     ] = None
     max_wait: Annotated[float, _limits(help="Milliseconds in the queue beyond which requests get 503 at once.")] = 500.0
     max_body: Annotated[float, _limits(help="MiB of a body. (0: what --max-batch inputs need as JSON)")] = 0.0
@@ -128,6 +136,9 @@ def serve(options: ServeOptions) -> None:
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/], then
     [bold]l2h serve bundles/digits --host 0.0.0.0 --port 8443 --workers 2 --keys keys.json --tls-cert cert.pem --tls-key
     key.pem[/]
+
+    Example: [bold]l2h keys add me --admin --file admin.json[/], then [bold]l2h serve bundles/digits --dashboard
+    --admin-key-file admin.json[/] has a page with the numbers at /dashboard.
     """
     import os
     import sys

@@ -39,7 +39,7 @@ class Places:
 
     def enter(self, place: Place, peer: tuple[str, int] | None) -> bool:
         """Take a place, if need be that of a stranger; return False where there is none."""
-        address = _network(peer[0]) if peer else ""
+        address = network_of(peer[0]) if peer else ""
         crowded = self._per_address is not None and self._addresses[address] >= self._per_address
         if (crowded or len(self._taken) >= self._most) and not self._displace(address if crowded else None):
             self.note("refused")
@@ -94,8 +94,8 @@ class Places:
         return False
 
 
-def _network(address: str) -> str:
-    """The address that a peer is counted by: of IPv6 the half that its network was given."""
+def network_of(address: str) -> str:
+    """Return the address that a peer is counted by: of IPv6 the half that its network was given."""
     if ":" not in address:
         return address
     whole = ipaddress.IPv6Address(address.partition("%")[0])

@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from l2h import settings
 from l2h.files import write_atomically
 from l2h.report.common.text import counted, number, percent, signed
+from l2h.style import page_style
 
 
 def write_html(path: Path, template: str, **values: Any) -> Path:
@@ -31,7 +32,8 @@ def write_html(path: Path, template: str, **values: Any) -> Path:
     environment.filters |= {filter_.__name__: filter_ for filter_ in (percent, number, signed, counted, code_spans)}
     script = environment.get_template("script.js.j2").render()
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    html = environment.get_template(template).render(**values, script=Markup(script), script_checksum=checksum)
+    values |= {"style": Markup(page_style()), "script": Markup(script), "script_checksum": checksum}
+    html = environment.get_template(template).render(**values)
     # A lone surrogate in a name cannot be encoded; a page with a question mark is better than none.
     return write_atomically(path, html.encode("utf-8", errors="replace"))
 

@@ -4,13 +4,14 @@ A row that is summed up is added to the table ``totals``, by day (UTC), key, mod
 transaction. So every sum stays exact; what is lost is the single request, and with it the memory that it was charged.
 """
 
+import csv
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from l2h.errors import SettingsError
 from l2h.limits import LimitError, RateLimit
@@ -83,6 +84,19 @@ class LedgerHistory:
                 found[key.id] = used if number >= key.quota.window(time.time())[0] else 0
         return found
 
+    def recent(self, seconds: float) -> dict[str, int]:
+        """Return the inputs that were charged to each key in the last seconds; reads no more rows than it has to."""
+        since = time.time() - seconds
+        first, end = self._ask("SELECT coalesce(min(id), 0), coalesce(max(id), -1) + 1 FROM charges")[0]
+        while first < end:  # rows are in the order of their time
+            middle = (first + end) // 2
+            row = self._ask("SELECT time FROM charges WHERE id >= ? ORDER BY id LIMIT 1", (middle,))
+            if row and row[0][0] < since:
+                first = middle + 1
+            else:
+                end = middle
+        return dict(self._ask("SELECT key_id, sum(inputs) FROM charges WHERE id >= ? GROUP BY key_id", (first,)))
+
     def prune(self, before: float) -> int:
         """Sum up the rows of charges before a time; return how many. A server may go on meanwhile."""
         self._prepare(self._path)
@@ -103,6 +117,23 @@ class LedgerHistory:
         return sqlite3.connect(
             f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, timeout=10, isolation_level=None
         )
+
+
+def name_keys(rows: Iterable[dict[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return rows of a report by key with the key's name after its id; empty where the name is not known."""
+    named = []
+    for row in rows:
+        items = list(row.items())
+        place = list(row).index("key") + 1
+        named.append(dict([*items[:place], ("name", names.get(row["key"], "")), *items[place:]]))
+    return named
+
+
+def write_csv(rows: Sequence[dict[str, Any]], by: Sequence[str], file: TextIO) -> None:
+    """Write a report by some groups as CSV."""
+    writer = csv.DictWriter(file, list(rows[0]) if rows else [*by, *SUMS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def sum_up(db: sqlite3.Connection, before: float, pause: bool = False) -> int:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import l2h
+from l2h.serving.dashboard.routes import PATH, Dashboard, page_for_people
 from l2h.serving.errors import RefusalError
-from l2h.serving.http.exchange import JSON, Exchange, Header, Receive, Scope, Send, authenticate
+from l2h.serving.http.exchange import JSON, Exchange, Header, Receive, Scope, Send, authenticate, require_method
 from l2h.serving.http.infer import infer
 from l2h.serving.http.openapi import document
 from l2h.serving.process.metrics import CONTENT_TYPE
@@ -23,6 +24,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._dashboard = Dashboard(service) if service.config.dashboard else None
         self._routes: dict[str, _Route] = {
             "/v2": ("GET", lambda: {"name": "l2h", "version": l2h.__version__, "extensions": _EXTENSIONS}),
             "/v2/health/live": ("GET", lambda: {"live": True}),
@@ -42,21 +44,28 @@ class App:
         exchange.noted |= {"method": method, "path": path[:200]}
         status = 200
         try:
-            body, kind = self._answer(method, path, exchange.headers)
-            await exchange.answer(status, body, [kind])
+            page = page_for_people(self._service, method, path, exchange.headers.get(b"accept", b""))
+            if self._dashboard is not None and (path == PATH or path.startswith(f"{PATH}/")):
+                status = await self._dashboard.answer(scope, exchange, receive)
+            elif page is not None:
+                await exchange.answer(status, *page)
+            else:
+                body, kind = self._answer(method, path, exchange.headers)
+                await exchange.answer(status, body, [kind])
         except RefusalError as refusal:
             status = refusal.status
             await exchange.refuse(refusal)
-        if not path.startswith("/v2/health/"):
+        quiet = self._dashboard is not None and self._dashboard.quiet(path, status)
+        if not quiet and not path.startswith("/v2/health/"):
             exchange.log(status)
 
     def _answer(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[bytes, Header]:
         """Body and content type of any path but that of infer."""
         if path == "/metrics":
-            _require_method(method, "GET", path)
+            require_method(method, "GET", path)
             return self._metrics(headers.get(b"authorization")), (b"content-type", CONTENT_TYPE)
         allowed, give = self._routes.get(path) or self._model_route(path)
-        _require_method(method, allowed, path)
+        require_method(method, allowed, path)
         return json.dumps(give()).encode(), JSON
 
     def _model_route(self, path: str) -> _Route:
@@ -107,9 +116,3 @@ class App:
 
 def _nothing_at(path: str) -> RefusalError:
     return RefusalError(404, f"there is nothing at {path[:100]}: /openapi.json says what there is", "no_path")
-
-
-def _require_method(method: str, allowed: str, path: str) -> None:
-    if method != allowed and not (method == "HEAD" and allowed == "GET"):
-        also = "GET, HEAD" if allowed == "GET" else allowed
-        raise RefusalError(405, f"{path[:100]} takes {also}", "method", headers=((b"allow", also.encode()),))

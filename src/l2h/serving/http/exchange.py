@@ -22,6 +22,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
+#: What the log says of a peer that hung up; it is never sent.
+HUNG_UP = 499
 _CLOSE = (b"connection", b"close")
 _PRINTABLE = re.compile(rb"[\x21-\x7e]{1,128}")
 _CHALLENGE = ((b"www-authenticate", b'Bearer realm="l2h"'),)
@@ -60,12 +62,13 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": whole})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def refuse(self, refusal: RefusalError) -> None:
-        """Send an error as the answer."""
+    async def refuse(self, refusal: RefusalError, page: tuple[bytes, list[Header]] | None = None) -> None:
+        """Send an error as the answer: as JSON, or as a page with its headers."""
         more = [*refusal.headers, (b"l2h-reason", refusal.reason.encode())]
         if refusal.retry_after is not None:  # in whole seconds from 1
             more.append((b"retry-after", b"%d" % max(1, math.ceil(min(refusal.retry_after, 10**9)))))
-        await self.answer(refusal.status, json.dumps({"error": refusal.sentence}).encode(), [JSON], more)
+        body, headers = page or (json.dumps({"error": refusal.sentence}).encode(), [JSON])
+        await self.answer(refusal.status, body, headers, more)
 
     def log(self, status: int, seconds: float | None = None, **fields: Any) -> None:
         """Write the request's line in the log, if such lines are wanted."""
@@ -107,6 +110,13 @@ def authenticate(keys: KeyStore | None, authorization: bytes | None) -> Key:
     if not key.enabled:
         raise RefusalError(403, "the key was revoked", "revoked")
     return key
+
+
+def require_method(method: str, allowed: str, path: str) -> None:
+    """Raise where a path does not take a method."""
+    if method != allowed and not (method == "HEAD" and allowed == "GET"):
+        also = "GET, HEAD" if allowed == "GET" else allowed
+        raise RefusalError(405, f"{path[:100]} takes {also}", "method", headers=((b"allow", also.encode()),))
 
 
 def _unauthorised(sentence: str, reason: str) -> RefusalError:

@@ -12,7 +12,7 @@ from l2h.serving.accounts.key import ANONYMOUS, Key
 from l2h.serving.accounts.store import Charge, ChargeResult, Room
 from l2h.serving.errors import GoneError, RefusalError, StoreDownError, malformed
 from l2h.serving.http.body import BodyReader
-from l2h.serving.http.exchange import Exchange, Header, Receive, authenticate, clean_id
+from l2h.serving.http.exchange import HUNG_UP, Exchange, Header, Receive, authenticate, clean_id
 from l2h.serving.http.ratelimit import limit_fields
 from l2h.serving.model.batching import PendingRequest
 from l2h.serving.model.model import ServedModel
@@ -20,8 +20,6 @@ from l2h.serving.process.service import Service
 
 _LENGTH = protocol.LENGTH_HEADER.lower().encode()
 _CHARGED = {"charged": (b"l2h-charged", b"1"), "repeated": (b"l2h-charged", b"0")}
-#: What the log says of a peer that hung up; it is never sent.
-_HUNG_UP = 499
 
 
 async def infer(service: Service, exchange: Exchange, path: str, receive: Receive) -> None:
@@ -49,8 +47,8 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
     except StoreDownError:
         await _refuse(service, exchange, _store_down())
     except GoneError:
-        service.metrics.refuse(_HUNG_UP, "gone")
-        exchange.log(_HUNG_UP, reason="gone")
+        service.metrics.refuse(HUNG_UP, "gone")
+        exchange.log(HUNG_UP, reason="gone")
     finally:
         service.in_flight -= 1
 

@@ -54,6 +54,8 @@ class ServingConfig:
     ledger: str = "ledger.db"
     price: int = _between(0, 10**9, 1)
     keep: float | None = _between(LEAST_AGE, MOST_AGE, None)
+    dashboard: bool = False
+    admin_key_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     log_requests: bool = True
@@ -71,7 +73,9 @@ class ServingConfig:
             raise SettingsError(f"--log-level {self.log_level!r}: one of {', '.join(LEVELS)}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("TLS needs both --tls-cert and --tls-key")
-        for name in ("keys", "tls_cert", "tls_key"):
+        if self.admin_key_file is not None and not self.dashboard:
+            raise SettingsError("--admin-key-file goes with --dashboard")
+        for name in ("keys", "admin_key_file", "tls_cert", "tls_key"):
             file = getattr(self, name)
             if file is not None and not Path(file).is_file():
                 raise SettingsError(f"--{name.replace('_', '-')} {file}: there is no such file")
@@ -143,6 +147,7 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return False

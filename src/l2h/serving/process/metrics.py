@@ -18,8 +18,8 @@ from l2h.files import write_atomically
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 #: Where the workers' files lie; read by prometheus_client when it makes its first metric.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+INPUTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
@@ -34,10 +34,10 @@ class Metrics:
         self.refused = counter("l2h_refused", "Requests refused, by reason.", ["reason"])
         self.inputs = counter("l2h_inputs", "Inputs answered.")
         self.units = counter("l2h_charged_units", "Units charged.")
-        self.seconds = histogram("l2h_request_seconds", "From headers to answer.", buckets=_SECONDS)
-        self.batch_inputs = histogram("l2h_batch_inputs", "Inputs of a model call.", buckets=_INPUTS)
-        self.batch_seconds = histogram("l2h_batch_seconds", "A model call.", buckets=_SECONDS)
-        self.commit_seconds = histogram("l2h_ledger_seconds", "A transaction.", buckets=_SECONDS)
+        self.seconds = histogram("l2h_request_seconds", "From headers to answer.", buckets=SECONDS)
+        self.batch_inputs = histogram("l2h_batch_inputs", "Inputs of a model call.", buckets=INPUTS)
+        self.batch_seconds = histogram("l2h_batch_seconds", "A model call.", buckets=SECONDS)
+        self.commit_seconds = histogram("l2h_ledger_seconds", "A transaction.", buckets=SECONDS)
         self.commit_rows = counter("l2h_ledger_charges", "Charges tried in transactions.")
         self.waiting = gauge("l2h_queue_inputs", "Inputs that wait.")
         self.in_flight = gauge("l2h_in_flight", "Requests at hand.")
@@ -101,14 +101,19 @@ class _Models(Collector):
     """Counts the workers that serve each version."""
 
     def collect(self) -> Iterator[Metric]:
-        served: Counting[tuple[str, ...]] = Counting()
-        for file in Path(os.environ[FOLDER]).glob("model-*.json"):
-            with suppress(OSError):  # the worker has ended
-                served[tuple(json.loads(file.read_bytes()))] += 1
         info = GaugeMetricFamily("l2h_model_info", "Workers that serve a version.", labels=["name", "version"])
-        for labels, workers in sorted(served.items()):
+        for labels, workers in sorted(served_versions(Path(os.environ[FOLDER])).items()):
             info.add_metric(labels, workers)
         yield info
+
+
+def served_versions(folder: Path) -> Counting[tuple[str, ...]]:
+    """Return how many workers serve each name and version."""
+    served: Counting[tuple[str, ...]] = Counting()
+    for file in folder.glob("model-*.json"):
+        with suppress(OSError):  # the worker has ended
+            served[tuple(json.loads(file.read_bytes()))] += 1
+    return served
 
 
 def forget_worker(folder: Path, pid: int) -> None:

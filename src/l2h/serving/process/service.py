@@ -17,7 +17,8 @@ from l2h.serving.process.metrics import Metrics
 class Service:
     """What the handlers of requests share. To make one loads, opens and starts all parts on the running event loop.
 
-    ``inherited`` are the descriptors of :func:`l2h.serving.accounts.prepare_accounts`, ``worker`` is its number.
+    ``inherited`` are the descriptors of :func:`l2h.serving.accounts.prepare_accounts`, then those of
+    :func:`l2h.serving.dashboard.login.prepare_logins`; ``worker`` is its number.
     """
 
     def __init__(self, config: ServingConfig, log: LogWriter, inherited: Sequence[int], worker: int = 0) -> None:
@@ -29,7 +30,8 @@ class Service:
         self.config, self.log = config, log
         self.metrics = Metrics()
         self.current = CurrentModel(self.load(config.bundle), self.metrics)
-        self.accounts = open_accounts(config.keys, config.ledger, inherited, worker, config.workers, config.keep)
+        accounts, self.inherited_logins = inherited[:2], inherited[2:]
+        self.accounts = open_accounts(config.keys, config.ledger, accounts, worker, config.workers, config.keep)
         self.charging = ChargeWriter(self.accounts, deliver, self.metrics.committed)
         self.deliveries = Deliveries(self.charging.note_delivery)
         self.batcher = Batcher(config.max_batch, config.batch_delay, self.charging.submit, deliver, self.metrics.called)

@@ -23,6 +23,8 @@ from typing import Any
 
 from l2h.errors import L2HError
 from l2h.serving.accounts import forget_reserved, open_keys, prepare_accounts
+from l2h.serving.dashboard.login import prepare_logins
+from l2h.serving.dashboard.recorder import TrafficRecorder
 from l2h.serving.errors import ServingError
 from l2h.serving.process.candidate import copy_model, require_same_interface, try_model
 from l2h.serving.process.certificates import open_certificates
@@ -78,6 +80,7 @@ class Supervisor:
         self._announced = False
         self._deadline: asyncio.Timeout | None = None
         self._numbers = self._bundle = 1  # of the last bundle that was tried, and of the one that is accepted
+        self._recorder: TrafficRecorder | None = None
 
     def run(self) -> int:
         """Serve; return the exit status. An L2HError where it cannot start."""
@@ -90,7 +93,7 @@ class Supervisor:
             open_certificates(config.tls_cert, config.tls_key)  # a bad one is refused at the start
             sockets = _bind(config.host, config.port, config.workers)
             self._workers = [_Worker(number, sock) for number, sock in enumerate(sockets)]
-            self._inherited = prepare_accounts(config.ledger, config.workers)
+            self._inherited = prepare_accounts(config.ledger, config.workers) + prepare_logins(config)
             where = _url(self._workers[0].socket, config.tls_cert is not None)
             self._line = (
                 f"serving {config.source.model_name(self._manifest)} {self._manifest.version} at {where}, "
@@ -99,8 +102,11 @@ class Supervisor:
             )
             self._metrics, _ = make_folder("metrics", in_memory=True)
             try:
+                self._recorder = TrafficRecorder(config.ledger, self._metrics) if config.dashboard else None
                 return asyncio.run(self._serve())
             finally:
+                if self._recorder is not None:
+                    self._recorder.close()
                 shutil.rmtree(self._metrics, ignore_errors=True)
         finally:
             shutil.rmtree(self._copies, ignore_errors=True)
@@ -115,6 +121,8 @@ class Supervisor:
         stopping: asyncio.Future[Any] = asyncio.create_task(self._stopping.wait())
         watch = asyncio.create_task(self._watch())
         check = asyncio.create_task(self._check())
+        if self._recorder is not None:
+            self._recording = asyncio.create_task(self._recorder.run(self._able))
         try:
             await asyncio.wait([workers, stopping], return_when=asyncio.FIRST_COMPLETED)
             watch.cancel()  # a bundle that is being tried is let go
@@ -122,7 +130,7 @@ class Supervisor:
                 await workers
         except TimeoutError:
             alive = sum(worker.process is not None for worker in self._workers)
-            log_event("error", "drain_overrun", workers=alive)
+            self._report("error", "drain_overrun", workers=alive)
             return 1
         finally:
             check.cancel()
@@ -131,7 +139,7 @@ class Supervisor:
                 worker.send(signal.SIGKILL)
                 if worker.process is not None:
                     await worker.process.wait()
-        log_event("info", "stopped")
+        self._report("info", "stopped")
         return 0
 
     async def _keep(self, worker: _Worker) -> None:
@@ -152,7 +160,7 @@ class Supervisor:
             worker.process, worker.has = None, 0
             if self._stopping.is_set():
                 return
-            log_event("error", "worker_died", **died)
+            self._report("error", "worker_died", **died)
             if failed and not self._announced:
                 raise ServingError("a worker could not start; the line above says why")
             if failed:  # nobody is to wait for it: others answer, or the connection is refused
@@ -204,9 +212,10 @@ class Supervisor:
             return
         self._tell_down()
         if self._announced:
-            log_event("info", "worker_replaced", worker=process.pid)
+            self._report("info", "worker_replaced", worker=process.pid)
         elif all(other.has for other in self._workers) and not self._stopping.is_set():
             self._announced = True
+            self._report("info", "started", version=self._manifest.version)
             with suppress(OSError):  # nobody reads it
                 sys.stdout.write(self._line + "\n")
                 sys.stdout.flush()
@@ -237,7 +246,7 @@ class Supervisor:
             manifest = await try_model(self.config, copy)
             require_same_interface(manifest, before)
         except (L2HError, OSError) as error:
-            log_event("error", "bundle_refused", error=str(error), serving=before.version)
+            self._report("error", "bundle_refused", error=str(error), serving=before.version)
             for worker in self._workers:
                 worker.tell(refused=1)
         else:
@@ -245,6 +254,7 @@ class Supervisor:
                 log_event("info", "bundle_unchanged", version=before.version)
             else:
                 self._bundle, self._manifest = self._numbers, manifest
+                self._report("info", "bundle_accepted", version=manifest.version, before=before.version)
                 for worker in self._workers:
                     self._tell_bundle(worker)
                 while any(worker.process is not None and worker.has != self._bundle for worker in self._workers):
@@ -260,8 +270,18 @@ class Supervisor:
             worker.told, worker.since = self._bundle, time.monotonic()
             worker.tell(bundle=str(self._copies / str(self._bundle)))
 
+    def _report(self, level: str, event: str, **fields: Any) -> None:
+        """Log an event, and have the dashboard remember it."""
+        log_event(level, event, **fields)
+        if self._recorder is not None:
+            self._recorder.note(event, **fields)
+
+    def _able(self) -> int:
+        """How many workers can answer."""
+        return sum(bool(worker.has) for worker in self._workers)
+
     def _tell_down(self) -> None:
-        down = sum(not worker.has for worker in self._workers)
+        down = len(self._workers) - self._able()
         for worker in self._workers:
             worker.tell(down=down)
 
@@ -282,7 +302,7 @@ class Supervisor:
                 loading = now - worker.since if worker.has != worker.told else 0.0
                 if silent > _SILENCE or loading > _SILENCE + self.config.load_timeout:
                     seconds = {"silent": round(silent, 1), "loading": round(loading, 1)}
-                    log_event("error", "worker_stuck", worker=worker.process.pid, **seconds)
+                    self._report("error", "worker_stuck", worker=worker.process.pid, **seconds)
                     worker.send(signal.SIGKILL)
                     worker.heard = worker.since = now
             counting = next((worker for worker in self._workers if worker.has), None)
