@@ -137,6 +137,11 @@ def check_mlflow(env: Environment) -> None:
     assert (env.folder / "mlflow.db").is_file()
 
 
+def check_otel(env: Environment) -> None:
+    """Traces and metrics of a device: a collector that is not there holds nothing up."""
+    env.python(DEVICE.replace(f"({str(BUNDLE)!r})", f"({str(BUNDLE)!r}, otlp='http://127.0.0.1:9')"))
+
+
 def check_docs(env: Environment) -> None:
     """The site, from the unpacked sdist."""
     env.run("-m", "mkdocs", "build", "--strict", "--quiet", folder=unpacked(env.folder))
@@ -159,6 +164,7 @@ CHECKS: dict[str, Callable[[Environment], None]] = {
     "litert": check_litert,
     "tensorboard": check_tensorboard,
     "mlflow": check_mlflow,
+    "otel": check_otel,
     "docs": check_docs,
     "train": check_train,
     "dev": check_dev,

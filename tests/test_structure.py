@@ -36,7 +36,8 @@ VALUES = {
     "budgets": {"errors"},
     "answers": {"costs", "errors"},
     "clock": set(),
-    "limits": {"clock", "costs", "errors"},
+    "telemetry": {"errors"},
+    "limits": {"clock", "costs", "errors", "telemetry"},
     "decision": {"answers", "costs", "errors", "limits", "money"},
     "metrics": {"costs", "decision", "errors", "labels", "limits", "money"},
 }
@@ -72,14 +73,15 @@ EXTERNAL = {
     **{name: set() for name in VALUES},
     **{name: {"pandas"} for name in ("metrics", "table")},  # only where a data frame is asked for
     "audits": {"msgspec"},
+    "telemetry": {"opentelemetry"},  # only where traces or metrics are sent to a collector
     # torch and LiteRT only for models of their kind, onnx only where a tensor inside a file is chosen
     "classifiers": {"ai_edge_litert", "onnx", "onnxruntime", "torch"},
     "protocol": {"orjson"},
     "connections": {"httptools", "uvicorn"},
     "bundle": {"cryptography", "msgspec", "onnxruntime"},
     "remote": {"httpx"},
-    "edge": {"h11", "httpx", "pybreaker"},
-    "serving": {"httpx", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
+    "edge": {"h11", "httpx", "opentelemetry", "pybreaker"},  # opentelemetry for types alone, as in serving
+    "serving": {"httpx", "opentelemetry", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
     "losses": {"torch"},
     "models": {"safetensors", "torch"},
     "data": {"PIL", "pyarrow", "scipy", "sklearn"},

@@ -36,7 +36,7 @@ ONLY_PARSED = {
 STORIES = {
     "tutorial": ["tutorial.md"],
     "field": ["README.md", "guide.md", "bundle.md", "deploy.md", "edge.md"],
-    "serving": ["serving.md"],
+    "serving": ["serving.md", "monitoring.md"],
     "models": ["CONTRIBUTING.md", "api.md"],
     "tables": ["tables.md"],
     "costs": ["costs.md"],

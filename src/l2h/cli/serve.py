@@ -22,6 +22,7 @@ _function = partial(typer.Option, rich_help_panel="A Python function as the mode
 _money = partial(typer.Option, rich_help_panel="Keys and charges")
 _people = partial(typer.Option, rich_help_panel="A page for people")
 _limits = partial(typer.Option, rich_help_panel="Limits")
+_seen = partial(typer.Option, rich_help_panel="Metrics and traces")
 _logs = partial(typer.Option, rich_help_panel="Logs and the end")
 _NEEDS = ("uvicorn", "httptools", "orjson", "prometheus_client")
 
@@ -76,6 +77,13 @@ class ServeOptions:
     ] = 512
     body_timeout: Annotated[float, _limits(help="Seconds within which a body must have come.")] = 10.0
     idle_timeout: Annotated[float, _limits(help="Seconds after which an idle connection is closed.")] = 60.0
+    otlp: Annotated[
+        str | None, _seen(help="Send traces and metrics to this OpenTelemetry collector: http://HOST:4318.")
+    ] = None
+    traces: Annotated[float, _seen(help="Requests per second that are traced at most, of all workers.")] = 100.0
+    metric_keys: Annotated[
+        int, _seen(help="Keys with metrics of their own; the others are counted together. (0: none)")
+    ] = 50
     drain: Annotated[float, _logs(help="Seconds to finish what is in flight at SIGTERM.")] = 30.0
     log_requests: Annotated[bool, _logs(help="A line for every request.")] = True
     log_level: Annotated[str, _logs(help="debug, info, warning or error.")] = "info"

@@ -8,5 +8,15 @@ from l2h.edge.client import AsyncEdgeClient, EdgeClient
 from l2h.edge.options import EdgeError, EdgeSettingsError
 from l2h.edge.reasons import REASONS
 from l2h.edge.stats import EdgeStats, ServerStats
+from l2h.telemetry import log_as_json
 
-__all__ = ["REASONS", "AsyncEdgeClient", "EdgeClient", "EdgeError", "EdgeSettingsError", "EdgeStats", "ServerStats"]
+__all__ = [
+    "REASONS",
+    "AsyncEdgeClient",
+    "EdgeClient",
+    "EdgeError",
+    "EdgeSettingsError",
+    "EdgeStats",
+    "ServerStats",
+    "log_as_json",
+]

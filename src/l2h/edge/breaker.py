@@ -17,6 +17,7 @@ from contextlib import suppress
 import pybreaker
 
 from l2h.edge.options import check_seconds, check_whole
+from l2h.telemetry import event
 
 log = logging.getLogger("l2h.edge")
 
@@ -124,6 +125,7 @@ class Breaker:
         if after == pybreaker.STATE_OPEN:
             self.opened += 1
             self._until = self._clock() + self._rest
-            log.warning("%s is not asked for %g s: it failed too often", self._whose, self._rest)
+            what = event("circuit_opened", server=self._whose, rest=self._rest)
+            log.warning("%s is not asked for %g s: it failed too often", self._whose, self._rest, extra=what)
         else:
-            log.info("%s answers again", self._whose)
+            log.info("%s answers again", self._whose, extra=event("circuit_closed", server=self._whose))

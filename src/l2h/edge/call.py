@@ -12,6 +12,7 @@ from l2h.edge import reasons
 from l2h.edge.breaker import Admission
 from l2h.edge.dispatch import CROWDED, Dispatcher, Inquiry
 from l2h.edge.service import LiveBundle
+from l2h.edge.tracing import CallTrace
 from l2h.edge.transport import Reply
 
 Rows = npt.NDArray[np.intp]
@@ -68,7 +69,7 @@ class PredictCall:
 
     __slots__ = (
         *("abandoned", "begun", "codes", "column", "deadline", "inputs", "label", "live"),
-        *("proposal", "requests", "terms", "until"),
+        *("proposal", "requests", "terms", "trace", "until"),
     )
 
     inputs: Any  # as the caller gave them
@@ -84,6 +85,7 @@ class PredictCall:
         self.until = self.begun  # when its requests end, so that it is back at the deadline
         self.abandoned = False  # whether its caller has gone meanwhile
         self.requests: list[SentRequest] = []
+        self.trace: CallTrace | None = None
 
     def wait(self) -> float:
         """Return the seconds until something is to be done about a request, if none is answered before."""

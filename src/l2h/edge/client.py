@@ -77,6 +77,10 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             that is not signed with it is refused, now and by :meth:`reload`.
         watch: seconds after which the bundle's folder is looked at, again and again: what was put there takes over as
             by :meth:`reload`. None: never.
+        otlp: the address of an OpenTelemetry collector, ``http://HOST:4318``, to which traces and metrics are sent; or
+            a tracer provider of the program's own, which gets the traces. Needs the extra ``otel``. A call is a span,
+            each of its requests one below it, and ``l2h serve --otlp`` adds its own to the same trace.
+        traces: the most calls per second that are traced, beside those within a recorded span of the program.
 
     Raises:
         EdgeSettingsError: an option out of its range, or an invalid address.
@@ -107,17 +111,21 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         """
         self._require_usable()
         call = PredictCall()
+        if self._tracer is not None:
+            call.trace = self._tracer.begin("predict")
         answers = self._begin(call, X, costs, deadline)
-        if answers is not None:
-            return answers
-        try:
-            while call.requests:
-                wait([request.future for request in call.requests], call.wait(), self._waits_for)
-                self._ask_again(call, self._settle(call))
-        except BaseException:
-            call.abandon()
-            raise
-        return self._finish(call)
+        if answers is None:
+            try:
+                while call.requests:
+                    wait([request.future for request in call.requests], call.wait(), self._waits_for)
+                    self._ask_again(call, self._settle(call))
+            except BaseException:
+                call.abandon()
+                raise
+            answers = self._finish(call)
+        if call.trace is not None:
+            call.trace.end(answers)
+        return answers
 
     def judge(self, X: Any, costs: AnyCosts | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""
@@ -189,11 +197,11 @@ class AsyncEdgeClient(EdgeCore):
     async def predict(self, X: Any, costs: AnyCosts | None = None, deadline: float | None = None) -> Answers:
         """Answer every input, as :meth:`EdgeClient.predict` does."""
         call = PredictCall()
+        if self._tracer is not None:
+            call.trace = self._tracer.begin("predict")
         answers = await self._work(call, self._submit(self._begin, call, X, costs, deadline))
-        if answers is not None:
-            return answers
         waiting: dict[SentRequest, asyncio.Future[Reply]] = {}
-        while call.requests:
+        while answers is None and call.requests:
             waiting = {each: waiting.get(each) or asyncio.wrap_future(each.future) for each in call.requests}
             try:
                 await asyncio.wait(waiting.values(), timeout=call.wait(), return_when=self._waits_for)
@@ -203,7 +211,10 @@ class AsyncEdgeClient(EdgeCore):
             failed = self._settle(call)
             if failed and not self._closed:  # in a thread, since a limiter may take its time
                 await self._work(call, self._submit(self._ask_again, call, failed), call.until)
-        return self._finish(call)
+        answers = self._finish(call) if answers is None else answers
+        if call.trace is not None:
+            call.trace.end(answers)
+        return answers
 
     async def judge(self, X: Any, costs: AnyCosts | None = None) -> Judgement:
         """Return what the rejector makes of every input, without asking the server."""

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,12 +20,18 @@ from l2h.edge import reasons
 from l2h.edge.breaker import Admission
 from l2h.edge.call import PredictCall, Rows, SentRequest
 from l2h.edge.dispatch import Inquiry
+from l2h.edge.metrics import edge_families
+from l2h.edge.observing import ObservedEdge
 from l2h.edge.options import EdgeError, check_seconds
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.servers import Address, make_servers
 from l2h.edge.service import BundleService, load_bundle
 from l2h.edge.stats import AnswerCounter, EdgeStats
 from l2h.errors import L2HError
+from l2h.telemetry import Family, event
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
@@ -47,7 +53,7 @@ _ASK_ONE = Proposal(
 )
 
 
-class EdgeCore:
+class EdgeCore(ObservedEdge):
     """The base of both edge clients, which add how their callers wait; :class:`l2h.EdgeClient` has the arguments."""
 
     def __init__(
@@ -72,6 +78,8 @@ class EdgeCore:
         verify_tls: bool | str | Path | Mapping[str, bool | str | Path] = True,
         verify_key: str | Path | bytes | None = None,
         watch: float | None = None,
+        otlp: "str | TracerProvider | None" = None,
+        traces: float = 1.0,
     ) -> None:
         first = load_bundle(bundle, client, verify_key)
         manifest = first.manifest
@@ -118,6 +126,7 @@ class EdgeCore:
         weakref.finalize(self, self._ended.set).atexit = False
         if watch is not None:
             self._service.watch(check_seconds("watch", watch), self._ended)
+        self._observe(otlp, traces)
 
     @property
     def bundle(self) -> DeviceBundle:
@@ -165,6 +174,9 @@ class EdgeCore:
         servers = {each.name: each.stats() for each in self._servers}
         recorders = {each.name: each.recorder for each in self._servers}
         return self._counter.stats(servers, recorders, self._service.live.policy.status(), self._service.stats())
+
+    def _families(self) -> list[Family]:
+        return edge_families(self.stats(), self._counter, self._servers, self.bundle.manifest)
 
     def __repr__(self) -> str:
         addresses = {each.name: each.options.server for each in self._servers}
@@ -298,6 +310,7 @@ class EdgeCore:
         for each in self._servers:
             if each.dispatcher is not None:
                 each.dispatcher.stop()
+        self._end_observing()
 
     def _permit(
         self, policy: Policy, proposal: Proposal, room: list[int | None], until: float, again: bool
@@ -307,7 +320,11 @@ class EdgeCore:
             return policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
         except L2HError as error:  # a limiter's clock or file; no permit, no request
             if not self._limiter_failed:
-                log.warning("the limiter fails, so the server is not asked: %s", error)
+                log.warning(
+                    "the limiter fails, so the server is not asked: %s",
+                    error,
+                    extra=event("limiter_failed", error=str(error)),
+                )
             self._limiter_failed = True
             return np.full(len(proposal.able), -1), len(proposal.able)
 
@@ -377,6 +394,7 @@ class EdgeCore:
         """Send some inputs; False where the loop has ended, and the admission was not used."""
         dispatcher = self._servers[s].dispatcher
         assert dispatcher is not None
+        inquiry.scope.trace = call.trace
         try:
             dispatcher.send(inquiry)
         except RuntimeError:  # closed by another thread meanwhile, or no thread could be started

@@ -19,6 +19,7 @@ import httpx
 
 from l2h.errors import L2HError, SettingsError, warn
 from l2h.functions import function_name
+from l2h.telemetry import event
 
 log = logging.getLogger("l2h.edge")
 #: A server that had so many seconds, or this part of the client's deadline where that is less, had a fair chance. One
@@ -72,7 +73,11 @@ class EdgeOptions:
             if self.function is not None:
                 raise EdgeSettingsError("key= goes with a server's address: a function has its own")
             if self.server is not None and _in_the_open(httpx.URL(self.server)):
-                log.warning("the key goes to %s unencrypted: use https where others can listen", self.server)
+                log.warning(
+                    "the key goes to %s unencrypted: use https where others can listen",
+                    self.server,
+                    extra=event("key_unencrypted", server=self.server),
+                )
         self.deadline = check_seconds("deadline", self.deadline)
         self.binary = bool(self.binary)
         check_whole("retries", self.retries, least=0)

@@ -12,6 +12,7 @@ from l2h.edge.connection import Connection
 from l2h.edge.options import EdgeOptions
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
+from l2h.edge.tracing import RequestTrace
 
 #: Seconds that an idle connection is kept.
 _KEEP_ALIVE = 30.0
@@ -24,9 +25,10 @@ _ERROR_BYTES = 1 << 13
 class Attempt:
     """How far a request and its repeats got; what is known of a connection is that of the last one."""
 
-    __slots__ = ("blamed", "fault", "fresh", "paused", "silent", "since")
+    __slots__ = ("blamed", "fault", "fresh", "paused", "repeats", "silent", "since", "trace")
 
-    def __init__(self) -> None:
+    def __init__(self, trace: RequestTrace | None = None) -> None:
+        self.trace, self.repeats = trace, 0
         self.since: float | None = None  # when it was first sent, or a connection was first opened for it
         self.paused = 0.0  # seconds of pauses between repeats
         self.blamed = False  # whether an earlier repeat failed because of the server or the network
@@ -36,6 +38,11 @@ class Attempt:
         """Note that it is about to be sent."""
         self.since = time.monotonic() if self.since is None else self.since
         self._reset()
+
+    def end(self, reason: str | None = None, text: str = "") -> None:
+        """Note that it is over, and why there is no answer, in its trace."""
+        if self.trace is not None:
+            self.trace.end(self.repeats, reason, text)
 
     def waited(self) -> float:
         """Return the seconds that the server had for it by now."""

@@ -19,6 +19,7 @@ from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptLimiters, Policy, Te
 from l2h.edge.options import EdgeSettingsError
 from l2h.errors import L2HError, NotFittedError
 from l2h.limits import DriftMonitor, threshold_for
+from l2h.telemetry import event
 
 log = logging.getLogger("l2h.edge")
 #: For so many inputs a new bundle is on trial, and over so many of them its drift is watched.
@@ -84,7 +85,9 @@ class BundleService:
             live = self._make(found)
             self.trial, self.live = Trial.of(self.live, live), live
             self._reloads += 1
-        log.info("bundle %s is in service, %s was", found.manifest.version, before.manifest.version)
+        versions = found.manifest.version, before.manifest.version
+        what = event("bundle_taken", version=versions[0], before=versions[1])
+        log.info("bundle %s is in service, %s was", *versions, extra=what)
         return True
 
     def observe(self, trial: Trial, live: LiveBundle, X: Any, judgement: Judgement) -> None:
@@ -104,11 +107,14 @@ class BundleService:
             try:
                 self.live = replace(old, terms=old.policy.settle_on(self._costs, self._absent))
             except L2HError as error:
-                log.warning("bundle %s drifts, and cannot be taken back: %s", live.bundle.manifest.version, error)
+                version = live.bundle.manifest.version
+                what = event("bundle_stuck", version=version, error=str(error))
+                log.warning("bundle %s drifts, and cannot be taken back: %s", version, error, extra=what)
                 return
             self._refused = live.bundle.manifest
         versions = [each.bundle.manifest.version for each in (live, old)]
-        log.warning("bundle %s is taken back, %s is in service again: %s", *versions, trial.reason)
+        what = event("bundle_rolled_back", version=versions[1], refused=versions[0], reason=trial.reason)
+        log.warning("bundle %s is taken back, %s is in service again: %s", *versions, trial.reason, extra=what)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of reloads."""
@@ -251,7 +257,9 @@ def _watch(service: weakref.ref[BundleService], seconds: float, ended: threading
         except L2HError as error:
             # A bundle that is being copied is not whole yet: the old one stays, and the next look may find it so.
             if str(error) != said:
-                log.warning("the new bundle is not taken over: %s", error)
+                log.warning(
+                    "the new bundle is not taken over: %s", error, extra=event("bundle_refused", error=str(error))
+                )
             said = str(error)
         del found
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h.edge.reasons import REASONS
+from l2h.telemetry import Distribution, Family
 
 #: Over how many of the last latencies the percentiles are taken.
 _MEMORY = 4096
@@ -69,6 +70,7 @@ class Recorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._round_trip: deque[float] = deque(maxlen=_MEMORY)
+        self._round_trips = Distribution()
         self._count = dict.fromkeys(_COUNTED, 0)
         self._answers = 0
         self._faults: Counter[str] = Counter()
@@ -91,6 +93,7 @@ class Recorder:
         """Count a usable answer; ``charged`` is the header ``L2H-Charged``."""
         with self._lock:
             self._round_trip.append(seconds)
+            self._round_trips.observe(seconds)
             self._version = time.monotonic(), version
             self._count["charged"] += charged == "1"
             self._count["repeats"] += charged == "0"
@@ -126,6 +129,11 @@ class Recorder:
             **count,
         )
 
+    def add_round_trips(self, family: Family, server: str) -> None:
+        """Add the seconds of all round trips to a family of histograms."""
+        with self._lock:
+            self._round_trips.add_to(family, server=server)
+
     def latest(self) -> tuple[list[float], tuple[float, str | None], tuple[float, str | None]]:
         """Return the seconds of the last round trips, the last version and the last error, these with their times."""
         with self._lock:
@@ -142,6 +150,7 @@ class AnswerCounter:
         self._reasons = [0] * len(REASONS)
         self._by = [0] * len(answerers)
         self._latency: deque[float] = deque(maxlen=_MEMORY)
+        self._latencies = Distribution()
 
     def answered_one(self, code: int, column: int, latency: float) -> None:
         """Count a call of ``predict`` with one input."""
@@ -150,6 +159,7 @@ class AnswerCounter:
             self._by[column] += 1
             self._calls += 1
             self._latency.append(latency)
+            self._latencies.observe(latency)
 
     def answered(self, codes: npt.NDArray[np.int8], columns: npt.NDArray[np.intp], latency: float) -> None:
         """Count a call of ``predict``, with the reason and the answerer of every answer."""
@@ -162,6 +172,12 @@ class AnswerCounter:
             self._by = [a + b for a, b in zip(self._by, by, strict=True)]
             self._calls += 1
             self._latency.append(latency)
+            self._latencies.observe(latency)
+
+    def add_latencies(self, family: Family) -> None:
+        """Add the seconds of all calls to a family of histograms."""
+        with self._lock:
+            self._latencies.add_to(family)
 
     def stats(
         self,

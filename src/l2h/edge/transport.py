@@ -22,7 +22,9 @@ from l2h.edge.options import EdgeError, EdgeOptions
 from l2h.edge.pool import Attempt, ConnectionPool
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
+from l2h.edge.tracing import CallTrace
 from l2h.metadata import ExpectedModel, MetadataError, class_names, tensor_names
+from l2h.telemetry import event
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
@@ -48,11 +50,12 @@ class Reply:
 class RequestScope:
     """How long a reply is waited for: until a time on the clock ``time.monotonic``, or until its caller has gone."""
 
-    __slots__ = ("_timeout", "abandoned", "until")
+    __slots__ = ("_timeout", "abandoned", "trace", "until")
 
     def __init__(self, until: float) -> None:
         self.until = until
         self.abandoned = False
+        self.trace: CallTrace | None = None  # of the call that it is a part of
         self._timeout: asyncio.Timeout | None = None
 
     def open(self) -> asyncio.Timeout:
@@ -93,10 +96,12 @@ class Transport:
 
     async def ask(self, X: Array, scope: RequestScope) -> Reply:
         """Return the server's labels for inputs (n, ...), or why there are none; never raise."""
-        attempt = Attempt()
+        attempt = Attempt(None if scope.trace is None else scope.trace.request(self._options.server, len(X)))
         try:
             async with scope.open():
-                return Reply(None, await self._ask(X, scope, attempt), healthy=True)
+                label = await self._ask(X, scope, attempt)
+            attempt.end()
+            return Reply(None, label, healthy=True)
         except TimeoutError:
             fault = attempt.fault or FaultError(reasons.DEADLINE, "no answer within the deadline")
             if attempt.silent and not attempt.fresh:  # other kept connections may have died with this one
@@ -105,11 +110,14 @@ class Transport:
             fault = raised
         except Exception as error:  # noqa: BLE001 - the caller has a local answer and gets it, whatever happened here
             trace = self._masked("".join(traceback.format_exception(error)))
-            log.warning("asking the server failed in a way that was not foreseen\n%s", trace)
+            what = event("request_failed", server=self._options.server)
+            log.warning("asking the server failed in a way that was not foreseen\n%s", trace, extra=what)
             fault = FaultError(reasons.SERVER_UNREACHABLE, f"{type(error).__name__}: {error}")
         text = self._masked(f"{fault.reason}: {fault}")
         if not scope.abandoned and self._recorder.failed(text):
-            log.info("%s: %s", self._options.server, text)
+            what = event("server_trouble", server=self._options.server, reason=fault.reason)
+            log.info("%s: %s", self._options.server, text, extra=what)
+        attempt.end(fault.reason, text)
         return Reply(fault.reason, None, self._verdict(fault, attempt))
 
     async def check(self, until: float) -> None:
@@ -175,12 +183,14 @@ class Transport:
         encode = partial(protocol.encode_request, tensors, binary=binary, id=id, outputs=[output])
         body, headers = encode() if binary or X.size < _LARGE else await asyncio.to_thread(encode)
         headers |= {"Idempotency-Key": id, "X-Request-Id": id}
+        if attempt.trace is not None:
+            headers |= attempt.trace.headers
         left, stale, sent = self._options.retries, self._options.connections, 0
         while True:
             if scope.over:
                 raise FaultError(reasons.DEADLINE, "no time was left to send the request")
             self._recorder.sent(len(body), repeat=sent > 0)
-            sent += 1
+            attempt.repeats, sent = sent, sent + 1
             try:
                 return await self._exchange(X, body, headers, output, id, attempt)
             except FaultError as fault:

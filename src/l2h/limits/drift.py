@@ -25,6 +25,7 @@ import numpy as np
 from l2h.costs import FloatArray
 from l2h.limits.rate import LimitError, checked_confidence, checked_share
 from l2h.limits.rules import binomial_cdf
+from l2h.telemetry import event
 
 log = logging.getLogger("l2h.limits")
 
@@ -113,6 +114,7 @@ class DriftMonitor:
                 "drift: %.1f%% of the last %d requests score above the calibrated threshold, %s the band of "
                 "%.1f%% to %.1f%% around the calibrated %.1f%%; calibrate again on recent inputs",
                 *(100 * self._count / n, n, now, 100 * least / n, 100 * most / n, 100 * self.rate),
+                extra=event("drift", side=now, observed=self._count / n, calibrated=self.rate, requests=n),
             )
         self.drift = now
 

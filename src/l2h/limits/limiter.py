@@ -23,6 +23,7 @@ from l2h.limits.permits import LimiterStatus, Permit, PermitWindow, StoreBusyErr
 from l2h.limits.rate import LimitError, RateLimit
 from l2h.limits.rules import Threshold, threshold_for
 from l2h.limits.tracking import ShareTracker, TrackingPacer
+from l2h.telemetry import event
 
 log = logging.getLogger("l2h.limits")
 #: What a fork calls, of every limiter, before it and in the child. At a fork none may be in the middle of a call: the
@@ -322,12 +323,14 @@ class Limiter(AbstractContextManager["Limiter"]):
                 "the clock is %.3f s behind the latest time the limiter saw: the limiter stands still until the "
                 "clock has caught up",
                 behind,
+                extra=event("clock_behind", seconds=behind),
             )
         self._behind = behind > 0
 
     def _warn_unwritable(self, error: StoreUnavailableError) -> None:
         if not self._unwritable:
-            log.warning("no permit is given, because none can be recorded: %s", error)
+            what = event("permits_unrecorded", error=str(error))
+            log.warning("no permit is given, because none can be recorded: %s", error, extra=what)
         self._unwritable = True
 
     def _meet_fork(self, in_child: bool) -> None:

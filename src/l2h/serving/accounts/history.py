@@ -32,6 +32,8 @@ LEAST_AGE, MOST_AGE = 3600.0, 1e10
 SUMS = ("requests", "inputs", "units", "undelivered", "unconfirmed")
 #: Rows that are looked at in one transaction, and how many times as long as it took the next one waits.
 _ROWS, _PAUSE = 2000, 10
+#: Charges that are looked at to see which keys are used most.
+_LAST = 100_000
 _COLUMNS = f"day, key_id, model, version, {', '.join(SUMS)}"
 #: Charges as rows of ``totals``, before they are summed.
 _SINGLE = f"""
@@ -96,6 +98,12 @@ class LedgerHistory:
             else:
                 end = middle
         return dict(self._ask("SELECT key_id, sum(inputs) FROM charges WHERE id >= ? GROUP BY key_id", (first,)))
+
+    def most_used(self) -> list[str]:
+        """Return the ids of the keys, the one with the most inputs first, by the totals and the last charges."""
+        last = f"SELECT key_id, inputs FROM charges WHERE id > (SELECT max(id) FROM charges) - {_LAST}"
+        rows = f"SELECT key_id, inputs FROM totals UNION ALL {last}"
+        return [row[0] for row in self._ask(f"SELECT key_id FROM ({rows}) GROUP BY 1 ORDER BY sum(inputs) DESC")]
 
     def prune(self, before: float) -> int:
         """Sum up the rows of charges before a time; return how many. A server may go on meanwhile."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import multiprocess
 
-from l2h.serving.process.metrics import SECONDS
+from l2h.telemetry import SECONDS
 
 #: What is counted: a sample of the metrics, its name here, and the label that divides it.
 _SUMS = {

@@ -15,6 +15,7 @@ from l2h.serving.accounts.key import ANONYMOUS, ID_LENGTH, PREFIX, Key
 from l2h.serving.accounts.store import KeyStore
 from l2h.serving.errors import RefusalError
 from l2h.serving.process.service import Service
+from l2h.serving.process.tracing import RequestSpan
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,10 +37,13 @@ _numbers = itertools.count(1)
 class Exchange:
     """A request, by ASGI's ``scope``, and its answer, by ASGI's ``send``."""
 
-    __slots__ = ("_echo", "_send", "_service", "_start", "headers", "noted", "request_id", "spare", "state")
+    __slots__ = (
+        *("_echo", "_send", "_service", "_start", "headers", "key", "noted", "request_id", "spare", "state"),
+        "trace",
+    )
 
     def __init__(self, service: Service, scope: Scope, send: Send) -> None:
-        self._start = time.perf_counter()
+        self._start = time.monotonic()
         self._service, self._send = service, send
         self.state: dict[str, Any] = scope["state"]  # read by the connection, see :mod:`l2h.connections`
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -48,12 +52,14 @@ class Exchange:
         self.request_id = clean_id(self.headers.get(b"x-request-id")) or f"{_prefix}-{next(_numbers):x}"
         self._echo = (b"x-request-id", self.request_id.encode())
         self.spare: float | None = None  # what the store said of the key's rate
+        self.key: Key | None = None  # whose it is, once that is known
+        self.trace: RequestSpan | None = None
         #: What the log will say of the request, beside its status and its time.
         self.noted: dict[str, Any] = {"request_id": self.request_id}
 
     def seconds(self) -> float:
         """Return the time since the request came."""
-        return time.perf_counter() - self._start
+        return time.monotonic() - self._start
 
     async def answer(self, status: int, body: bytes, headers: Sequence[Header], more: Sequence[Header] = ()) -> None:
         """Send the whole answer; ``more`` headers come after the request's id."""
@@ -71,9 +77,13 @@ class Exchange:
         await self.answer(refusal.status, body, headers, more)
 
     def log(self, status: int, seconds: float | None = None, **fields: Any) -> None:
-        """Write the request's line in the log, if such lines are wanted."""
+        """Write the request's line in the log, if such lines are wanted, and end its trace, if it has one."""
+        seconds = self.seconds() if seconds is None else seconds
+        if self.trace is not None:
+            self.trace.end(self._start + seconds, status, {**self.noted, **fields})
+            fields["trace_id"] = self.trace.trace_id
         if self._service.config.log_requests:
-            ms = round((self.seconds() if seconds is None else seconds) * 1e3, 2)
+            ms = round(seconds * 1e3, 2)
             self._service.log.put_request({**self.noted, "status": status, "ms": ms, **fields})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from typing import Any
 
 import numpy.typing as npt
@@ -25,6 +26,8 @@ _CHARGED = {"charged": (b"l2h-charged", b"1"), "repeated": (b"l2h-charged", b"0"
 async def infer(service: Service, exchange: Exchange, path: str, receive: Receive) -> None:
     """Answer one request to infer."""
     service.in_flight += 1
+    if service.tracer is not None:
+        exchange.trace = service.tracer.begin(exchange.headers, path)
     try:
         pending, request = await _compute(service, exchange, path, receive)
         assert pending.scores is not None
@@ -33,7 +36,7 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
         result, key = pending.result, pending.charge.key
         charged, inputs = result.outcome == "charged", len(pending.x)
         seconds = exchange.seconds()
-        service.metrics.answered(seconds, inputs, pending.charge.units if charged else 0)
+        service.metrics.answered(key, seconds, inputs, pending.charge.units if charged else 0)
         more: tuple[Header, ...] = (_CHARGED[result.outcome],)
         if key.quota is not None or key.rate is not None:
             left = None if result.used is None else result.quota_left
@@ -47,14 +50,14 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
     except StoreDownError:
         await _refuse(service, exchange, _store_down())
     except GoneError:
-        service.metrics.refuse(HUNG_UP, "gone")
+        service.metrics.refuse(exchange.key, HUNG_UP, "gone")
         exchange.log(HUNG_UP, reason="gone")
     finally:
         service.in_flight -= 1
 
 
 async def _refuse(service: Service, exchange: Exchange, refusal: RefusalError) -> None:
-    service.metrics.refuse(refusal.status, refusal.reason)
+    service.metrics.refuse(exchange.key, refusal.status, refusal.reason)
     await exchange.refuse(refusal)
     exchange.log(refusal.status, reason=refusal.reason)
 
@@ -65,6 +68,7 @@ async def _compute(
     """The request with its scores, charged; else what is raised says why not."""
     headers = exchange.headers
     key = authenticate(service.accounts.keys, headers.get(b"authorization"))
+    exchange.key = key
     exchange.noted["key"] = key.id
     exchange.noted["key_name"] = key.name
     if key is not ANONYMOUS:
@@ -100,7 +104,7 @@ async def _compute(
             key, exchange.request_id, idempotency_key, fingerprint, model.name, model.version, len(x), units
         )
         future = asyncio.get_running_loop().create_future()
-        pending = PendingRequest(model, x, charge, future, getattr(receive, "__self__", None))
+        pending = PendingRequest(model, x, charge, future, getattr(receive, "__self__", None), exchange.trace)
         await _run(service, pending)
     if pending.failure is not None:
         raise pending.failure()
@@ -132,6 +136,8 @@ async def _run(service: Service, pending: PendingRequest) -> None:
                 raise _not_charged(charge, foreseen)
         service.batcher.submit(pending)
         await pending.future
+        if pending.trace is not None:
+            pending.trace.charged = time.monotonic()
     finally:
         if held:
             service.accounts.settle(key, charge.inputs, pending.result)

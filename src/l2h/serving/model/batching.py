@@ -22,6 +22,7 @@ from l2h.serving.accounts.store import Charge, ChargeResult
 from l2h.serving.errors import GoneError, RefusalError, malformed
 from l2h.serving.model.model import ServedModel, Timing
 from l2h.serving.process.logs import log_event
+from l2h.serving.process.tracing import ModelCall, RequestSpan
 
 #: Weight of the latest call in the running mean of requests per call.
 _NEW = 0.2
@@ -46,6 +47,7 @@ class PendingRequest:
     charge: Charge
     future: asyncio.Future[None]  # done at the end
     cycle: Any = None  # uvicorn's object for this request and its answer
+    trace: RequestSpan | None = None
     scores: npt.NDArray[np.float32] | None = None  # (n, K)
     batch: int = 0  # inputs of the call that computed them
     # Makes the error of a request without scores. The error itself would keep alive, by its traceback, all that the
@@ -184,7 +186,7 @@ class Batcher:
         if not requests:
             return
         try:
-            scores = self._scores(requests)
+            scores, call = self._scores(requests)
         except Exception as error:  # noqa: BLE001 - whatever a model does, the server goes on
             if len(requests) == 1:
                 log_event("error", "model_failed", error=str(error), request_id=requests[0].charge.request_id)
@@ -199,6 +201,8 @@ class Batcher:
         for request in requests:
             begin, end = end, end + len(request.x)
             request.scores, request.batch = scores[begin:end], len(scores)
+            if request.trace is not None:
+                request.trace.computed(call)
             if not finite and not np.isfinite(request.scores).all():
                 not_finite.append(request)
         if not_finite:
@@ -212,8 +216,8 @@ class Batcher:
             request.failure = failure
         self._failed(requests)
 
-    def _scores(self, requests: list[PendingRequest]) -> npt.NDArray[np.float32]:
-        """Scores of all inputs of all requests, in their order."""
+    def _scores(self, requests: list[PendingRequest]) -> tuple[npt.NDArray[np.float32], ModelCall]:
+        """Scores of all inputs of all requests, in their order, and the call that computed them."""
         model = requests[0].model
         start = time.monotonic()
         try:
@@ -222,7 +226,7 @@ class Batcher:
             scores = model.run(x)
         finally:
             self._begun, self._busy_until = None, 0.0
-        seconds = time.monotonic() - start
-        model.timing.observe(len(x), seconds)
-        self._called(len(x), seconds)
-        return scores
+        end = time.monotonic()
+        model.timing.observe(len(x), end - start)
+        self._called(len(x), end - start)
+        return scores, ModelCall(start, end, len(x), len(requests))

@@ -13,6 +13,7 @@ from l2h.bundle.parts import NAME
 from l2h.errors import SettingsError
 from l2h.serving.accounts.history import LEAST_AGE, MOST_AGE
 from l2h.serving.model.function import ModelSource
+from l2h.telemetry import check_otlp
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -58,6 +59,9 @@ class ServingConfig:
     admin_key_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
+    otlp: str | None = None
+    traces: float = _between(0.0, 1e6, 100.0)
+    metric_keys: int = _between(0, 10**4, 50)
     log_requests: bool = True
     log_level: str = "info"
 
@@ -69,6 +73,8 @@ class ServingConfig:
                 flag = setting.name.replace("_", "-")
                 raise SettingsError(f"--{flag} {value}: it lies between {least} and {most}")
         self._check_source()
+        if self.otlp is not None:
+            check_otlp(self.otlp, "--otlp")
         if self.log_level not in LEVELS:
             raise SettingsError(f"--log-level {self.log_level!r}: one of {', '.join(LEVELS)}")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -7,11 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import Any
 
 import orjson
+
+from l2h.telemetry import JsonLines, stamp
 
 #: Bytes that one write to a pipe puts there in one piece, so that the lines of several processes do not mix.
 _PIECE = 4096
@@ -28,22 +29,6 @@ def log_event(level: str, event: str, /, **fields: Any) -> None:
     logging.getLogger("l2h.serving").log(getattr(logging, level.upper()), event, extra={"fields": fields})
 
 
-class JsonLines(logging.Formatter):
-    """A record as one line of JSON: the message is the event, ``extra={"fields": {...}}`` the rest."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": _stamp(record.created),
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            "pid": record.process,
-        }
-        line.update(getattr(record, "fields", {}))
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return _dumps(line).decode()
-
-
 class LogWriter(logging.Handler):
     """Writes lines to stderr in a thread of its own, so that a reader who is slow or takes nothing delays nobody.
 
@@ -52,7 +37,7 @@ class LogWriter(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(JsonLines())
+        self.setFormatter(JsonLines(lambda line: _dumps(line).decode()))
         self.dropped = 0
         self._told = 0  # of the dropped ones, how many a line has told of
         self._counting = threading.Lock()
@@ -72,7 +57,7 @@ class LogWriter(logging.Handler):
 
     def put_request(self, fields: Mapping[str, Any]) -> None:
         """Have the line of a request written."""
-        line = {"time": _stamp(time.time()), "level": "info", "event": "request", "pid": self._pid, **fields}
+        line = {"time": stamp(time.time()), "level": "info", "event": "request", "pid": self._pid, **fields}
         self.put(_dumps(line) + b"\n")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -102,7 +87,7 @@ class LogWriter(logging.Handler):
         lost = self.dropped - self._told
         try:
             if lost:
-                line = {"time": _stamp(time.time()), "level": "warning", "event": "log_lines_dropped", "pid": self._pid}
+                line = {"time": stamp(time.time()), "level": "warning", "event": "log_lines_dropped", "pid": self._pid}
                 os.write(2, _dumps({**line, "lines": lost}) + b"\n")
                 self._told += lost
             os.write(2, piece)
@@ -131,7 +116,7 @@ class PrintedLines(io.TextIOBase):
 def log_as_json(level: str) -> LogWriter:
     """Send what ``l2h`` and uvicorn log to stderr, as JSON lines; the caller closes the writer at the end."""
     writer = LogWriter()
-    quiet = ("uvicorn", "uvicorn.error", "asyncio")
+    quiet = ("uvicorn", "uvicorn.error", "asyncio", "opentelemetry")
     for name, least in (("l2h", logging.DEBUG), *((name, logging.ERROR) for name in quiet)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [writer]
@@ -146,7 +131,3 @@ def _dumps(line: Mapping[str, Any]) -> bytes:
         return orjson.dumps(line, default=str)
     except (orjson.JSONEncodeError, UnicodeError):  # half of a character, or a number beyond 64 bits
         return json.dumps(line, default=str, separators=(",", ":")).encode()
-
-
-def _stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -12,6 +12,10 @@ from l2h.serving.model.model import CurrentModel, ServedModel, load_model
 from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.logs import LogWriter
 from l2h.serving.process.metrics import Metrics
+from l2h.serving.process.tracing import RequestTracer
+
+#: What traces and metrics name the server.
+SERVICE = "l2h-server"
 
 
 class Service:
@@ -28,7 +32,11 @@ class Service:
             loop.call_soon_threadsafe(_finish, requests)
 
         self.config, self.log = config, log
-        self.metrics = Metrics()
+        self.metrics = Metrics(config.metric_keys)
+        #: None where nothing is traced.
+        self.tracer = None
+        if config.otlp is not None:
+            self.tracer = RequestTracer(config.otlp, SERVICE, config.traces / config.workers)
         self.current = CurrentModel(self.load(config.bundle), self.metrics)
         accounts, self.inherited_logins = inherited[:2], inherited[2:]
         self.accounts = open_accounts(config.keys, config.ledger, accounts, worker, config.workers, config.keep)
@@ -81,8 +89,9 @@ class Service:
         """Finish what waits, then stop all parts."""
         self.batcher.close()
         self.deliveries.look(last=True)
-        for part in (self.charging, self.accounts):
-            part.close()
+        for part in (self.charging, self.accounts, self.tracer):
+            if part is not None:
+                part.close()
 
 
 def _finish(requests: list[PendingRequest]) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from l2h.errors import L2HError
-from l2h.serving.accounts import forget_reserved, open_keys, prepare_accounts
+from l2h.serving.accounts import forget_reserved, open_history, open_keys, prepare_accounts
 from l2h.serving.dashboard.login import prepare_logins
 from l2h.serving.dashboard.recorder import TrafficRecorder
 from l2h.serving.errors import ServingError
@@ -31,9 +31,11 @@ from l2h.serving.process.certificates import open_certificates
 from l2h.serving.process.config import ServingConfig, is_loopback
 from l2h.serving.process.folders import make_folder
 from l2h.serving.process.logs import LogWriter, log_event
-from l2h.serving.process.metrics import FOLDER, forget_worker
+from l2h.serving.process.metrics import FOLDER, KeyLabels, forget_worker, open_metrics
+from l2h.serving.process.service import SERVICE
 from l2h.serving.process.watch import Signature, signature
 from l2h.serving.process.worker import READY
+from l2h.telemetry import MetricsSender
 
 #: A worker that dies within so many seconds of its start waits before the next start.
 _SOON = 10.0
@@ -101,12 +103,18 @@ class Supervisor:
                 f"thread{'s' * (config.model_threads > 1)}, {keys}, ledger {config.ledger}"
             )
             self._metrics, _ = make_folder("metrics", in_memory=True)
+            sender = None
             try:
+                _prefer_keys(config, self._metrics)
+                if config.otlp is not None:
+                    sender = MetricsSender(config.otlp, SERVICE, open_metrics(self._metrics).collect)
                 self._recorder = TrafficRecorder(config.ledger, self._metrics) if config.dashboard else None
                 return asyncio.run(self._serve())
             finally:
                 if self._recorder is not None:
                     self._recorder.close()
+                if sender is not None:
+                    sender.close()
                 shutil.rmtree(self._metrics, ignore_errors=True)
         finally:
             shutil.rmtree(self._copies, ignore_errors=True)
@@ -344,6 +352,15 @@ def _describe_keys(config: ServingConfig) -> str:
         what = "everybody can read or write the key file: chmod 600 it"
         log_event("warning", "key_file_open", file=str(path), warning=what)
     return f"keys {path} ({count} in use)"
+
+
+def _prefer_keys(config: ServingConfig, metrics: Path) -> None:
+    """Where there are more keys than may have metrics of their own, choose those that were used most."""
+    keys = [] if config.keys is None else [key.id for key in open_keys(config.keys).read() if key.enabled]
+    if len(keys) > config.metric_keys:
+        known = set(keys)
+        used = [key_id for key_id in open_history(config.ledger).most_used() if key_id in known]
+        KeyLabels(metrics, config.metric_keys).prefer(used)
 
 
 def _bind(host: str, port: int, count: int) -> list[socket.socket]:
