@@ -7,8 +7,8 @@ transaction. So every sum stays exact; what is lost is the single request, and w
 import csv
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -89,15 +89,14 @@ class LedgerHistory:
     def recent(self, seconds: float) -> dict[str, int]:
         """Return the inputs that were charged to each key in the last seconds; reads no more rows than it has to."""
         since = time.time() - seconds
-        first, end = self._ask("SELECT coalesce(min(id), 0), coalesce(max(id), -1) + 1 FROM charges")[0]
-        while first < end:  # rows are in the order of their time
-            middle = (first + end) // 2
-            row = self._ask("SELECT time FROM charges WHERE id >= ? ORDER BY id LIMIT 1", (middle,))
-            if row and row[0][0] < since:
-                first = middle + 1
-            else:
-                end = middle
-        return dict(self._ask("SELECT key_id, sum(inputs) FROM charges WHERE id >= ? GROUP BY key_id", (first,)))
+        with self._reading() as db:
+            first, end = db.execute("SELECT coalesce(min(id), 0), coalesce(max(id), -1) + 1 FROM charges").fetchone()
+            while first < end:  # rows are in the order of their time
+                middle = (first + end) // 2
+                row = db.execute("SELECT time FROM charges WHERE id >= ? ORDER BY id LIMIT 1", (middle,)).fetchone()
+                first, end = (middle + 1, end) if row is not None and row[0] < since else (first, middle)
+            sums = "SELECT key_id, sum(inputs) FROM charges WHERE id >= ? GROUP BY key_id"
+            return dict(db.execute(sums, (first,)).fetchall())
 
     def most_used(self) -> list[str]:
         """Return the ids of the keys, the one with the most inputs first, by the totals and the last charges."""
@@ -115,9 +114,14 @@ class LedgerHistory:
             raise LedgerError(f"cannot prune the ledger {self._path}: {error}") from error
 
     def _ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._reading() as db:
+            return db.execute(query, values).fetchall()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(self._connect("ro")) as db:
-                return db.execute(query, values).fetchall()
+                yield db
         except sqlite3.Error as error:
             raise LedgerError(f"cannot read the ledger {self._path}: {error}") from error
 

@@ -19,6 +19,8 @@ _SUMS = {
     "l2h_reloads_total": ("reloads", "result"),
     "l2h_log_dropped_total": ("log_dropped", None),
 }
+#: Percentiles of the latency.
+_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 #: What is as it is now.
 _SEEN = {
     "l2h_queue_inputs": "queue",
@@ -66,25 +68,26 @@ def count(sums: Mapping[str, float], name: str) -> float:
     return sum(divided(sums, name).values())
 
 
-def percentile(sums: Mapping[str, float], share: float) -> float | None:
-    """Return a percentile of the seconds of requests, as Prometheus's ``histogram_quantile`` does; None without any.
+def latency(sums: Mapping[str, float]) -> dict[str, float | None]:
+    """Return percentiles of the seconds of requests, as Prometheus's ``histogram_quantile`` does; None without any.
 
     Within a bucket values are taken to be spread evenly, and beyond the last bound to be at it.
 
     Example:
-        >>> percentile({"seconds:0.01": 50, "seconds:0.025": 50}, 0.75)
-        0.0175
+        >>> latency({"seconds:0.01": 50, "seconds:0.025": 50})
+        {'p50': 0.01, 'p90': 0.022, 'p99': 0.0247}
     """
     buckets = sorted((float(bound), value) for bound, value in divided(sums, "seconds").items())
-    rank, below = share * sum(value for _, value in buckets), 0.0
+    found: dict[str, float | None] = dict.fromkeys(_SHARES)
+    total, below = sum(value for _, value in buckets), 0.0
     for bound, value in buckets:
-        if below + value >= rank:
-            if bound > SECONDS[-1]:
-                return SECONDS[-1]
-            lower = max((other for other in SECONDS if other < bound), default=0.0)
-            return lower + (bound - lower) * (rank - below) / value
+        lower = max((other for other in SECONDS if other < bound), default=0.0)
+        width = min(bound, SECONDS[-1]) - lower
+        for name, share in _SHARES.items():
+            if below < share * total <= below + value:
+                found[name] = round(lower + width * (share * total - below) / value, 9)
         below += value
-    return None
+    return found
 
 
 def _whole(value: float) -> float:

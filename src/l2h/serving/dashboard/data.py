@@ -14,17 +14,15 @@ import l2h
 from l2h.serving.accounts import open_history
 from l2h.serving.accounts.history import SUMS, name_keys, write_csv
 from l2h.serving.accounts.key import ANONYMOUS, Key, Quota
-from l2h.serving.dashboard.counters import added, count, divided, percentile, read_counters
+from l2h.serving.dashboard.counters import added, count, divided, latency, read_counters
 from l2h.serving.dashboard.recorder import ring_file
 from l2h.serving.dashboard.ring import SPANS, Slot, read_events, read_slots
 from l2h.serving.errors import KeyStoreError, LedgerError
 from l2h.serving.process.metrics import FOLDER, INPUTS, served_versions
 from l2h.serving.process.service import Service
 
-#: Percentiles of the seconds of requests that are shown.
-_SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 #: What the ledger says is read again after so many seconds, or so many times the seconds that it took.
-_FRESH, _TIMES = 1.0, 20.0
+_FRESH, _TIMES = 1.0, 50.0
 #: Days and keys that the page shows; the CSV has all of them.
 _DAYS, _KEYS = 31, 200
 #: Seconds over which the speed of a key is told.
@@ -173,7 +171,7 @@ def _told(sums: Mapping[str, float]) -> dict[str, Any]:
         "refused": divided(sums, "refused"),
         "reloads": divided(sums, "reloads"),
         "log_dropped": sums.get("log_dropped", 0),
-        "latency": {name: percentile(sums, share) for name, share in _SHARES.items()},
+        "latency": latency(sums),
         "calls": calls,
         "inputs_per_call": sums.get("batched", 0) / calls if calls else None,
         "batches": [
@@ -192,7 +190,7 @@ def _slot(slot: Slot) -> dict[str, Any]:
         "requests": count(slot.sums, "requests"),
         "inputs": slot.sums.get("inputs", 0),
         "refused": count(slot.sums, "refused"),
-        "latency": {name: percentile(slot.sums, share) for name, share in _SHARES.items()},
+        "latency": latency(slot.sums),
         "inputs_per_call": slot.sums.get("batched", 0) / calls if calls else None,
         "queue": slot.most.get("queue"),
         "in_flight": slot.most.get("in_flight"),

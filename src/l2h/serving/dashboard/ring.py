@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from l2h.serving.errors import LedgerError
 
 _MAGIC, _VERSION = b"L2HDASH", b"1\n"
@@ -145,7 +147,7 @@ def _cells(file: int, first: int, count: int) -> Iterator[dict[str, Any]]:
     data = os.pread(file, count * _CELL, first * _CELL)
     for place in range(0, len(data), _CELL):
         with suppress(ValueError):
-            cell = json.loads(data[place : place + _CELL])
+            cell = orjson.loads(data[place : place + _CELL].rstrip())
             if isinstance(cell, dict):
                 yield cell
 

@@ -1,10 +1,11 @@
 """The paths for people, and those below ``/dashboard``: who may see them, and what they answer."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs
+
+import orjson
 
 import l2h
 from l2h.serving.dashboard.data import DashboardData
@@ -102,7 +103,7 @@ class Dashboard:
         if path not in self._routes:
             raise RefusalError(404, f"there is nothing at {path[:100]}", "no_path")
         values = await asyncio.to_thread(self._routes[path], parse_qs(query.decode("latin-1")))
-        return json.dumps(values).encode(), [JSON, *PRIVATE.items()]
+        return orjson.dumps(values), [JSON, *PRIVATE.items()]
 
     async def _read_key(self, exchange: Exchange, receive: Receive) -> str:
         """The key of the login form."""
