@@ -42,6 +42,7 @@ class Answer:
         cost: what asking cost, ``c_e`` of the server that was asked where remote, else what a local answer costs (0).
         latency: seconds it took, where it was measured.
         by: name of the answerer: ``"client"``, ``"student"``, or the server's (``"server"`` where there is one).
+        id: of an input that an audit keeps, for :meth:`l2h.EdgeClient.feedback`; else empty.
     """
 
     label: int | str
@@ -50,6 +51,7 @@ class Answer:
     cost: float
     latency: float | None = None
     by: str = ""
+    id: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not self.by:
@@ -69,6 +71,8 @@ class Answers:
         by: names of the answerers.
         probability: (n, K), what each answerer gives every class, in the order of the system's classes; None where
             only labels are known, as on a device.
+        id: of the inputs that an audit keeps, for :meth:`l2h.EdgeClient.feedback`, and empty for the others; None where
+            there are no such inputs.
 
     Example:
         >>> answers = Answers.of(client_label=np.array([3, 5]), server_label=np.array([3, 8]),
@@ -88,6 +92,7 @@ class Answers:
     latency: FloatArray | None = None
     by: npt.NDArray[np.str_] = _BY_SOURCE
     probability: FloatArray | None = field(default=None, repr=False)
+    id: npt.NDArray[np.str_] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.by is _BY_SOURCE:
@@ -150,6 +155,7 @@ class Answers:
             cost=float(self.cost[i]),
             latency=None if self.latency is None else float(self.latency[i]),
             by=str(self.by[i]),
+            id="" if self.id is None else str(self.id[i]),
         )
 
     def __iter__(self) -> Iterator[Answer]:

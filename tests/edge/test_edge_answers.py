@@ -16,6 +16,7 @@ from scripts import HEAVY, python
 from waiting import free_port, until
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit
+from l2h.audits import read_audits
 from l2h.bundle import BundleError, DeviceBundle
 from l2h.edge import EdgeError, EdgeSettingsError
 from l2h.errors import SettingsError
@@ -208,6 +209,14 @@ def test_a_rejector_trained_for_one_price_knows_no_other(tmp_path, connect, serv
     assert edge.costs == costs
     limited = connect(server.url, bundle=edge.bundle, deadline=5.0, limit=RateLimit(fraction=0.3))
     same(limited.predict(X_TEST), trained.predict(X_TEST, limit=RateLimit(fraction=0.3)))
+    # It states no probabilities, so nobody knows whose answer is better once an audit has paid for both.
+    audited = connect(server.url, bundle=edge.bundle, deadline=5.0, audit=1.0, audits=tmp_path / "audits")
+    answers = audited.predict(X_TEST)
+    by_chance = answers.reason == "audit"
+    np.testing.assert_array_equal(by_chance, expected.source == "local")
+    assert set(answers.source[by_chance]) == {"local"}
+    np.testing.assert_array_equal(answers.label, expected.label)
+    assert np.isnan(read_audits(tmp_path / "audits").stated).all()
 
 
 def test_asynchronously_the_answers_are_the_same(server, bundle, system):

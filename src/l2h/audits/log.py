@@ -65,14 +65,18 @@ class AuditLog:
             raise AuditError(f"cannot make the folder {folder} for audits: {error.strerror or error}") from error
 
     def begin(self, header: AuditHeader) -> None:
-        """Write what follows below this header, in another file than before."""
+        """Write what follows below this header."""
         with self._lock:
-            self._end_file()
-            self._header = header
+            self._begin(header)
 
-    def write(self, pairs: list[AuditPair]) -> None:
-        """Append pairs. Where the disk refuses, warn once and count them as lost: the answers go out all the same."""
+    def write(self, pairs: list[AuditPair], header: AuditHeader | None = None) -> None:
+        """Append pairs below a header, None for the last one.
+
+        Where the disk refuses, warn once and count them as lost: the answers go out all the same.
+        """
         with self._lock:
+            if header is not None:
+                self._begin(header)
             for pair in pairs:
                 try:
                     self._append(pair)
@@ -109,6 +113,11 @@ class AuditLog:
         """Close the file; a later line begins another."""
         with self._lock:
             self._end_file()
+
+    def _begin(self, header: AuditHeader) -> None:
+        if header is not self._header and header != self._header:
+            self._end_file()
+            self._header = header
 
     def _append(self, line: AuditPair | LabelLine) -> None:
         data = encode(line) + b"\n"

@@ -19,7 +19,7 @@ from l2h.decision.judgement import TWO, AnyCosts, Judgement, outcome_costs
 from l2h.decision.limiters import ALL, AnyLimit, KeptLimiters, LimiterSet, limits_by_name
 from l2h.decision.terms import Proposal, Terms
 from l2h.errors import NotFittedError, SettingsError
-from l2h.limits import Limiter, LimitError, Threshold
+from l2h.limits import Limiter, LimitError, RateLimit, Threshold
 from l2h.money import Money, plain_costs
 
 #: How a share of requests can be met.
@@ -48,6 +48,7 @@ class Policy:
         answerers: tuple[Answerer, ...] = TWO,
         kept: KeptLimiters | None = None,  # limiters of earlier calls; those that this policy makes are added
         version: Hashable = None,  # of the calibration: limiters that were made with another one measure anew
+        audit: float = 0.0,  # the share of what is kept that the caller asks about all the same, by chance
     ) -> None:
         self._select, self._every_price, self._held_out = select, every_price, held_out
         self._answerers, self._version = answerers, version
@@ -59,7 +60,7 @@ class Policy:
         self.limits = {name: one.limit if isinstance(one, Limiter) else one for name, one in given.items()}
         self._limiters = LimiterSet(self._servers, made, kept)
         self._shares = {
-            name: one.fraction
+            name: _without_audits(one, audit)
             for name, one in self.limits.items()
             if one.fraction is not None and not one.at_run_time and name not in made
         }
@@ -205,15 +206,14 @@ class Policy:
 
     def threshold(self, costs: AnyCosts, which: int, out: frozenset[str] = frozenset()) -> Threshold:
         """Return the cut on the expected saving that meets the share; raise where calibration samples are missing."""
-        limit = self.limits[ALL]
-        assert limit.fraction is not None
+        limit, share = self.limits[ALL], self._shares[ALL]
         gain, _ = Terms(costs, which, True, self._answerers, out).gains(self._calibrated(which))
         saving = gain.max(axis=1)
         rule = self._rule or ("threshold" if limit.confidence is None else "guaranteed")
         if rule == "threshold":
-            return limits.threshold_for(saving, limit.fraction)
+            return limits.threshold_for(saving, share)
         assert rule == "guaranteed", f"rule {rule!r} has no threshold"
-        return limits.guaranteed_threshold(saving, limit.fraction, limit.confidence or 0.95)
+        return limits.guaranteed_threshold(saving, share, limit.confidence or 0.95)
 
     @property
     def guarantees(self) -> bool:
@@ -314,6 +314,17 @@ class Policy:
                 "(before the system is exported), or give a number in a time, such as RateLimit(100, per='1h')"
             )
         return held
+
+
+def _without_audits(limit: RateLimit, audit: float) -> float:
+    """Return the share that may be sent for what it gains, so that with audits of the rest the limit is met."""
+    share = limit.fraction
+    assert share is not None
+    if not audit:
+        return share
+    if share <= audit:
+        raise LimitError(f"audit={audit:g} takes all of the limit {limit}: give a smaller share to audits")
+    return (share - audit) / (1 - audit)
 
 
 def _prices(costs: AnyCosts | None) -> Hashable:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from l2h.decision import Proposal, Terms
 from l2h.edge import reasons
+from l2h.edge.auditing import AuditedCall
 from l2h.edge.breaker import Admission
 from l2h.edge.dispatch import CROWDED, Dispatcher, Inquiry
 from l2h.edge.service import LiveBundle
@@ -24,7 +25,10 @@ class SentRequest:
     Its server has time until ``until``. What has not come at ``ends``, a moment later, is not waited for.
     """
 
-    __slots__ = ("_admission", "_dispatcher", "_inquiry", "_withdrawn", "ends", "future", "rows", "server", "until")
+    __slots__ = (
+        *("_admission", "_dispatcher", "_inquiry", "_withdrawn"),
+        *("by_chance", "ends", "future", "rows", "server", "until"),
+    )
 
     def __init__(
         self, inquiry: Inquiry, admission: Admission, server: int, dispatcher: Dispatcher, ends: float
@@ -33,6 +37,7 @@ class SentRequest:
         self.rows, self.future, self.server = inquiry.rows, inquiry.future, server
         self.until, self.ends = inquiry.scope.until, ends
         self._withdrawn = False
+        self.by_chance = False  # whether its inputs are an audit
         self.future.add_done_callback(self._report)
 
     def abandon(self) -> None:
@@ -68,7 +73,7 @@ class PredictCall:
     """A call of ``predict``: its deadline, the answers so far, and the requests that are under way."""
 
     __slots__ = (
-        *("abandoned", "begun", "codes", "column", "deadline", "inputs", "label", "live"),
+        *("abandoned", "audit", "begun", "codes", "column", "deadline", "inputs", "label", "live"),
         *("proposal", "requests", "terms", "trace", "until"),
     )
 
@@ -86,6 +91,7 @@ class PredictCall:
         self.abandoned = False  # whether its caller has gone meanwhile
         self.requests: list[SentRequest] = []
         self.trace: CallTrace | None = None
+        self.audit: AuditedCall | None = None
 
     def wait(self) -> float:
         """Return the seconds until something is to be done about a request, if none is answered before."""

@@ -81,6 +81,11 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             a tracer provider of the program's own, which gets the traces. Needs the extra ``otel``. A call is a span,
             each of its requests one below it, and ``l2h serve --otlp`` adds its own to the same trace.
         traces: the most calls per second that are traced, beside those within a recorded span of the program.
+        audit: the share of what would be kept that is asked about all the same, by chance, such as 0.01: the pairs of
+            both answers show whether the device is still right to keep so much (``l2h audit report``). Limits hold with
+            them. Such an answer waits for the server, has the reason ``audit``, and is the one that is expected to be
+            better. 0: none.
+        audits: the folder of the pairs, or an :class:`l2h.audits.AuditLog` with other sizes of its files.
 
     Raises:
         EdgeSettingsError: an option out of its range, or an invalid address.
@@ -165,6 +170,21 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         """
         return self._reload(bundle)
 
+    def feedback(self, id: str, label: Any) -> None:
+        """Keep the true label of an input, so that ``l2h audit report`` compares what happened with the promise.
+
+        Args:
+            id: of its answer, ``answers[i].id``; those that are no part of the audit have none. It may be of an earlier
+                start, as long as its pair is in the folder.
+            label: the true class, as it stood in the training labels. A second one replaces the first.
+
+        Raises:
+            AuditError: no pair has this id, or the label cannot be written.
+            DataError: the label is none of the classes.
+            EdgeSettingsError: the client has no audit.
+        """
+        self._feedback(id, label)
+
     def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
         self._close()
@@ -233,6 +253,10 @@ class AsyncEdgeClient(EdgeCore):
         """Put another bundle into service, as :meth:`EdgeClient.reload` does."""
         return await asyncio.to_thread(self._reload, bundle)
 
+    async def feedback(self, id: str, label: Any) -> None:
+        """Keep the true label of an input, as :meth:`EdgeClient.feedback` does."""
+        await asyncio.to_thread(self._feedback, id, label)
+
     async def close(self) -> None:
         """Close the connections; calls under way get their local answers, later ones raise :class:`EdgeError`."""
         if os.getpid() != self._pid:
@@ -260,6 +284,12 @@ class AsyncEdgeClient(EdgeCore):
             # What the thread sends before it sees that is ended as well.
             work.add_done_callback(lambda _: call.abandon())
             raise
+
+    def _keep_pairs(self, *pairs: Any) -> None:
+        try:  # in a thread, since a disk may take its time
+            self._threads.submit(super()._keep_pairs, *pairs)
+        except RuntimeError:  # the threads are gone
+            super()._keep_pairs(*pairs)
 
     def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         # Judged here alone: what was called before the end is answered after it.

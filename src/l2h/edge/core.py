@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
+from l2h.audits import AuditLog, AuditPair
 from l2h.bundle import DeviceBundle
 from l2h.columns import numbers_of
 from l2h.decision import AnyCosts, AnyLimit, Judgement, Policy, Proposal, Terms
 from l2h.edge import reasons
+from l2h.edge.auditing import AuditedCall, Auditor, ask_alone, make_auditor
 from l2h.edge.breaker import Admission
 from l2h.edge.call import PredictCall, Rows, SentRequest
 from l2h.edge.dispatch import Inquiry
 from l2h.edge.metrics import edge_families
 from l2h.edge.observing import ObservedEdge
-from l2h.edge.options import EdgeError, check_seconds
+from l2h.edge.options import EdgeError, EdgeSettingsError, check_seconds
 from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.servers import Address, make_servers
 from l2h.edge.service import BundleService, load_bundle
@@ -80,6 +82,8 @@ class EdgeCore(ObservedEdge):
         watch: float | None = None,
         otlp: "str | TracerProvider | None" = None,
         traces: float = 1.0,
+        audit: float = 0.0,
+        audits: str | Path | AuditLog = "audits",
     ) -> None:
         first = load_bundle(bundle, client, verify_key)
         manifest = first.manifest
@@ -111,7 +115,9 @@ class EdgeCore(ObservedEdge):
         self._labels = None if first.labels.values is None else first.labels
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
-        self._service = BundleService(first, limit, costs, absent)
+        present = [s for s, each in enumerate(self._servers) if each in asked]
+        self._auditor = make_auditor(audit, audits, present, self._local)
+        self._service = BundleService(first, limit, costs, absent, float(audit))
         self._bounded = bool(self._service.live.policy.limits)
         self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)
         for each in asked:
@@ -173,7 +179,8 @@ class EdgeCore(ObservedEdge):
         """Return the counters since the client was made; never waits."""
         servers = {each.name: each.stats() for each in self._servers}
         recorders = {each.name: each.recorder for each in self._servers}
-        return self._counter.stats(servers, recorders, self._service.live.policy.status(), self._service.stats())
+        audit = None if self._auditor is None else self._auditor.stats()
+        return self._counter.stats(servers, recorders, self._service.live.policy.status(), self._service.stats(), audit)
 
     def _families(self) -> list[Family]:
         return edge_families(self.stats(), self._counter, self._servers, self.bundle.manifest)
@@ -204,15 +211,20 @@ class EdgeCore(ObservedEdge):
         trial = self._service.trial
         if trial is not None and terms is live.terms:
             self._service.observe(trial, live, X, judgement)
+        auditor = self._auditor
+        luck = None if auditor is None else auditor.draw(len(label))
         # One input without a limit is the common case: it is decided without work on arrays.
         simple = len(label) == 1 and not self._bounded
         if simple and not call.abandoned:
             column = terms.choose(judgement)
-            if column < self._local:
+            simple = column >= self._local
+            if not simple and (auditor is None or luck is None or luck.item() >= auditor.share):
                 return self._kept(label if column == 0 else student, column, terms, call.begun)
         call.deadline, call.live, call.terms = call.begun + seconds, live, terms
         call.until = call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds)
         proposal = _ASK_ONE if simple and terms.plain else live.policy.propose(judgement, terms, self._rng)
+        if luck is not None:
+            call.audit = AuditedCall(luck, label, student, judgement)
         call.inputs, call.proposal, call.column = X, proposal, proposal.local.copy()
         call.label = label if student is None else np.where(proposal.local == 0, label, student)
         if call.abandoned:
@@ -230,7 +242,12 @@ class EdgeCore(ObservedEdge):
                 continue
             reply, rows = request.reply(), request.rows
             self._servers[request.server].recorder.settled(len(rows), reply.reason)
-            if reply.label is not None:
+            if call.audit is not None:
+                call.audit.settle(rows, request.server, reply)
+            if request.by_chance:
+                assert self._auditor is not None
+                self._auditor.settle(call, rows, request.server, reply)
+            elif reply.label is not None:
                 call.label[rows], call.column[rows] = reply.label, self._local + request.server
             elif reply.reason is not None:
                 call.codes[rows] = CODE[reply.reason]
@@ -256,14 +273,29 @@ class EdgeCore(ObservedEdge):
         codes, label, column = call.codes, call.label, call.column
         latency = time.monotonic() - call.begun
         self._counter.answered(codes, column, latency)
+        cost, ids = np.array(call.terms.paid)[column], None
+        if self._auditor is not None and call.audit is not None:
+            cost = self._auditor.costs(call, cost)
+            ids, pairs = self._auditor.pairs(call)
+            if pairs:
+                self._keep_pairs(self._auditor, call.live.bundle, pairs)
         return Answers(
             label=label if self._labels is None else self._labels.decode(label),
             source=_SOURCE[(column >= self._local).view(np.int8)],
             reason=_TEXT[codes],
-            cost=np.array(call.terms.paid)[column],
+            cost=cost,
             latency=np.full(len(label), latency),
             by=self._names[column],
+            id=ids,
         )
+
+    def _keep_pairs(self, auditor: Auditor, bundle: DeviceBundle, pairs: list[AuditPair]) -> None:
+        auditor.write(bundle, pairs)
+
+    def _feedback(self, id: str, label: Any) -> None:
+        if self._auditor is None:
+            raise EdgeSettingsError("feedback belongs to an audit: EdgeClient(..., audit=0.01, audits=FOLDER)")
+        self._auditor.feedback(self.bundle, id, label)
 
     def _kept(self, label: Any, column: int, terms: Terms, begun: float) -> Answers:
         """Return one answer that the rejector keeps: the case that must cost next to nothing beside the models."""
@@ -311,6 +343,8 @@ class EdgeCore(ObservedEdge):
             if each.dispatcher is not None:
                 each.dispatcher.stop()
         self._end_observing()
+        if self._auditor is not None:
+            self._auditor.log.close()
 
     def _permit(
         self, policy: Policy, proposal: Proposal, room: list[int | None], until: float, again: bool
@@ -359,12 +393,40 @@ class EdgeCore(ObservedEdge):
                     call.codes[sent] = _DECIDED[2 + call.proposal.wanted[sent]]
                 if len(sent) and not call.abandoned:
                     self._send_all(call, s, sent, admissions[s], unable)
+            if rows is None and call.audit is not None and not call.abandoned:
+                self._ask_by_chance(call, choice, decided, unable)
         except BaseException:
             call.abandon()
             raise
         finally:
             for admission in [left for each in admissions for left in each]:
                 admission.report(None)
+
+    def _ask_by_chance(self, call: PredictCall, choice: Rows, decided: int, unable: list[str | None]) -> None:
+        """Ask about the inputs of an audit that would be kept, as far as limits permit and breakers admit."""
+        auditor, before = self._auditor, len(call.requests)
+        assert auditor is not None
+        for s, rows in auditor.choose(call, choice, decided):
+            admissions = [] if unable[s] else self._servers[s].admit(len(rows))
+            try:
+                room = len(admissions) * self._servers[s].options.max_batch
+                auditor.refuse(rows[room:], unable[s] or reasons.CIRCUIT_OPEN)
+                most = [room if o == s else None for o in range(len(self._servers))]
+                proposal = ask_alone(call.proposal, s, rows[:room])
+                permitted, count = self._permit(call.live.policy, proposal, most, call.until, again=True)
+                auditor.refuse(rows[:room][:count][permitted[:count] < 0], OVER_LIMIT)
+                auditor.refuse(rows[:room][count:], reasons.DEADLINE)
+                sent = rows[:room][permitted >= 0]
+                if len(sent):
+                    self._send_all(call, s, sent, admissions, unable)
+            finally:
+                for admission in admissions:
+                    admission.report(None)
+        assert call.audit is not None
+        if call.audit.codes is not None:  # a failure to send is no reason of an answer that would be kept
+            call.codes[:] = call.audit.codes
+        for request in call.requests[before:]:
+            request.by_chance = True
 
     def _send_all(
         self, call: PredictCall, s: int, rows: Rows, admissions: list[Admission], unable: list[str | None]

@@ -25,12 +25,13 @@ BAD_ANSWER = (
 )
 CIRCUIT_OPEN = "circuit_open"  # the server failed too often just now and is not asked for a while
 CROWDED = "crowded"  # so many requests were under way that this one was not sent: it could not have been in time
+AUDIT = "audit"  # asked by chance, although it would have been kept; the better of both answers is given
 
 #: Every reason; its place here is its code inside an edge client. The first are those of :mod:`l2h.answers`.
 REASONS = (
     *(NOT_WORTH_ASKING, WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT),
     *(NO_SERVER, SERVER_UNREACHABLE, DEADLINE, SERVER_BUSY, SERVER_ERROR, REFUSED, NOT_AUTHORISED, BAD_ANSWER),
-    *(CIRCUIT_OPEN, CROWDED, KEY_RATE, KEY_QUOTA),
+    *(CIRCUIT_OPEN, CROWDED, KEY_RATE, KEY_QUOTA, AUDIT),
 )
 CODE = {reason: np.int8(code) for code, reason in enumerate(REASONS)}
 #: Those that count as failures of the server; a 503 does too, but not a 429.

@@ -45,9 +45,14 @@ class BundleService:
     """Holds the bundle in service, and changes it in one step; any thread may call."""
 
     def __init__(
-        self, bundle: DeviceBundle, limit: AnyLimit | None, costs: AnyCosts | None, absent: frozenset[str]
+        self,
+        bundle: DeviceBundle,
+        limit: AnyLimit | None,
+        costs: AnyCosts | None,
+        absent: frozenset[str],
+        audit: float = 0.0,
     ) -> None:
-        self._limit, self._costs, self._absent = limit, costs, absent
+        self._limit, self._costs, self._absent, self._audit = limit, costs, absent, audit
         self._kept: KeptLimiters = {}
         self._lock = threading.Lock()
         self._refused: Manifest | None = None
@@ -141,6 +146,7 @@ class BundleService:
             answerers=bundle.answerers,
             kept=self._kept,
             version=bundle.manifest.version,
+            audit=self._audit,
         )
         try:
             return LiveBundle(bundle, policy, policy.terms(self._costs, out=self._absent))

@@ -59,6 +59,7 @@ class EdgeStats(Traffic):
     bundle: str  # version of the bundle in service
     reloads: int  # how often another one took over
     rolled_back: str | None  # version of the last one that was taken back by itself
+    audit: dict[str, Any] | None  # the counters of audits, where there are any
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -185,8 +186,9 @@ class AnswerCounter:
         counters: Mapping[str, Recorder],
         limit: dict[str, Any] | None,
         bundle: dict[str, Any],
+        audit: dict[str, Any] | None,
     ) -> EdgeStats:
-        """Return the counters as of now, with those of the servers, the limiters and the bundle."""
+        """Return the counters as of now, with those of the servers, the limiters, the bundle and audits."""
         with self._lock:
             reasons, by, calls, latency = list(self._reasons), list(self._by), self._calls, list(self._latency)
         trips, versions, errors = zip(*(counter.latest() for counter in counters.values()), strict=True)
@@ -209,6 +211,7 @@ class AnswerCounter:
             limit=limit,
             servers=dict(servers),
             **bundle,
+            audit=audit,
             **{name: sum(getattr(stats, name) for stats in servers.values()) for name in _COUNTED},
         )
 
