@@ -327,5 +327,5 @@ def test_tls_is_verified(connect, folder, certificate):
 
 def test_every_reason_occurs_in_these_tests():
     seen = set().union(*MISBEHAVIOUR.values(), *(allowed for _, allowed in NETWORK.values()))
-    elsewhere = {"not_worth_asking", "over_limit", "within_limit", "no_server", "circuit_open", "crowded"}
+    elsewhere = {"not_worth_asking", "over_limit", "within_limit", "no_server", "circuit_open", "crowded", "audit"}
     assert seen | elsewhere == set(REASONS)
