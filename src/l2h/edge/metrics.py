@@ -41,6 +41,10 @@ def edge_families(
         answers.add(count, reason=reason)
     for name, count in stats.answerers.items():
         answerers.add(count, by=name)
+    audited = Family("l2h_edge_audited", "counter", "Inputs to ask about by chance, by what came of it.")
+    if stats.audit is not None:
+        for result, count in {"answered": stats.audit["answered"], **stats.audit["unanswered"]}.items():
+            audited.add(count, result=result)
     latency = Family("l2h_edge_predict_seconds", "histogram", "A call of predict.")
     counter.add_latencies(latency)
     faults = Family("l2h_edge_faults", "counter", "Inputs that a server was chosen for and did not answer, by reason.")
@@ -60,6 +64,7 @@ def edge_families(
         reloads,
         answers,
         answerers,
+        audited,
         latency,
         faults,
         circuit,
