@@ -49,6 +49,7 @@ PACKAGES = {
     "connections": set(),
     "bundle": {"classifiers"},
     "remote": {"classifiers", "protocol"},
+    "recalibration": {"audits", "bundle"},
     "edge": {"audits", "bundle", "classifiers", "protocol", "remote"},
     "serving": {"bundle", "classifiers", "connections", "protocol"},
     "losses": set(),
@@ -64,8 +65,8 @@ PACKAGES = {
     "experiments": {"classifiers", "data", "losses", "methods", "models", "remote", "routing", "system", "training"},
     "estimator": {"data", "experiments", "methods", "system"},
     "report": {"data", "experiments", "methods"},
-    "cli": {"audits", "bundle", "data", "edge", "experiments", "export", "methods", "models", "report", "routing",
-            "serving", "system", "training"},
+    "cli": {"audits", "bundle", "data", "edge", "experiments", "export", "methods", "models", "recalibration", "report",
+            "routing", "serving", "system", "training"},
 }  # fmt: skip
 ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.items()}, "__main__": {"cli"}}
 #: What packages of others each may import, beside numpy.
@@ -80,6 +81,7 @@ EXTERNAL = {
     "connections": {"httptools", "uvicorn"},
     "bundle": {"cryptography", "msgspec", "onnxruntime"},
     "remote": {"httpx"},
+    "recalibration": set(),
     "edge": {"h11", "httpx", "opentelemetry", "pybreaker"},  # opentelemetry for types alone, as in serving
     "serving": {"httpx", "opentelemetry", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
     "losses": {"torch"},

@@ -110,8 +110,6 @@ def check_signature(manifest: bytes, folder: str | Path, key: bytes) -> None:
 def _private_key(path: str | Path) -> Any:
     _, serialization, ed25519 = _cryptography()
     data = _read_key(path)
-    if os.name == "posix" and Path(path).stat().st_mode & 0o077:
-        warn(f"others can read the private key {path}: chmod 600 {path}")
     try:
         key = serialization.load_pem_private_key(data, None)
     except TypeError:
@@ -120,6 +118,8 @@ def _private_key(path: str | Path) -> Any:
         key = None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise SettingsError(f"{path} holds no ed25519 private key: l2h sign key FILE writes one")
+    if os.name == "posix" and Path(path).stat().st_mode & 0o077:
+        warn(f"others can read the private key {path}: chmod 600 {path}")
     return key
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from l2h.bundle.manifest import MANIFEST, Manifest
-from l2h.bundle.signing import SIGNATURE
+from l2h.bundle.manifest import MANIFEST, Manifest, read_file
+from l2h.bundle.signing import SIGNATURE, write_signature
 from l2h.errors import CheckpointError, ExportError
-from l2h.files import read_json, sync_folder, write_atomically
+from l2h.files import read_json, read_whole, sync_folder, write_atomically
 
 #: Seconds after which a folder that a killed export left behind is removed by the next one.
 _STALE = 3600
@@ -81,3 +81,22 @@ def _remove_stale(folder: Path) -> None:
         with suppress(OSError):  # another export may be removing it too
             if ours and time.time() - left.stat().st_mtime > _STALE:
                 shutil.rmtree(left, ignore_errors=True)
+
+
+def sign_bundle(folder: str | Path, key: str | Path) -> Path:
+    """Sign a bundle with the private key in a file, once its manifest and the files that are there fit together.
+
+    Returns:
+        The file of the signature, which belongs beside the manifest wherever that is copied.
+    """
+    check_files(folder)
+    return write_signature(folder, read_whole(Path(folder) / MANIFEST), key)
+
+
+def check_files(folder: str | Path, verify_key: bytes | None = None) -> tuple[Manifest, list[str]]:
+    """Check the manifest, its signature where a key is given, and the files of either side that are there."""
+    manifest = Manifest.read(folder, verify_key)
+    there = [name for name in manifest.files if (Path(folder) / name).exists()]
+    for name in there:
+        read_file(folder, manifest, name)
+    return manifest, there

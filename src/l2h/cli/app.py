@@ -23,9 +23,11 @@ from l2h.cli.keys import COMMANDS as KEYS
 from l2h.cli.ledger import COMMANDS as LEDGER
 from l2h.cli.output import console, log, log_to_stderr
 from l2h.cli.paper import paper
+from l2h.cli.recalibrate import recalibrate
 from l2h.cli.runs import runs
 from l2h.cli.serve import serve
 from l2h.cli.shift import shift
+from l2h.cli.sign import COMMANDS as SIGN
 from l2h.cli.train import train
 from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError, missing_extra
 from l2h.limits import LimitError
@@ -67,11 +69,13 @@ def _fail(error: Exception, status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-for _command in (demo, train, calibrate, evaluate, runs, compare, frontier, shift, paper, export, serve, ask):
+_PLAIN = (demo, train, calibrate, evaluate, runs, compare, frontier, shift, paper, export, serve, ask, recalibrate)
+for _command in _PLAIN:
     app.command()(_guarded(_command))
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),
     ("ledger", "What a server has charged.", LEDGER),
+    ("sign", "Bundles that devices can tell from those of strangers.", SIGN),
     ("bench", "How fast the two sides are here.", BENCH),
 ):
     _inner = typer.Typer(name=_group, help=_help, no_args_is_help=True)

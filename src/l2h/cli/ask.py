@@ -76,6 +76,9 @@ class AskOptions:
         bool, Option("--binary/--no-binary", help="Tensors as bytes, or as JSON for servers that know no other.")
     ] = True
     ca_file: Annotated[Path | None, Option(help="Certificates to trust, for https.")] = None
+    verify_key: Annotated[
+        Path | None, Option(help="The public key that must have signed the bundle (l2h sign key).")
+    ] = None
     as_json: Annotated[bool, Option("--json", help="Print JSON: every answer, and the summary.")] = False
 
 
@@ -116,7 +119,7 @@ def ask(options: AskOptions) -> None:
     inputs, server = options.inputs, by_name(options.server, "--server")
     if not inputs and (server is None or options.local_only):
         raise typer.BadParameter("give INPUT, or --server to check it", param_hint="INPUT")
-    bundle = DeviceBundle(options.bundle)
+    bundle = DeviceBundle(options.bundle, verify_key=options.verify_key)
     asked = None if server is None else _each(server, _address)
     with EdgeClient(
         bundle,
