@@ -9,8 +9,11 @@ but whether the client and the server are right:
 | `paper`   | 1 - l_local    | 1 - l_remote    | unbounded below: w_remote < 0 where c_e + c_1 > 1 and e is wrong |
 | `shifted` | C - l_local    | C - l_remote    | C = max(1, c_e + c_1): no weight is negative |
 | `swapped` | l_remote       | l_local         | cost-weighted cross-entropy: no weight is negative |
+| `released`| 1 - l_local    | 1 - c_e + c_1 1[e wrong] | the authors' released code: the sign of c_1 is reversed |
 
-All have the Bayes rule of the generalized 0-1 loss as the decision of their minimiser.
+All but `released` have the Bayes rule of the generalized 0-1 loss as the decision of their minimiser. `released` is
+bounded below where c_e is at most 1, but it rewards asking where the server is wrong. It is here to repeat the authors'
+results.
 """
 
 from typing import Literal, get_args
@@ -24,7 +27,7 @@ from torch.nn import functional as F
 from l2h.costs import Costs
 from l2h.errors import SettingsError
 
-RejectorKind = Literal["paper", "shifted", "swapped"]
+RejectorKind = Literal["paper", "shifted", "swapped", "released"]
 Reduction = Literal["mean", "sum", "none"]
 KINDS: tuple[str, ...] = get_args(RejectorKind)
 
@@ -47,7 +50,7 @@ def rejector_loss(
     kind: RejectorKind = "shifted",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Return L2 of the named kind (``paper``, ``shifted`` or ``swapped``) of scores (n, 2), as (local, remote).
+    """Return L2 of a kind (``paper``, ``shifted``, ``swapped``, ``released``) of scores (n, 2), as (local, remote).
 
     Example:
         >>> rejector_loss(torch.zeros(1, 2), torch.tensor([True]), torch.tensor([True]), Costs(c_e=0.5), kind="paper")
@@ -93,6 +96,9 @@ def weight_table(costs: Costs, kind: str) -> npt.NDArray[np.float64]:
     remote = np.array([costs.c_se, costs.c_sc])[None, :] * np.ones((2, 1))
     if kind == "paper":
         return np.stack([costs.c_ce - local, costs.c_ce - remote], axis=-1)
+    if kind == "released":
+        reversed_remote = 2 * costs.c_sc - remote
+        return np.stack([costs.c_ce - local, costs.c_ce - reversed_remote], axis=-1)
     if kind == "shifted":
         return np.stack([costs.highest - local, costs.highest - remote], axis=-1)
     if kind == "swapped":

@@ -12,7 +12,7 @@ from l2h.errors import SettingsError
 
 CHOICES = {
     "recipe": ("default", "paper"),
-    "loss": ("priced", "shifted", "swapped", "paper"),
+    "loss": ("priced", "shifted", "swapped", "paper", "released"),
     "precision": ("fp32", "tf32", "bf16"),
     "honest": ("auto", "holdout", "crossfit", "none"),
     "augment": ("none", "shift", "flip+shift"),
@@ -20,6 +20,7 @@ CHOICES = {
     "schedule": ("cosine", "constant"),
     "reduction": ("mean", "sum"),
 }
+_NEWER = ("start", "dropout", "joint")
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class Settings:
         recipe: ``default``: the server to convergence, then the rejector on samples the server has not fitted.
             ``paper``: Algorithm 1 (2 where a sync interval above 1 is given), a server step and a rejector step in
             turn on the same samples.
-        loss: of the rejector: ``priced`` answers for every price; ``shifted``, ``swapped`` and ``paper`` are trained
-            for the given one.
+        loss: of the rejector: ``priced`` answers for every price; ``shifted``, ``swapped``, ``paper`` and ``released``
+            (what the authors' code computes) are trained for the given one.
         seed: of everything drawn at random. The same seed on the same machine gives the same result.
         device: ``auto`` (CUDA where there is one), ``cpu``, ``cuda`` or ``cuda:1``.
         precision: ``fp32``; ``tf32``, whose matrix products on a GPU keep 10 bits of each factor; or ``bf16`` for
@@ -92,6 +93,10 @@ class Settings:
         distill: weight of the server's softmax in the priced heads' targets; the outcomes have the rest.
         deterministic: ask the GPU's libraries for repeatable kernels.
         threads: CPU threads of torch; None leaves them as they are. One is best for small nets.
+        start: recipe ``paper``: epochs that the server trains before the rejector starts.
+        dropout: recipe ``paper``: L2 judges the server with its dropout on, as the authors' code does.
+        joint: recipe ``paper``: server and rejector take one step of one optimizer on the sum of their losses, with the
+            rejector's learning rate and reduction, and L2 judges the server before that step.
         server: the server's stage; None for what suits the named model.
         rejector: the rejector's stage; None for what suits the recipe.
     """
@@ -109,6 +114,9 @@ class Settings:
     distill: float = 0.5
     deterministic: bool = True
     threads: int | None = None
+    start: int = 0
+    dropout: bool = False
+    joint: bool = False
     server: StageSettings | None = None
     rejector: StageSettings | None = None
 
@@ -117,18 +125,28 @@ class Settings:
         _whole("seed", self.seed, 0)
         _whole("folds", self.folds, 2)
         _whole("copies", self.copies, 0)
+        _whole("start", self.start, 0)
         if self.threads is not None:
             _whole("threads", self.threads, 1)
         _number("holdout", self.holdout, 0, 1, open_low=True, open_high=True)
         _number("distill", self.distill, 0, 1)
         if self.recipe == "paper" and self.loss == "priced":
             raise SettingsError(
-                "recipe 'paper' trains a rejector for a price: use loss 'paper', 'shifted' or 'swapped'"
+                "recipe 'paper' trains a rejector for a price: use loss 'paper', 'shifted', 'swapped' or 'released'"
             )
+        for name in _NEWER:
+            value = getattr(self, name)
+            if name != "start" and not isinstance(value, bool):
+                raise SettingsError(f"{name}={value!r} must be true or false")
+            if value and self.recipe != "paper":
+                raise SettingsError(
+                    f"{name}={value} goes with recipe 'paper': no other trains server and rejector in turn"
+                )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for ``config.json``."""
-        return asdict(self)
+        # What version 0.1 did not know is left out where it is not used.
+        return {name: value for name, value in asdict(self).items() if value or name not in _NEWER}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:

@@ -29,6 +29,8 @@ def weights_by_hand(client: Tensor, server: Tensor, c_e: float, c_1: float, kind
     """(n, 2), from the formulas of the losses."""
     l_local = (~client).double()
     l_remote = c_e + c_1 * (~server).double()
+    if kind == "released":
+        return torch.stack([1 - l_local, 1 - c_e + c_1 * (~server).double()], dim=1)
     if kind == "swapped":
         return torch.stack([l_remote, l_local], dim=1)
     top = 1.0 if kind == "paper" else max(1.0, c_e + c_1)

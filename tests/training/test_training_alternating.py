@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,13 @@ def every(interval: int) -> Callable[[int], bool]:
     return lambda t: (t - 1) % interval == 0
 
 
-def paper_loop(costs: Costs, arrives: Callable[[int], bool]) -> tuple[nn.Module, nn.Module]:
-    """Algorithm 2, a copy arriving at the steps t = 1, 2, ... that ``arrives`` says; Algorithm 1 where all do."""
+def paper_loop(
+    costs: Costs, arrives: Callable[[int], bool], start: int = 0, joint: bool = False
+) -> tuple[nn.Module, nn.Module]:
+    """Algorithm 2, a copy arriving at the steps t = 1, 2, ... that ``arrives`` says; Algorithm 1 where all do.
+
+    The rejector waits for ``start`` epochs. ``joint``: one step by the sum over the batch of both losses.
+    """
     x, y = samples(N)
     m_right = client_log_probability(x).argmax(1) == y
     server, rejector = small_server(), small_rejector()
@@ -87,21 +93,26 @@ def paper_loop(costs: Costs, arrives: Callable[[int], bool]) -> tuple[nn.Module,
         with seeded(CPU, SEED, NAME, epoch):
             for rows in order(N, CPU, SEED, NAME, epoch).split(BATCH):
                 t += 1
+                server.eval()
+                before = copy.deepcopy(server)
                 server.train()
                 log_p = torch.log_softmax(server(x[rows]), dim=1)
-                server_steps.step(-log_p[torch.arange(len(rows)), y[rows]].mean())
+                l_1 = -log_p[torch.arange(len(rows)), y[rows]]
+                server_steps.step(l_1.sum() * REJECTOR.lr / SERVER.lr if joint else l_1.mean())
                 server.eval()
                 if arrives(t):
                     arrived = copy.deepcopy(server)
+                if epoch < start:
+                    continue
                 with torch.no_grad():
-                    e_right = arrived(x[rows]).argmax(1) == y[rows]
+                    e_right = (before if joint else arrived)(x[rows]).argmax(1) == y[rows]
                 loss = equation_7(rejector(x[rows]), m_right[rows], e_right, costs.c_e, costs.c_1)
                 rejector_steps.step(loss)
     assert t == EPOCHS * STEPS
     return server, rejector
 
 
-def train(specs: list[RejectorSpec], rejectors: list[nn.Module] | None = None) -> AlternatingStage:
+def train(specs: list[RejectorSpec], rejectors: list[nn.Module] | None = None, joint: bool = False) -> AlternatingStage:
     x, y = samples(N)
     log_p = client_log_probability(x)
     stage = AlternatingStage(
@@ -113,9 +124,9 @@ def train(specs: list[RejectorSpec], rejectors: list[nn.Module] | None = None) -
         y,
         client_view(log_p),
         log_p.argmax(1) == y,
-        SERVER,
+        replace(SERVER, lr=REJECTOR.lr, reduction="sum") if joint else SERVER,
         REJECTOR,
-        context(SEED, recipe="paper", loss="paper"),
+        context(SEED, recipe="paper", loss="paper", joint=joint),
     )
     run_stage(stage, stage.context)
     return stage
@@ -193,12 +204,53 @@ def test_server_depends_on_no_cost_interval_or_rejector() -> None:
         train([RejectorSpec("paper", PRICES[1])]),
         train([RejectorSpec("shifted", PRICES[0], sync=3)]),
         train([RejectorSpec("swapped", PRICES[1], sync="epoch", seed=4), RejectorSpec("paper", PRICES[0], sync=5)]),
+        train([RejectorSpec("paper", PRICES[0], dropout=True), RejectorSpec("paper", PRICES[0], dropout=True, sync=3)]),
+        train([RejectorSpec("released", PRICES[0], start=1)]),
         train([RejectorSpec("shifted", PRICES[0])], [Dropping()]),
         train([RejectorSpec("shifted", PRICES[0])] * 2, [Dropping(), Dropping()]),
     ]
     for number, stage in enumerate(others):
         for name, tensor in stage.server.state_dict().items():
             assert torch.equal(tensor, reference[name]), (number, name)
+
+
+def test_a_rejector_that_starts_later_is_the_loop_that_waits() -> None:
+    """Beside one that does not wait, and for which nothing changes."""
+    server, late = paper_loop(PRICES[1], every(1), start=1)
+    _, early = paper_loop(PRICES[1], every(1))
+    stage = train([RejectorSpec("paper", PRICES[1], start=1), RejectorSpec("paper", PRICES[1])])
+    assert_close(stage.server, server)
+    assert_close(stage.rejectors.module(0), late)
+    assert_close(stage.rejectors.module(1), early)
+
+
+def test_a_joint_step_judges_the_server_before_it() -> None:
+    server, rejector = paper_loop(PRICES[1], every(1), joint=True)
+    stage = train([RejectorSpec("paper", PRICES[1])], joint=True)
+    assert_close(stage.server, server)
+    assert_close(stage.rejectors.module(0), rejector)
+    with pytest.raises(SettingsError, match="sync"):
+        train([RejectorSpec("paper", PRICES[1], sync=3)], joint=True)
+
+
+def test_a_server_is_judged_with_dropout_where_that_is_asked_for() -> None:
+    """Dropout makes more answers wrong; with other draws at each step, and for a copy as for the server itself."""
+    specs = [RejectorSpec("paper", PRICES[0], sync=sync, dropout=on) for on in (False, True) for sync in (1, "epoch")]
+    stage = train(specs)
+    rows = stage.context.history
+    live, kept, live_dropped, kept_dropped = ([row[f"server_right_{k}"] for row in rows] for k in range(4))
+    assert [row["server_right_0"] for row in train(specs[:1]).context.history] == live
+    assert sum(live_dropped) < sum(live)
+    assert sum(kept_dropped) < sum(kept)
+    for name, tensor in stage.rejectors.state_dict().items():
+        assert not torch.equal(tensor[0], tensor[2]), name
+        assert not torch.equal(tensor[1], tensor[3]), name
+
+
+@pytest.mark.parametrize("start", [EPOCHS, EPOCHS + 3])
+def test_a_rejector_that_would_never_start_is_refused(start: int) -> None:
+    with pytest.raises(SettingsError, match=f"start={start}"):
+        train([RejectorSpec("paper", PRICES[0], start=start)])
 
 
 def test_priced_heads_have_no_place_in_the_alternating_recipe() -> None:

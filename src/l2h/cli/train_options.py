@@ -183,7 +183,8 @@ class TrainingOptions:
     loss: Annotated[
         str | None,
         training_option(
-            help="priced (any price at run time), shifted, swapped or paper. (default: priced; recipe paper: paper)"
+            help="priced (any price at run time), shifted, swapped, paper or released. (default: priced; recipe paper: "
+            "paper)"
         ),
     ] = None
     honest: Annotated[

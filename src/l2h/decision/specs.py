@@ -15,24 +15,30 @@ from l2h.errors import SettingsError
 class RejectorSpec:
     """What one rejector is trained for."""
 
-    loss: str = "priced"  # or shifted, swapped, paper, or the name of another method
+    loss: str = "priced"  # or shifted, swapped, paper, released, or the name of another method
     costs: Costs | None = None  # None for a rejector that answers for every price
     seed: int = 0  # of its weights
     #: When a copy of the server arrives (recipe ``paper``): Algorithm 2's S in steps, ``"epoch"``, or a link as
     #: :func:`l2h.training.links.parse_link` reads it. 1 is Algorithm 1.
     sync: int | str = 1
+    #: Of the recipe ``paper`` as well: the epochs that the server trains before this rejector starts, and whether L2
+    #: judges the server with its dropout on.
+    start: int = 0
+    dropout: bool = False
 
     def __post_init__(self) -> None:
-        if self.loss in ("paper", "shifted", "swapped") and self.costs is None:
+        if self.loss in ("paper", "released", "shifted", "swapped") and self.costs is None:
             raise SettingsError(f"loss {self.loss!r} trains for a price: give costs, or use 'priced', which needs none")
 
     def as_dict(self) -> dict[str, Any]:
-        return vars(self) | {"costs": None if self.costs is None else self.costs.as_dict()}
+        # What version 0.1 did not know is left out where it is not used.
+        values = {name: value for name, value in vars(self).items() if value or name not in ("start", "dropout")}
+        return values | {"costs": None if self.costs is None else self.costs.as_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
         costs = None if values["costs"] is None else Costs.from_dict(values["costs"])
-        return cls(loss=values["loss"], costs=costs, seed=values["seed"], sync=values["sync"])
+        return cls(**{**values, "costs": costs})
 
 
 def fitting_rejectors(specs: Sequence[RejectorSpec], costs: AnyCosts | None) -> list[int]:

@@ -79,6 +79,11 @@ def _prepare(
         raise SettingsError("--role trains by Algorithm 2: it goes with --recipe paper")
     if plan.sync != ("1",):
         raise SettingsError("--sync imitates a link: with --role the link is real, leave --sync out")
+    for name in ("start", "dropout", "joint"):
+        if getattr(plan.settings, name):
+            raise SettingsError(
+                f"--set {name}=... goes with one host: with --role neither side knows the other's steps"
+            )
     if plan.servers:
         raise SettingsError("--role trains one server, without a name: --server lenet5")
     if plan.server not in NAMES:

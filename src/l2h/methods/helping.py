@@ -144,6 +144,22 @@ class PaperAttached(_Attached):
     kind = "paper"
 
 
+class ReleasedSeparate(Helping):
+    """What the authors' released code computes; not among the methods that are compared."""
+
+    name, title = "l2h-released", "L2H as released"
+    reference = PAPER + ", released code"
+    equation = "-(1 - c_e + c_1 1[e != y]) ln p_remote - 1[m = y] ln p_local, LOCAL iff r_1 > r_2"
+    traits = SEPARATE
+    net, kind = "separate", "released"
+
+
+class ReleasedAttached(_Attached, ReleasedSeparate):
+    """The same with a rejector that sees the client's scores."""
+
+    name, title = "released-attached", "L2H's released loss, attached"
+
+
 class ShiftedAttached(_Attached, ShiftedSeparate):
     """Shifted L2 with a rejector that sees the client's scores and has a student of the server."""
 
@@ -219,4 +235,4 @@ _FORMS = (PaperL2H, ShiftedSeparate, SwappedSeparate, PricedSeparate, ShiftedAtt
 #: In the order of tables.
 HELPING = (BinaryL2H, *_FORMS)
 #: The method that a loss and a kind of rejector spell.
-SPELLED = {(method.kind, method.net): method for method in (*_FORMS, PaperAttached)}
+SPELLED = {(method.kind, method.net): method for method in (*_FORMS, PaperAttached, ReleasedSeparate, ReleasedAttached)}

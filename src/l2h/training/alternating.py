@@ -3,9 +3,15 @@
 Algorithm 1 gives every rejector the server as it is after its step. Algorithm 2 gives it the last copy that arrived
 over its link (:mod:`l2h.training.links`). A link that is always up is Algorithm 1, so one stage trains both. The
 server's loss does not depend on the rejectors, so one server is enough for all of them, whatever their costs and links.
+
+The authors' released scripts differ from the algorithms: they judge the server with its dropout on, and the one without
+copies steps both nets at once, after the server was judged. Both can be asked for (``dropout`` of a
+:class:`l2h.decision.RejectorSpec`, ``joint`` of :class:`l2h.Settings`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +23,10 @@ from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
 from l2h.losses import server_loss
 from l2h.settings import StageSettings
+from l2h.training.accumulating import AccumulatingSGD, server_optimizer
 from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.links import parse_link
-from l2h.training.loop import Context, RecordedStep, Stage, learning_rate, make_optimizer, order, set_learning_rate
+from l2h.training.loop import Context, RecordedStep, Stage, derive, learning_rate, order, set_learning_rate
 from l2h.training.rejector_stage import RejectorStep
 from l2h.training.rejectors import RejectorBatch
 
@@ -52,24 +59,34 @@ class AlternatingStage(Stage):
                 "recipe 'paper' trains the server by L1 alone: smoothing, mix and distort go with 'default'"
             )
         super().__init__(name, server_settings, len(x))
+        self.joint = context.settings.joint
+        if self.joint and any(str(spec.sync) != "1" for spec in specs):
+            raise SettingsError("joint=True steps server and rejector at once: it goes with sync=1 alone")
         self.server, self.rejectors, self.context = server, rejectors, context
         self.x, self.y, self.view, self.client_correct = x, y, view, client_correct
-        self.optimizer = make_optimizer(server_settings, list(server.parameters()))
+        self.optimizer = server_optimizer(server_settings, server, context)
         self.rejector_step = RejectorStep(rejectors, specs, rejector_settings, context)
-        links = [parse_link(spec.sync, spec.seed) for spec in specs]
-        distinct = list(dict.fromkeys(links))
-        self.group = torch.tensor([distinct.index(link) for link in links], device=context.device)
-        #: For each distinct link, at which steps it is up.
-        self.up = np.stack([link.schedule(self.all_steps, self.steps) for link in distinct])
+        for spec in specs:
+            if spec.start >= server_settings.epochs:
+                raise SettingsError(f"start={spec.start}: the server trains for {server_settings.epochs} epochs")
+        judges = [(parse_link(spec.sync, spec.seed), spec.dropout) for spec in specs]
+        distinct = list(dict.fromkeys(judges))
+        self.group = torch.tensor([distinct.index(judge) for judge in judges], device=context.device)
+        #: For each distinct judge, a link with dropout on or off: at which steps it is up, and whether dropout is on.
+        self.up = np.stack([link.schedule(self.all_steps, self.steps) for link, _ in distinct])
+        self.dropout = [dropout for _, dropout in distinct]
+        self.dropped = OwnDropout(server, context.device)
         #: What has arrived over each link; None where it is always up.
         self.copies = [None if up.all() else {n: t.clone() for n, t in server.state_dict().items()} for up in self.up]
         self.step = RecordedStep(self._both, context.device, server_settings.batch, record=not self.rejector_step.draws)
-        self._side_stream = torch.cuda.Stream(context.device) if self.step.records else None
+        #: For the rejectors' step and for judging the server, beside the server's step.
+        self._streams = [torch.cuda.Stream(context.device) for _ in range(2)] if self.step.records else []
         self._current_step = 0
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         # Nothing in here waits for the host. The rejectors' step on a batch and the gradients of the server's next step
         # depend on the same server and not on each other, so they are one recorded step: on a GPU they run in parallel.
+        # A joint step judges the server before its step, so there both are on the same batch.
         device, batch, first = self.context.device, self.settings.batch, epoch * self.steps
         shuffled = order(self.samples, device, self.context.settings.seed, self.name, epoch)
         # Whether the copy at the end of each link is right on the samples, in the epoch's order. A copy stays as it is
@@ -79,67 +96,120 @@ class AlternatingStage(Stage):
         self._current_step = first
         for link in range(len(self.up)):
             self._run_copy(link, first, copy_correct, shuffled)
-        total = torch.zeros(1 + self.rejectors.size, device=device)
+        total = torch.zeros(1 + self.rejectors.size + len(self.up), device=device)
         batches = shuffled.split(batch)
-        set_learning_rate(self.optimizer, learning_rate(self.settings, first, self.all_steps))
-        total[0] += self._server_gradients(batches[0])
-        self.optimizer.step()
+        self.rejector_step.begin_epoch(epoch)
+        self._set_rate(first)
+        if not self.joint:
+            total[0] += self._train_server(batches[0])
         for i, chosen in enumerate(batches):
             self._current_step = step = first + i
             self._update_copies(copy_correct, shuffled)
-            rate = learning_rate(self.rejector_step.settings, step, self.all_steps)
-            set_learning_rate(self.rejector_step.optimizer, rate)
             correct = copy_correct[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1]
-            if i + 1 < len(batches):
-                set_learning_rate(self.optimizer, learning_rate(self.settings, step + 1, self.all_steps))
-                full = len(batches[i + 1]) == batch
-                total += (self.step if full else self._both)(chosen, *correct, batches[i + 1])
+            self._draw_dropout(len(chosen), step)
+            if self.joint or i + 1 < len(batches):
+                following = chosen if self.joint else batches[i + 1]
+                self._set_rate(step, step if self.joint else step + 1)
+                full = len(following) == batch
+                total += (self.step if full else self._both)(chosen, *correct, following)
             else:
+                self._set_rate(step)
                 total[1:] += self._train_rejectors(chosen, *correct)
             tick()
+        losses, right = total[1:].split([self.rejectors.size, len(self.up)])
         return {
             "train_loss": float(total[0]) / self.samples,
             "held_out_loss": None,
-            **self.rejector_step.row(total[1:], self.samples, epoch),
+            **self.rejector_step.row(losses, self.samples, epoch),
+            **{f"server_right_{k}": share for k, share in enumerate((right / self.samples).tolist())},
         }
 
+    def _set_rate(self, step: int, servers: int | None = None) -> None:
+        """Set the learning rates of a step; on a GPU that is a kernel each, which a constant rate needs once only."""
+        for optimizer, settings, at in (
+            (self.optimizer, self.settings, step if servers is None else servers),
+            (self.rejector_step.optimizer, self.rejector_step.settings, step),
+        ):
+            if settings.schedule != "constant" or step % self.steps == 0:
+                set_learning_rate(optimizer, learning_rate(settings, at, self.all_steps))
+
     def _both(self, chosen: Tensor, copy_correct: Tensor, live: Tensor, following: Tensor) -> Tensor:
-        """Train the rejectors on a batch and the server on the following one; return the summed losses, (1 + R,)."""
-        if self._side_stream is None or not torch.cuda.is_current_stream_capturing():
+        """Train the rejectors on a batch and the server on the following one.
+
+        Return the summed losses and how often each judge found the server right, (1 + R + judges,).
+        """
+        if not self._streams or not torch.cuda.is_current_stream_capturing():
             losses = self._train_rejectors(chosen, copy_correct, live)
-            loss = self._server_gradients(following)
-        else:
-            main = torch.cuda.current_stream(self.context.device)
-            self._side_stream.wait_stream(main)
-            with torch.cuda.stream(self._side_stream):
-                losses = self._train_rejectors(chosen, copy_correct, live)
-            loss = self._server_gradients(following)
-            main.wait_stream(self._side_stream)
-        self.optimizer.step()
+            return torch.cat([self._train_server(following).reshape(1), losses])
+        # The server is judged beside the rejectors' forward pass, and both beside the server's step, which changes no
+        # weight before it is judged.
+        main, (side, judging) = torch.cuda.current_stream(self.context.device), self._streams
+        side.wait_stream(main)
+        judging.wait_stream(main)
+        with torch.cuda.stream(side):
+            losses = self._train_rejectors(chosen, copy_correct, live, judging)
+        loss = self._train_server(following, judging)
+        main.wait_stream(side)
         return torch.cat([loss.reshape(1), losses])
 
-    def _train_rejectors(self, chosen: Tensor, copy_correct: Tensor, live: Tensor) -> Tensor:
-        """Take a rejector step, by the current server where a link is up; return the summed losses, (R,)."""
-        x, y = self.x[chosen], self.y[chosen]
-        # On a GPU one recording stands for all steps, so it runs the server whether a link is up or not.
-        if self.step.records or self.up[:, self._current_step].any():
-            self.server.eval()
-            with torch.no_grad(), self.context.autocast():
-                copy_correct = torch.where(live, self.server(x).argmax(-1) == y, copy_correct)
-        client_correct, server_correct = self.client_correct[..., chosen], copy_correct[self.group]
-        return self.rejector_step.update(
-            x, self.view[chosen], client_correct, server_correct, self.name, self._current_step
-        )
+    def _train_rejectors(
+        self, chosen: Tensor, copy_correct: Tensor, live: Tensor, judging: torch.cuda.Stream | None = None
+    ) -> Tensor:
+        """Take a rejector step, by the current server where a link is up.
 
-    def _server_gradients(self, chosen: Tensor) -> Tensor:
-        """Leave the gradients of L1 on a batch in the server; return the summed loss."""
+        Return the summed losses and how often each judge found the server right, (R + judges,).
+        """
+        x, y = self.x[chosen], self.y[chosen]
+        judged: list[Tensor] = []
+
+        def judge() -> None:
+            # On a GPU one recording stands for all steps, so it runs the server whether a link is up or not.
+            correct = copy_correct
+            if self.step.records or self.up[:, self._current_step].any():
+                right = {dropout: self._right(self.server, x, y, dropout) for dropout in set(self.dropout)}
+                correct = torch.where(live, torch.stack([right[dropout] for dropout in self.dropout]), correct)
+            judged.extend([correct[self.group], correct.sum(1)])
+
+        if judging is None:
+            judge()
+            scores = self.rejector_step.scores(x, self.view[chosen], self.name, self._current_step)
+        else:
+            side = torch.cuda.current_stream(self.context.device)
+            judging.wait_stream(side)
+            with torch.cuda.stream(judging):
+                judge()
+            scores = self.rejector_step.scores(x, self.view[chosen], self.name, self._current_step)
+            side.wait_stream(judging)
+        losses = self.rejector_step.learn(scores, self.client_correct[..., chosen], judged[0])
+        return torch.cat([losses, judged[1]])
+
+    def _right(self, server: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, dropout: bool) -> Tensor:
+        """Return whether a server is right on samples, with its dropout off or on."""
+        self.server.eval()
+        with torch.no_grad(), self.context.autocast():
+            if not dropout:
+                return server(x).argmax(-1) == y
+            with self.dropped.on():
+                return server(x).argmax(-1) == y
+
+    def _draw_dropout(self, samples: int, *keys: int) -> None:
+        if any(self.dropout):
+            self.dropped.draw(samples, self.context.settings.seed, self.name, "judge", *keys)
+
+    def _train_server(self, chosen: Tensor, judging: torch.cuda.Stream | None = None) -> Tensor:
+        """Take a step by L1 on a batch, once the server is judged on the stream ``judging``; return the summed loss."""
         x, y = self.x[chosen], self.y[chosen]
         self.server.train()
+        if isinstance(self.optimizer, AccumulatingSGD):
+            self.optimizer.readers = () if judging is None else (judging,)
+        self.optimizer.zero_grad(set_to_none=True)
         with self.context.autocast():
             scores = self.server(x)
         loss = server_loss(scores.float(), y, reduction=self.settings.reduction)  # type: ignore[arg-type]
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if judging is not None:
+            torch.cuda.current_stream(self.context.device).wait_stream(judging)
+        self.optimizer.step()
         return loss.detach() * (len(y) if self.settings.reduction == "mean" else 1)
 
     def _update_copies(self, copy_correct: Tensor, shuffled: Tensor) -> None:
@@ -159,12 +229,12 @@ class AlternatingStage(Stage):
         if copy is None or last == step:
             return
         start, end = ((at - first) * self.settings.batch for at in (step, last))
-        self.server.eval()
-        with torch.no_grad(), self.context.autocast():
-            for at in range(start, min(end, self.samples), COPY_BATCH):
-                rows = slice(at, min(at + COPY_BATCH, end, self.samples))
-                x, y = self.x[shuffled[rows]], self.y[shuffled[rows]]
-                copy_correct[link, rows] = functional_call(self.server, copy, (x,)).argmax(-1) == y
+        arrived = partial(functional_call, self.server, copy)
+        for at in range(start, min(end, self.samples), COPY_BATCH):
+            rows = slice(at, min(at + COPY_BATCH, end, self.samples))
+            x, y = self.x[shuffled[rows]], self.y[shuffled[rows]]
+            self._draw_dropout(len(x), step, link, at)
+            copy_correct[link, rows] = self._right(arrived, x, y, self.dropout[link])
 
     def tensors(self) -> dict[str, Tensor]:
         out = prefixed("server/", self.server.state_dict())
@@ -180,3 +250,44 @@ class AlternatingStage(Stage):
                 copy[name].copy_(tensor)
         restore_optimizer(self.optimizer, under("server-", tensors))
         self.rejector_step.restore(tensors)
+
+
+class OwnDropout:
+    """The dropout of a server that is judged with it on, by draws of its own.
+
+    With draws of torch's generator the server's training would depend on who judges it. The masks are drawn before a
+    step, and not in it, so that a recorded step can use them.
+    """
+
+    def __init__(self, server: nn.Module, device: torch.device) -> None:
+        self.layers = [layer for layer in server.modules() if isinstance(layer, nn.Dropout) and layer.p > 0]
+        self.generator = torch.Generator(device)
+        self.masks: dict[tuple[int, int], Tensor] = {}  # by the layer's number and the number of samples
+
+    def draw(self, samples: int, *keys: Any) -> None:
+        """Draw by ``keys`` the masks for the next samples; those of the first time are drawn where they are needed."""
+        self.generator.manual_seed(derive(*keys))
+        for (layer, size), mask in self.masks.items():
+            if size == samples:
+                self._fill(mask, self.layers[layer].p)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Within the block the layers of a server in evaluation mode drop out."""
+        hooks = [layer.register_forward_hook(partial(self._drop, k)) for k, layer in enumerate(self.layers)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _drop(self, number: int, layer: nn.Dropout, given: tuple[Tensor], out: Tensor) -> Tensor:
+        mask = self.masks.get((number, len(out)))
+        if mask is None:
+            mask = self.masks[number, len(out)] = self._fill(torch.empty_like(out), layer.p)
+        return out * mask
+
+    def _fill(self, mask: Tensor, p: float) -> Tensor:
+        if p == 1:
+            return mask.zero_()
+        return mask.bernoulli_(1 - p, generator=self.generator).div_(1 - p)

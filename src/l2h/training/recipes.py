@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,17 @@ def train_paper(job: Job, context: Context, client_correct: npt.NDArray[np.bool_
     rejectors = make_rejectors(job, context, view)
     right = job.answers.label == job.y if client_correct is None else client_correct
     x, y, known = (torch.from_numpy(a).to(device) for a in (job.X, job.y, right))
-    settings = stage_settings(job, context)
-    stage = AlternatingStage("server and rejector", server, rejectors, job.specs, x, y, view, known, *settings, context)
+    for_server, for_rejector = stage_settings(job, context)
+    settings = context.settings
+    if settings.joint:
+        for_server = replace(for_server, lr=for_rejector.lr, reduction=for_rejector.reduction)
+    specs = [
+        replace(spec, start=spec.start or settings.start, dropout=spec.dropout or settings.dropout)
+        for spec in job.specs
+    ]
+    stage = AlternatingStage(
+        "server and rejector", server, rejectors, specs, x, y, view, known, for_server, for_rejector, context
+    )
     run_stage(stage, context)
     server.eval()
     return Trained((server,), rejectors, None)

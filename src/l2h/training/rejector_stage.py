@@ -145,14 +145,37 @@ class RejectorStep:
         self.optimizer = make_optimizer(settings, list(rejectors.params.values()))
         self.lost: set[int] = set()
 
+        self.starts = torch.tensor([spec.start for spec in specs], device=context.device)
+        self.started: Tensor | None = None  # 1 for each rejector that learns already, else 0; None where all do
+        if any(spec.start for spec in specs):
+            if settings.optimizer != "sgd" or settings.weight_decay:
+                raise SettingsError(
+                    "start goes with optimizer 'sgd' without weight decay: others move a net that waits"
+                )
+            self.started = torch.ones(len(specs), device=context.device)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Let the rejectors learn whose start has come. The gradients of the others are 0, and so they stay."""
+        if self.started is not None:
+            self.started.copy_(self.starts <= epoch)
+
     def update(self, x: Tensor, view: Tensor, client_correct: Tensor, server_correct: Tensor, *keys: Any) -> Tensor:
         """Return each rejector's loss summed over the batch, (R,). ``keys`` seed what the rejectors draw."""
+        return self.learn(self.scores(x, view, *keys), client_correct, server_correct)
+
+    def scores(self, x: Tensor, view: Tensor, *keys: Any) -> Tensor:
+        """Return the scores (R, n, 2) to learn by. ``keys`` seed what the rejectors draw."""
         # What a rejector draws, such as for dropout, must not move anyone else's draws; ours draw nothing.
         seed = self.context.settings.seed
         own = seeded(self.context.device, seed, "rejector", *keys) if self.draws else nullcontext()
         with own, self.context.autocast():
-            scores = self.rejectors(x, view, train=True)[..., :2]
+            return self.rejectors(x, view, train=True)[..., :2]
+
+    def learn(self, scores: Tensor, client_correct: Tensor, server_correct: Tensor) -> Tensor:
+        """Take a step by L2; return each rejector's loss summed over the batch, (R,)."""
         losses = self.loss.weighted(scores.float(), client_correct, server_correct)
+        if self.started is not None:
+            losses = losses * self.started[:, None]
         each = losses.sum(1) if self.settings.reduction == "sum" else losses.mean(1)
         self.optimizer.zero_grad(set_to_none=True)
         each.sum().backward()
