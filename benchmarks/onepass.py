@@ -4,7 +4,9 @@
 
 The recipe is `paper`: batch 16, AlexNet server, LeNet-5 rejectors, momentum SGD. Times are measured in one run, after a
 warm-up, over some hundred steps. Writes onepass.png and onepass.csv, which has one row per number of rejectors:
-milliseconds per step and peak memory. Prints what a step of the 54 cells costs in one pass and cell by cell.
+milliseconds per step and peak memory. Prints what a step of the 54 cells costs in one pass and cell by cell, what it
+costs with torch's own SGD for the server, and the floor: the time in which the memory can move what a step must read
+and write of the server's weights, however it is computed. Without --out it prints only.
 """
 
 from __future__ import annotations
@@ -34,18 +36,22 @@ from l2h.report.common.figure import blank, legend_below, legend_line, png
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.training import Context, RejectorBatch, pick_device
 from l2h.training.alternating import AlternatingStage
-from l2h.training.loop import repeatable
+from l2h.training.loop import make_optimizer, repeatable
 
 SHAPE, CLASSES, BATCH = (3, 32, 32), 10, 16
+#: What a step moves of each weight of the server, in bytes: it is read to answer the batch of the step, to judge the
+#: batch before, and to pass gradients down; then weight and momentum are read and written.
+BYTES_PER_WEIGHT = 4 * (1 + 1 + 1 + 4)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="folder of onepass.png and onepass.csv (default: print only)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rejectors", type=int, nargs="+", default=[1, 2, 5, 10, 20, 54, 108, 200])
     parser.add_argument("--hidden", type=int, default=4096, help="of AlexNet; smaller to try the script out")
+    parser.add_argument("--channels-last", action="store_true", help="the server's convolutions in that memory format")
     arguments = parser.parse_args()
     device = pick_device(arguments.device)
     cells = [RejectorSpec("paper", costs) for costs in FULL.tradeoff]
@@ -58,17 +64,21 @@ def measure(arguments: argparse.Namespace, cells: list[RejectorSpec], device: to
     """Both ways, one after the other, with the same precision and the same choice of kernels."""
     eager = eager_step(device, arguments.steps, arguments.hidden)
     print(f"plain eager loop, one cell: {eager:.3f} ms a step; {len(cells)} cells: {eager * len(cells):.1f} ms")
+    lowest, rate = floor_ms(device, arguments.hidden)
+    print(f"floor: {lowest:.3f} ms a step, at {rate:.2f} TB/s of memory, as measured here", flush=True)
     points = []
     for count in arguments.rejectors:
         # The cells over and over, with other weights: what a batch costs does not depend on the prices.
         specs = [RejectorSpec(c.loss, c.costs, seed=k, sync=c.sync) for k, c in enumerate((cells * 4)[:count])]
-        ms, memory = pass_step(specs, device, arguments.steps, arguments.hidden)
+        ms, memory = pass_step(specs, device, arguments)
         points.append(
             {
                 "rejectors": count,
                 "ms": round(ms, 4),
                 "memory_gib": round(memory, 3),
                 "eager_ms_per_cell": round(eager, 4),
+                "torch_sgd_ms": round(pass_step(specs, device, arguments, plain=True)[0], 4),
+                "floor_ms": round(lowest, 4),
             }
         )
         print(points[-1], flush=True)
@@ -77,7 +87,10 @@ def measure(arguments: argparse.Namespace, cells: list[RejectorSpec], device: to
         whole = 15 * 50_000 / BATCH * at["ms"] / 1e3
         ratio = eager * len(cells) / at["ms"]
         print(f"one pass for {len(cells)} cells: {at['ms']:.3f} ms a step, {ratio:.0f} times less;")
-        print(f"15 epochs of 50,000 samples: {whole:.0f} s")
+        least = 15 * 50_000 / BATCH * lowest / 1e3
+        print(f"15 epochs of 50,000 samples: {whole:.0f} s, of which the memory needs {least:.0f} s")
+    if arguments.out is None:
+        return
     arguments.out.mkdir(parents=True, exist_ok=True)
     with (arguments.out / "onepass.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(points[0]), lineterminator="\n")
@@ -147,17 +160,40 @@ def data(device: torch.device, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x.to(device), y.to(device)
 
 
-def pass_step(specs: list[RejectorSpec], device: torch.device, steps: int, hidden: int) -> tuple[float, float]:
-    """Milliseconds a step of server and all rejectors together, and peak memory in GiB."""
+def floor_ms(device: torch.device, hidden: int) -> tuple[float, float]:
+    """Milliseconds in which the memory moves what a step must, and the measured rate in TB/s."""
+    weights = sum(parameter.numel() for parameter in server(hidden).parameters())
+    a, b = torch.zeros(weights, device=device), torch.zeros(weights, device=device)
+    times = []
+    for _ in range(6):
+        begun = clock(device)
+        for _ in range(10):
+            a.add_(b)  # reads both, writes one
+        times.append((clock(device) - begun) / 10)
+    rate = 12 * weights / min(times)
+    return 1e3 * BYTES_PER_WEIGHT * weights / rate, rate / 1e12
+
+
+def pass_step(
+    specs: list[RejectorSpec], device: torch.device, arguments: argparse.Namespace, plain: bool = False
+) -> tuple[float, float]:
+    """Milliseconds a step of server and all rejectors together, and peak memory in GiB.
+
+    ``plain`` gives the server torch's own optimizer.
+    """
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+    steps = arguments.steps
     x, y = data(device, steps * BATCH)
+    net = server(arguments.hidden).to(device)
+    if arguments.channels_last:
+        net = net.to(memory_format=torch.channels_last)
     view = client_view(torch.log_softmax(torch.randn(len(x), CLASSES, device=device), dim=-1))
     settings = FULL.published_settings(0, str(device))
     stage = AlternatingStage(
         "both",
-        server(hidden).to(device),
+        net,
         RejectorBatch([rejector() for _ in specs], device),
         specs,
         x,
@@ -168,6 +204,8 @@ def pass_step(specs: list[RejectorSpec], device: torch.device, steps: int, hidde
         PAPER_REJECTOR,
         Context(settings, device),
     )
+    if plain:
+        stage.optimizer = make_optimizer(PAPER_SERVER, list(net.parameters()))
     stage.train_epoch(0, lambda: None)
     begun = clock(device)
     stage.train_epoch(1, lambda: None)

@@ -35,7 +35,12 @@ class AccumulatingSGD(torch.optim.SGD):
         self.layers = [m for m in model.modules() if type(m) is nn.Linear and m.weight.numel() >= large]
         own = {id(layer.weight) for layer in self.layers}
         self.others: list[Tensor] = [p for p in parameters if id(p) not in own]
-        self.parameters: list[Tensor] = parameters
+        #: The buffers of the others, one after the other: they are decayed at once.
+        self.decayed = torch.zeros(sum(p.numel() for p in self.others), device=parameters[0].device)
+        parts = self.decayed.split([p.numel() for p in self.others])
+        places = [part.as_strided(p.shape, p.stride()) for part, p in zip(parts, self.others, strict=True)]
+        self.places = [(layer.weight, torch.zeros_like(layer.weight)) for layer in self.layers]
+        self.places += zip(self.others, places, strict=True)
         cuda = parameters[0].is_cuda
         self.stream = torch.cuda.Stream(parameters[0].device) if cuda else None
         #: Streams that still read the weights of before the step: ``backward`` changes none before they are done.
@@ -44,12 +49,13 @@ class AccumulatingSGD(torch.optim.SGD):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Decay the buffers, to which the next ``backward`` adds the gradients."""
-        for parameter in self.parameters:
+        for parameter, place in self.places:
             state = self.state[parameter]
-            if state.get("momentum_buffer") is None:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-            parameter.grad = state["momentum_buffer"]
-        torch._foreach_mul_(self._buffers(self.others), self.param_groups[0]["momentum"])
+            restored = state.get("momentum_buffer")
+            if restored is not None and restored is not place:
+                place.copy_(restored)
+            state["momentum_buffer"] = parameter.grad = place
+        self.decayed.mul_(self.param_groups[0]["momentum"])
         for layer in self.layers:
             layer.forward = partial(self._forward, layer)  # type: ignore[method-assign]
 
@@ -58,12 +64,10 @@ class AccumulatingSGD(torch.optim.SGD):
         """Update what ``backward`` has not updated."""
         for layer in self.layers:
             del layer.forward
-        if self.stream is None:
-            self._update(self.others)
-            return
         self._update(self.others)
-        torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
-        self._in_use.clear()
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+            self._in_use.clear()
 
     def _forward(self, layer: nn.Linear, x: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
