@@ -17,13 +17,17 @@ class PaperOptions:
     name: Annotated[
         str,
         Argument(
-            help="tradeoff, contrastive, async, brr, gallery, missing-class, cifar100-vit, or all.", show_default=False
+            help="tradeoff, contrastive, async, brr, gallery, missing-class, cifar100-vit, reproduce, or all.",
+            show_default=False,
         ),
     ]
     data: Annotated[
         str,
         Option(
-            "--data", "-d", help="The folder with cifar10, svhn and cifar100; or digits, to try it out with --quick."
+            "--data",
+            "-d",
+            help="The folder with cifar10, svhn and cifar100; or one of them, as data/cifar10; or digits, to try it "
+            "out with --quick.",
         ),
     ]
     dataset: Annotated[
@@ -51,6 +55,11 @@ def paper(options: PaperOptions) -> None:
     with what is there.
 
     Example: [bold]l2h paper contrastive --data data --out runs/paper[/]
+
+    "reproduce" trains by what the paper prints, by what its authors' code computes and by each deviation between them,
+    and ranks these by their distance from the printed tables.
+
+    Example: [bold]l2h paper reproduce --data data/cifar10[/]
 
     Example: [bold]l2h paper all --data digits --quick[/]
     """

@@ -44,10 +44,14 @@ PLACES = {
     "svhn": ("train_32x32.mat", "svhn.npz"),
 }
 MISSING = 9
+#: The team of a client that was fitted to all training images, also those that rejectors are calibrated on.
+EVERYTHING = "all"
 PRICED = (RejectorSpec(),)
 MISSING_CELLS = tuple(RejectorSpec(loss, MAIN) for loss in LOSSES)
-#: The rejectors that stand beside each client: the one with all classes, and the one that misses one.
-Teams = dict[int | None, tuple[RejectorSpec, ...]]
+#: The client of a team: the usual one (None), the one that misses a class, or the one fitted to everything.
+Team = int | str | None
+#: The rejectors that stand beside each client.
+Teams = dict[Team, tuple[RejectorSpec, ...]]
 Array = npt.NDArray[Any]
 
 
@@ -85,41 +89,46 @@ class Lab:
         teams: Teams = {None: PRICED, MISSING: PRICED}
         return self.keep("ours", missing, PRICED, self._help, teams)
 
+    def beside(self, teams: Teams, **changes: Any) -> dict[Team, Pass]:
+        """Train the rejectors of all teams beside one server, with changes of the recipe's settings; keep nothing."""
+        return self._in_chunks(teams, replace(self.scale.published_settings(self.seed, self.device), **changes))
+
     def keep(
         self,
         recipe: str,
         missing: int | None,
         specs: tuple[RejectorSpec, ...],
-        make: Callable[[], dict[int | None, Pass]],
+        make: Callable[[], dict[Team, Pass]],
         teams: Teams | None = None,
     ) -> Pass:
         """The pass that is there, or the one that ``make`` gives; whatever it gives is kept."""
-        data = self.dataset
 
-        def key(of: tuple[RejectorSpec, ...]) -> dict[str, Any]:
-            return {
-                "data": digest(data.X_train, data.y_train, data.X_test, data.y_test),
-                "seed": self.seed,
-                # What concerns the ViT alone is in ``about`` where there is one.
-                "scale": {k: str(v) for k, v in vars(self.scale).items() if not k.startswith("vit_")},
-                "specs": [spec.as_dict() for spec in of],
-                "precision": self.precision,
-                "about": self.about,
-            }
-
-        def path(of: int | None) -> Path:
+        def path(of: Team) -> Path:
             return self.folder / f"{self.name}-{recipe}{'' if of is None else '-missing'}-{self.seed}.npz"
 
-        kept = Pass.load(path(missing), key(specs))
+        kept = Pass.load(path(missing), self.key(specs))
         if kept is not None:
             log.info("%s: seed %d by recipe %s is there already", self.name, self.seed, recipe)
             return kept
         made = make()
         for team, one in made.items():
-            its = key((teams or {missing: specs})[team])
+            its = self.key((teams or {missing: specs})[team])
             if team == missing or Pass.load(path(team), its) is None:
                 one.save(path(team), its)
         return made[missing]
+
+    def key(self, specs: Sequence[RejectorSpec]) -> dict[str, Any]:
+        """Return what the outcomes of these rejectors depend on."""
+        data = self.dataset
+        return {
+            "data": digest(data.X_train, data.y_train, data.X_test, data.y_test),
+            "seed": self.seed,
+            # What concerns the ViT alone is in ``about`` where there is one.
+            "scale": {k: str(v) for k, v in vars(self.scale).items() if not k.startswith("vit_")},
+            "specs": [spec.as_dict() for spec in specs],
+            "precision": self.precision,
+            "about": self.about,
+        }
 
     def parts(self) -> tuple[Labels, Labels]:
         """Rows to train on, and rows for calibration alone: the paper calibrates on the test set, we do not."""
@@ -135,14 +144,16 @@ class Lab:
         train = self.parts()[0]
         return split(self.dataset.y_train[train], (1 - HELD_OUT, HELD_OUT), derive(self.seed, "honest"))[1]
 
-    def client(self, context: Context, missing: int | None) -> Classifier:
-        """LeNet-5 by the authors' settings, without one class where ``missing`` names it; the same for both recipes."""
+    def client(self, context: Context, team: Team) -> Classifier:
+        """LeNet-5 by the authors' settings, the same for both recipes, without the class that a number names."""
         rows = np.delete(self.parts()[0], self.held_out_rows())
-        if missing is not None:
-            rows = rows[self.dataset.y_train[rows] != missing]
+        if team == EVERYTHING:
+            rows = np.arange(len(self.dataset.y_train))
+        elif team is not None:
+            rows = rows[self.dataset.y_train[rows] != team]
         return train_client(self.dataset, rows, self.seed, self.scale, context)
 
-    def _in_chunks(self, teams: Teams, settings: Settings) -> dict[int | None, Pass]:
+    def _in_chunks(self, teams: Teams, settings: Settings) -> dict[Team, Pass]:
         """All rejectors in one pass or, where the GPU's memory is too small for that, in halves.
 
         Nothing changes but the time: the server's training does not depend on the rejectors beside it.
@@ -156,14 +167,14 @@ class Lab:
         everyone = [(team, spec) for team, specs in teams.items() for spec in specs]
         half = (len(everyone) + 1) // 2
         log.warning("%d rejectors do not fit into the GPU's memory: %d and then the rest", len(everyone), half)
-        out: dict[int | None, Pass] = {}
+        out: dict[Team, Pass] = {}
         for part in (everyone[:half], everyone[half:]):
             chunk = {team: tuple(s for t, s in part if t == team) for team in dict.fromkeys(t for t, _ in part)}
             for team, one in self._in_chunks(chunk, settings).items():
                 out[team] = out[team].joined(one) if team in out else one
         return out
 
-    def _publish(self, teams: Teams, settings: Settings) -> dict[int | None, Pass]:
+    def _publish(self, teams: Teams, settings: Settings) -> dict[Team, Pass]:
         """Algorithms 1 and 2, the rejectors of all teams beside one server."""
         context = self._context(settings)
         (X, y), held = self._samples()
@@ -181,8 +192,10 @@ class Lab:
         columns = [f"rejector_loss_{i}" for i in range(len(specs))] if len(specs) > 1 else ["rejector_loss"]
         losses = np.array([[float(row[column]) for column in columns] for row in rows])
         data, facts = self.dataset, self._facts(context.history)
+        judges = [(str(spec.sync), spec.dropout) for spec in specs]
+        judged = [rows[-1][f"server_right_{list(dict.fromkeys(judges)).index(judge)}"] for judge in judges]
 
-        out: dict[int | None, Pass] = {}
+        out: dict[Team, Pass] = {}
         start = 0
         for team, own in teams.items():
             chosen = slice(start, start + len(own))
@@ -190,11 +203,12 @@ class Lab:
                 scored_outcomes(clients[team], server, trained.rejectors, context, *side)
                 for side in ((data.X_test, data.y_test), held)
             )
-            out[team] = Pass(own, test.only(chosen), calibration.only(chosen), losses[:, chosen], facts)
+            known = facts | {"server_right": judged[chosen]}
+            out[team] = Pass(own, test.only(chosen), calibration.only(chosen), losses[:, chosen], known)
             start = chosen.stop
         return out
 
-    def _help(self) -> dict[int | None, Pass]:
+    def _help(self) -> dict[Team, Pass]:
         """Our recipe around one server, for the client with all classes and the one without."""
         settings = Settings(
             seed=self.seed,
@@ -208,7 +222,7 @@ class Lab:
         context = self._context(settings)
         data = self.dataset
         (X, y), held = self._samples()
-        out: dict[int | None, Pass] = {}
+        out: dict[Team, Pass] = {}
         outcome: ServerOutcome | None = None
         teams = (None, MISSING) if data.num_classes > MISSING else (None,)
         clients = {team: self.client(context, team) for team in teams}
@@ -300,9 +314,14 @@ def find_named(data: str, name: str) -> str:
         raise DataError(f"--data {data}: there is no such folder; it holds cifar10, svhn and cifar100")
     places = [Path(data) / name, *(Path(data) / other for other in PLACES[name])]
     for place in places:
-        if place.exists() or place.with_name(f"{place.name}-train.parquet").exists():
+        if place.exists() or find_beside(place):
             return str(place)
     raise DataError(
         f"{data} has no {name}: put there {name}-train.parquet and {name}-test.parquet (Hugging Face's image layout), "
         f"or {' or '.join(PLACES[name])} as published; or run on the bundled digits with --data digits --quick"
     )
+
+
+def find_beside(place: Path) -> bool:
+    """Return whether a data set lies there as Hugging Face's pair of files."""
+    return place.with_name(f"{place.name}-train.parquet").exists()

@@ -62,7 +62,9 @@ class Pass:
     test: PassOutcomes  # on the test set
     calibration: PassOutcomes  # on samples that nothing was trained on
     losses: FloatArray  # (epochs, R), each rejector's mean training loss; empty for priced heads
-    facts: dict[str, Any]  # seconds and sizes
+    #: Seconds and sizes; by the paper's recipe also ``server_right``: for each rejector, on which share of the training
+    #: samples L2 took the server to be right in the last epoch.
+    facts: dict[str, Any]
 
     def judgement(self, which: int, on: str = "test") -> Judgement:
         side = self.test if on == "test" else self.calibration
@@ -89,7 +91,7 @@ class Pass:
             both(self.test, other.test),
             both(self.calibration, other.calibration),
             np.concatenate([self.losses, other.losses], axis=1),
-            self.facts,
+            self.facts | {key: self.facts[key] + other.facts[key] for key in ("server_right",) if key in self.facts},
         )
 
     def save(self, path: Path, key: dict[str, Any]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from l2h.errors import RunError, SettingsError, UnknownNameError
 from l2h.experiments.paper.grid import FULL, QUICK
-from l2h.experiments.paper.lab import find_named
+from l2h.experiments.paper.lab import PLACES, find_beside, find_named
 from l2h.experiments.paper.main_prices import run_contrastive, run_gallery, run_missing
+from l2h.experiments.paper.reproduce import run_reproduce
 from l2h.experiments.paper.study import Experiment, Study
 from l2h.experiments.paper.sweeps import run_async, run_bounds, run_tradeoff
 from l2h.experiments.paper.vit import run_vit
@@ -24,6 +25,7 @@ EXPERIMENTS: dict[str, Callable[[Study], Experiment]] = {
     "gallery": run_gallery,
     "missing-class": run_missing,
     "cifar100-vit": run_vit,
+    "reproduce": run_reproduce,
 }
 #: The data sets of all experiments but the one on a ViT.
 SETS, VIT = ("cifar10", "svhn"), "cifar100-vit"
@@ -40,6 +42,9 @@ def make_study(
         raise SettingsError(f"--seeds {seeds}: at least 1")
     if data == "digits" and not quick:
         raise SettingsError("the digits stand in for the paper's data only with --quick")
+    place = Path(data)
+    if place.name in PLACES and not datasets and (place.exists() or find_beside(place)):
+        data, datasets = str(place.parent), [place.name]  # the data set itself in place of the folder that holds it
     sets = _sets(data, datasets)
     study = Study(data, sets, tuple(range(seeds)), QUICK if quick else FULL, folder, **options)
     Settings(device=study.device, precision=study.precision)

@@ -22,7 +22,7 @@ from l2h.costs import Costs
 from l2h.data import Dataset, split
 from l2h.decision import RejectorSpec
 from l2h.experiments.paper.grid import BOUNDED, LOSSES, OURS, PAPER, PUBLISHED
-from l2h.experiments.paper.lab import hardware, load_named, priced_outcomes, scored_outcomes, train_client
+from l2h.experiments.paper.lab import Team, hardware, load_named, priced_outcomes, scored_outcomes, train_client
 from l2h.experiments.paper.passes import Labels, Pass, column, over_seeds, price_curve, trivial_curves
 from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
 from l2h.files import digest
@@ -194,7 +194,7 @@ class VitLab:
         specs = tuple(RejectorSpec(loss, costs) for loss in LOSSES for costs in prices)
         everyone = cache(partial(self._published, specs))
 
-        def published(seed: int) -> dict[int | None, Pass]:
+        def published(seed: int) -> dict[Team, Pass]:
             return {None: everyone()[seed]}
 
         both: tuple[list[Pass], list[Pass]] = ([], [])
@@ -245,7 +245,7 @@ class VitLab:
             out[seed] = Pass(specs, test, held, np.zeros((0, len(specs))), self._facts)
         return out
 
-    def _ours(self, seed: int, prices: Sequence[Costs]) -> dict[int | None, Pass]:
+    def _ours(self, seed: int, prices: Sequence[Costs]) -> dict[Team, Pass]:
         context, client = self._context(seed), self.client(seed)
         with repeatable(context.settings, self.device):
             job = self._job(client, context)

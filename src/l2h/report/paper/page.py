@@ -13,6 +13,7 @@ from l2h.report.common.inline import WIDE, InlinePlot, show_plots
 from l2h.report.common.page import flat, write_html
 from l2h.report.common.table import TextTable
 from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
+from l2h.report.paper.reproduction import plot_reproduction
 from l2h.report.paper.tables import (
     Experiment,
     checked,
@@ -35,6 +36,7 @@ _PLOTS: dict[str, Callable[..., Any]] = {
     "losses": plot_losses,
     "bounds": plot_bounds,
     "per_class": plot_class_rates,
+    "reproduction": plot_reproduction,
     "samples": plot_samples,
 }
 
