@@ -56,6 +56,11 @@ report = metrics.evaluate(
 )
 assert "made up" in write_page(report, "page", title="made up").read_text()
 """
+PAGES = """
+from l2h.serving.dashboard import pages
+for html, _ in (pages.docs_page(), pages.login_page("m"), pages.dashboard_page("m", logged_in=True)):
+    assert b"--paper" in html
+"""
 LITERT = """
 import numpy as np, l2h
 client = l2h.as_client("client.tflite", preprocessing=l2h.Preprocessing(scale="0..1"))
@@ -97,7 +102,8 @@ def check_base(env: Environment) -> None:
 
 
 def check_serve(env: Environment) -> None:
-    """The server: a load on a bundle, which a server is started for."""
+    """The server: its pages, without what reports need, and a load on a bundle, which a server is started for."""
+    env.python(PAGES)
     assert "requests_per_second" in env.l2h("bench", "serve", BUNDLE, "--seconds", 1, "--json")
 
 

@@ -12,6 +12,7 @@ from contextlib import closing
 
 import numpy as np
 from dashboard_server import guarded_server, metrics, numbers
+from serving_maker import linear, write_bundle
 from serving_process import Client, Load, Server
 from waiting import until
 
@@ -20,6 +21,8 @@ from l2h.serving.accounts.key import Key, Quota, Rate
 from l2h.serving.accounts.sqlite import prepare_ledger
 from l2h.serving.dashboard.counters import latency
 from l2h.serving.dashboard.data import key_use
+from l2h.serving.dashboard.recorder import ring_file
+from l2h.serving.dashboard.ring import SPANS, read_slots
 from l2h.serving.process.metrics import SECONDS
 
 
@@ -46,8 +49,10 @@ def settled(server: Server, key: str, span: str = "minute") -> dict:
     return until(found)
 
 
-def test_the_page_shows_what_ledger_and_metrics_say_and_keeps_it_over_restarts(bundle, tmp_path, x):
-    with guarded_server(bundle, tmp_path) as server:
+def test_the_page_shows_what_ledger_and_metrics_say_and_keeps_it_over_restarts(tmp_path, x):
+    own = tmp_path / "bundle"
+    write_bundle(own, linear())
+    with guarded_server(own, tmp_path) as server:
         me, keys = server.keys["me"], server.keys
         ask_in_all_ways(server, x)
         rows = server.rows("key_id, inputs, units")
@@ -71,6 +76,7 @@ def test_the_page_shows_what_ledger_and_metrics_say_and_keeps_it_over_restarts(b
         used = {key["name"]: key["quota"]["used"] for key in shown["keys"] if key["quota"]}
         assert used == {"phones": 39}  # of 40, three at a time
         assert shown["workers"] == {"able": 2, "all": 2}
+        until(lambda: not server.rows("id", "delivered IS NULL"))
         exported = server.get("/dashboard/ledger.csv", Authorization=f"Bearer {me}")[1].decode()
         reported = open_history(server.ledger).report(("day", "key"))
         names = {text.split("_")[1]: name for name, text in keys.items()}
@@ -82,10 +88,14 @@ def test_the_page_shows_what_ledger_and_metrics_say_and_keeps_it_over_restarts(b
         until(lambda: server.events("worker_replaced"))
         shown = numbers(server, me)
         assert shown["since_start"]["statuses"] == statuses
-        assert [event["event"] for event in shown["events"]] == ["worker_replaced", "worker_died", "started"]
+        version = write_bundle(own, linear(1)).version
+        shown = until(lambda: (found := numbers(server, me))["since_start"]["reloads"] == {"taken": 2} and found)
+        assert shown["models"] == [{"name": "digits", "version": version, "workers": 2}]
+        assert (shown["events"][0]["event"], shown["events"][0]["version"]) == ("bundle_accepted", version)
+        assert [event["event"] for event in shown["events"][1:]] == ["worker_replaced", "worker_died", "started"]
         assert server.stop() == 0
     size = (tmp_path / "ledger.db-dashboard").stat().st_size
-    with guarded_server(bundle, tmp_path) as server:  # it was stopped: nothing is lost
+    with guarded_server(own, tmp_path) as server:  # it was stopped: nothing is lost
         shown = numbers(server, me, "hour")
         assert shown["since_start"]["requests"] == 0
         for name in ("statuses", "refused", "inputs", "units", "calls"):
@@ -95,8 +105,8 @@ def test_the_page_shows_what_ledger_and_metrics_say_and_keeps_it_over_restarts(b
         assert Client(server, keys["free"]).ask(x).status == 200
         until(lambda: numbers(server, me, "hour")["span"]["requests"] == before["requests"] + 1)
         server.kill()
-    with guarded_server(bundle, tmp_path) as server:  # what was recorded survives a kill
-        assert numbers(server, me, "day")["span"]["requests"] == before["requests"] + 1
+    slots = read_slots(ring_file(str(server.ledger)), SPANS["day"], time.time())  # what was recorded survives a kill
+    assert sum(slot.sums.get("requests:200", 0) for slot in slots) == statuses["200"] + 1
     assert (tmp_path / "ledger.db-dashboard").stat().st_size == size < 2**21
 
 

@@ -104,9 +104,11 @@ async function look() {
     drawDevices(get("devices"), await devices.json());
     get("state").textContent = `live, ${new Date(last.time * 1e3).toLocaleTimeString([], { hour12: false })}`;
     get("state").className = "";
+    get("state").removeAttribute("role");
   } catch (error) {
     get("state").textContent = `no answer: ${error.message}`;
     get("state").className = "bad";
+    get("state").setAttribute("role", "alert");
   }
   if (!document.hidden) timer = setTimeout(look, PAUSE[span]);
 }
