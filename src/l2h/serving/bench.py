@@ -183,15 +183,31 @@ def measure_load(
     context: ssl.SSLContext | None = None,
 ) -> LoadResult:
     """Send a request with inputs X over and over, for so many seconds, on so many connections; measure the answers."""
+    body, headers = encode_request([Tensor("x", X)], binary=binary)
+    headers = headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
+    given: dict[str, Any] = {"connections": connections, "seconds": seconds, "context": context}
+    return measure_posts(server, f"/v2/models/{model}/infer", body, headers, inputs=len(X), **given)
+
+
+def measure_posts(
+    server: str,
+    path: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    inputs: int,
+    connections: int,
+    seconds: float,
+    context: ssl.SSLContext | None = None,
+) -> LoadResult:
+    """Post a body, of so many inputs, over and over; as :func:`measure_load`, for servers of any protocol."""
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"{server!r} is no address: give one such as http://127.0.0.1:8080")
     if connections < 1 or seconds <= 0:
         raise SettingsError(f"connections={connections}, seconds={seconds}: at least 1, and above 0")
-    body, headers = encode_request([Tensor("x", X)], binary=binary)
-    lines = [f"POST {parts.path.rstrip('/')}/v2/models/{model}/infer HTTP/1.1", f"Host: {parts.netloc}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    lines += [f"Content-Length: {len(body)}"] + ([] if key is None else [f"Authorization: Bearer {key}"])
+    lines = [f"POST {parts.path.rstrip('/')}{path} HTTP/1.1", f"Host: {parts.netloc}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()] + [f"Content-Length: {len(body)}"]
     message = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
     port = parts.port or (443 if parts.scheme == "https" else 80)
     tls = (context or ssl.create_default_context()) if parts.scheme == "https" else None
@@ -209,9 +225,9 @@ def measure_load(
         seconds=round(seconds, 3),
         connections=connections,
         requests=len(tally.latencies),
-        inputs_per_request=len(X),
+        inputs_per_request=inputs,
         requests_per_second=round(rate, 1),
-        inputs_per_second=round(rate * len(X), 1),
+        inputs_per_second=round(rate * inputs, 1),
         statuses={str(status): count for status, count in sorted(tally.statuses.items())},
         latency_ms=dict(zip(("p50", "p90", "p99", "max"), milliseconds, strict=True)),
     )
