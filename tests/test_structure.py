@@ -36,6 +36,7 @@ VALUES = {
     "budgets": {"errors"},
     "answers": {"costs", "errors"},
     "clock": set(),
+    "fleet": {"errors"},
     "telemetry": {"errors"},
     "limits": {"clock", "costs", "errors", "telemetry"},
     "decision": {"answers", "costs", "errors", "limits", "money"},
@@ -72,6 +73,7 @@ ALLOWED = {**VALUES, **{name: needs | set(VALUES) for name, needs in PACKAGES.it
 #: What packages of others each may import, beside numpy.
 EXTERNAL = {
     **{name: set() for name in VALUES},
+    "fleet": {"msgspec"},
     **{name: {"pandas"} for name in ("metrics", "table")},  # only where a data frame is asked for
     "audits": {"msgspec"},
     "telemetry": {"opentelemetry"},  # only where traces or metrics are sent to a collector
@@ -112,8 +114,12 @@ EXTERNAL = {
 }
 #: What looks up through the public face, ``l2h.NAME``, when it is called: a report shows and saves itself.
 LOOKS_UP = {("metrics/report.py", "report")}
-#: The modules that know SQLite: the permits of a device, the charges of a server, the answers of somebody's API.
-STORES = {"limits/sqlite.py", "remote/cache.py", "serving/accounts/history.py", "serving/accounts/sqlite.py"}
+#: The modules that know SQLite: the permits of a device, the charges of a server and its devices, the answers of
+#: somebody's API.
+STORES = {
+    *("limits/sqlite.py", "remote/cache.py"),
+    *("serving/accounts/devices.py", "serving/accounts/history.py", "serving/accounts/sqlite.py"),
+}
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
 UNPICKLERS = {("data/published.py", "pickle.Unpickler")}
 LONGEST_COMMAND, LONGEST_REPEAT = 80, 12

@@ -16,6 +16,7 @@ from l2h.cli.bench import COMMANDS as BENCH
 from l2h.cli.calibrate import calibrate
 from l2h.cli.compare import compare
 from l2h.cli.demo import demo
+from l2h.cli.devices import COMMANDS as DEVICES
 from l2h.cli.evaluate import evaluate
 from l2h.cli.export import export
 from l2h.cli.frontier import frontier
@@ -75,6 +76,7 @@ for _command in _PLAIN:
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),
     ("ledger", "What a server has charged.", LEDGER),
+    ("devices", "What devices have reported to a server.", DEVICES),
     ("sign", "Bundles that devices can tell from those of strangers.", SIGN),
     ("bench", "How fast the two sides are here.", BENCH),
 ):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h.costs import FloatArray
 from l2h.decision import Proposal, Terms
 from l2h.edge import reasons
 from l2h.edge.auditing import AuditedCall
@@ -73,7 +74,7 @@ class PredictCall:
     """A call of ``predict``: its deadline, the answers so far, and the requests that are under way."""
 
     __slots__ = (
-        *("abandoned", "audit", "begun", "codes", "column", "deadline", "inputs", "label", "live"),
+        *("abandoned", "audit", "begun", "codes", "column", "deadline", "gain", "inputs", "label", "live"),
         *("proposal", "requests", "terms", "trace", "until"),
     )
 
@@ -92,6 +93,7 @@ class PredictCall:
         self.requests: list[SentRequest] = []
         self.trace: CallTrace | None = None
         self.audit: AuditedCall | None = None
+        self.gain: FloatArray | None = None  # (n, S), what asking each server was expected to save, where it is counted
 
     def wait(self) -> float:
         """Return the seconds until something is to be done about a request, if none is answered before."""

@@ -86,6 +86,10 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             them. Such an answer waits for the server, has the reason ``audit``, and is the one that is expected to be
             better. 0: none.
         audits: the folder of the pairs, or an :class:`l2h.audits.AuditLog` with other sizes of its files.
+        report: tell each server of this device, for its list of devices: counters, reasons, drift, the bundle's
+            version and latency, and never inputs or answers. It is a header on requests that are made anyway, and a
+            small request when there were none for so many seconds (True: 900).
+        device: the name under which this device is known, such as ``cam-7``; ``report`` needs it.
 
     Raises:
         EdgeSettingsError: an option out of its range, or an invalid address.

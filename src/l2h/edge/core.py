@@ -26,7 +26,8 @@ from l2h.edge.metrics import edge_families
 from l2h.edge.observing import ObservedEdge
 from l2h.edge.options import EdgeError, EdgeSettingsError, check_seconds
 from l2h.edge.reasons import CODE, REASONS
-from l2h.edge.servers import Address, make_servers
+from l2h.edge.reporting import check_report, news_for
+from l2h.edge.servers import Address, make_servers, start_reports
 from l2h.edge.service import BundleService, load_bundle
 from l2h.edge.stats import AnswerCounter, EdgeStats
 from l2h.errors import L2HError
@@ -84,7 +85,10 @@ class EdgeCore(ObservedEdge):
         traces: float = 1.0,
         audit: float = 0.0,
         audits: str | Path | AuditLog = "audits",
+        report: bool | float = False,
+        device: str | None = None,
     ) -> None:
+        report_every = check_report(report, device)
         first = load_bundle(bundle, client, verify_key)
         manifest = first.manifest
         self._servers = make_servers(
@@ -133,6 +137,11 @@ class EdgeCore(ObservedEdge):
         if watch is not None:
             self._service.watch(check_seconds("watch", watch), self._ended)
         self._observe(otlp, traces)
+        self._reports = report_every is not None
+        if report_every is not None and device is not None:
+            if manifest.rejector.specs[0].costs is None:  # it states probabilities
+                self._counter.saved(0.0)
+            start_reports(self._servers, device, report_every, weakref.WeakMethod(self._news))
 
     @property
     def bundle(self) -> DeviceBundle:
@@ -222,7 +231,10 @@ class EdgeCore(ObservedEdge):
                 return self._kept(label if column == 0 else student, column, terms, call.begun)
         call.deadline, call.live, call.terms = call.begun + seconds, live, terms
         call.until = call.deadline - min(_MARGIN, _MARGIN_SHARE * seconds)
-        proposal = _ASK_ONE if simple and terms.plain else live.policy.propose(judgement, terms, self._rng)
+        unread = simple and terms.plain and not self._reports
+        proposal = _ASK_ONE if unread else live.policy.propose(judgement, terms, self._rng)
+        if self._reports and judgement.probability is not None:
+            call.gain = proposal.gain if terms.shares is None else terms.gains(judgement)[0]
         if luck is not None:
             call.audit = AuditedCall(luck, label, student, judgement)
         call.inputs, call.proposal, call.column = X, proposal, proposal.local.copy()
@@ -279,6 +291,9 @@ class EdgeCore(ObservedEdge):
             ids, pairs = self._auditor.pairs(call)
             if pairs:
                 self._keep_pairs(self._auditor, call.live.bundle, pairs)
+        if call.gain is not None:
+            asked = np.flatnonzero(column >= self._local)
+            self._counter.saved(float(call.gain[asked, column[asked] - self._local].sum()))
         return Answers(
             label=label if self._labels is None else self._labels.decode(label),
             source=_SOURCE[(column >= self._local).view(np.int8)],
@@ -305,6 +320,10 @@ class EdgeCore(ObservedEdge):
             label = self._labels.decode(label)
         paid = np.array([terms.paid[column]])
         return Answers(label, _KEPT_SOURCE.copy(), _KEPT_REASON.copy(), paid, np.array([latency]), self._by[column])
+
+    def _news(self, server: str) -> dict[str, Any]:
+        """Return what a server is told of this device."""
+        return news_for(server, set(self._names[: self._local].tolist()), self.stats(), self.bundle.manifest)
 
     def _start_checks(self, seconds: float) -> list[Future[None]]:
         """Begin to compare every server that has an address with the bundle."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from l2h.bundle import Manifest
@@ -9,6 +10,7 @@ from l2h.edge import reasons
 from l2h.edge.breaker import Admission, Breaker
 from l2h.edge.dispatch import Dispatcher
 from l2h.edge.options import EdgeOptions, EdgeSettingsError
+from l2h.edge.reporting import News, Reporter
 from l2h.edge.stats import Recorder, ServerStats
 
 #: An address, or a function that is asked in its place.
@@ -103,3 +105,15 @@ def make_servers(
         )
         out.append(AskedServer(name, options, manifest, failures, rest))
     return out
+
+
+def start_reports(servers: list[AskedServer], device: str, every: float, news: News) -> None:
+    """Tell every server that has an address of this device from now on."""
+    told = [each for each in servers if each.dispatcher is not None and each.options.function is None]
+    if not told:
+        raise EdgeSettingsError("report= needs a server with an address: give server=")
+    for each in told:
+        assert each.dispatcher is not None
+        each.dispatcher.transport.reporter = Reporter(device, every, news, each.name)
+        with suppress(RuntimeError):  # no thread could be started: reports ride on requests alone
+            each.dispatcher.loop.submit(each.dispatcher.transport.report())

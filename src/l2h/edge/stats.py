@@ -54,6 +54,7 @@ class EdgeStats(Traffic):
     reasons: dict[str, int]  # answers by reason; those that never occurred are left out
     answerers: dict[str, int]  # answers by the name of the answerer; those that never answered are left out
     latency: dict[str, float]  # seconds of the last calls of predict, as ``round_trip``
+    expected_saving: float | None  # by what servers answered, as the rejector expected; None unless ``report=``
     limit: dict[str, Any] | None  # the limiter's status, where there is one; by name where limits were given by name
     servers: dict[str, ServerStats]  # by name
     bundle: str  # version of the bundle in service
@@ -152,6 +153,12 @@ class AnswerCounter:
         self._by = [0] * len(answerers)
         self._latency: deque[float] = deque(maxlen=_MEMORY)
         self._latencies = Distribution()
+        self._saving: float | None = None
+
+    def saved(self, saving: float) -> None:
+        """Add what the servers' answers of a call were expected to save."""
+        with self._lock:
+            self._saving = saving + (self._saving or 0.0)
 
     def answered_one(self, code: int, column: int, latency: float) -> None:
         """Count a call of ``predict`` with one input."""
@@ -191,6 +198,7 @@ class AnswerCounter:
         """Return the counters as of now, with those of the servers, the limiters, the bundle and audits."""
         with self._lock:
             reasons, by, calls, latency = list(self._reasons), list(self._by), self._calls, list(self._latency)
+            saving = self._saving
         trips, versions, errors = zip(*(counter.latest() for counter in counters.values()), strict=True)
         last_error, whose = max(zip(errors, counters, strict=True), key=lambda pair: pair[0][0])
         named = len(counters) > 1 and last_error[1] is not None
@@ -208,6 +216,7 @@ class AnswerCounter:
             breaker_opened=sum(stats.breaker_opened for stats in servers.values()),
             version=max(versions, key=lambda seen: seen[0])[1],
             error=f"{whose}: {last_error[1]}" if named else last_error[1],
+            expected_saving=saving,
             limit=limit,
             servers=dict(servers),
             **bundle,

@@ -21,8 +21,10 @@ from l2h.edge import messages, reasons
 from l2h.edge.options import EdgeError, EdgeOptions
 from l2h.edge.pool import Attempt, ConnectionPool
 from l2h.edge.reasons import FaultError
+from l2h.edge.reporting import Reporter
 from l2h.edge.stats import Recorder
 from l2h.edge.tracing import CallTrace
+from l2h.fleet import HEADER
 from l2h.metadata import ExpectedModel, MetadataError, class_names, tensor_names
 from l2h.telemetry import event
 
@@ -93,6 +95,7 @@ class Transport:
         source, output = options.input_name, options.output_name
         self._names = None if source is None or output is None else (source, output)
         self._names_lock = asyncio.Lock()
+        self.reporter: Reporter | None = None  # that tells the server of this device
 
     async def ask(self, X: Array, scope: RequestScope) -> Reply:
         """Return the server's labels for inputs (n, ...), or why there are none; never raise."""
@@ -155,6 +158,11 @@ class Transport:
                 text = text.replace(form, "***")
         return text
 
+    async def report(self) -> None:
+        """Tell the server of this device, also when it is asked nothing; run this beside the requests."""
+        assert self.reporter is not None
+        await self.reporter.run(self._pool)
+
     async def close(self) -> None:
         """Close the connections."""
         self._pool.drop_idle()
@@ -211,9 +219,12 @@ class Transport:
     ) -> Labels:
         begun = time.monotonic()
         path, most = f"{self._model_path}/infer", _HEAD + len(X) * self._row
+        news = {} if self.reporter is None else self.reporter.header()
         replied, answer = await self._pool.exchange(
-            "POST", path, most=most, body=body, headers=headers, attempt=attempt
+            "POST", path, most=most, body=body, headers={**headers, **news} if news else headers, attempt=attempt
         )
+        if news and self.reporter is not None:
+            self.reporter.heard(replied.get(HEADER.lower()))
         expected: dict[str, Any] = {"rows": len(X), "classes": self._classes, "gives": self._options.gives}
         expected |= {"model": self._options.model, "output": output, "id": id}
         decode = partial(messages.read_labels, answer, replied, **expected)

@@ -26,7 +26,7 @@ def test_schemathesis_finds_nothing(bundle, tmp_path, keys):
         before = server.memory()
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-        assert "Tested: 13" in done.stdout
+        assert "Tested: 14" in done.stdout
         assert not server.events("worker_died")
         assert server.memory() - before < 64
         assert server.get("/v2/health/ready")[0] == 200

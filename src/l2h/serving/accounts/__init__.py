@@ -6,6 +6,7 @@ These functions alone know which implementation is used.
 from collections.abc import Sequence
 from pathlib import Path
 
+from l2h.serving.accounts.devices import DeviceHistory
 from l2h.serving.accounts.history import LedgerHistory
 from l2h.serving.accounts.keyfile import KeyFile
 from l2h.serving.accounts.rates import RateTable, make_memory, make_table
@@ -23,8 +24,15 @@ def open_keys(path: str | Path) -> KeyStore:
 def open_history(ledger: str | Path) -> LedgerHistory:
     """Return what a ledger tells, for ``l2h ledger`` and ``l2h keys list``."""
     if not Path(ledger).is_file():
-        raise LedgerError(f"there is no ledger {ledger}: --ledger names the file that `l2h serve` writes")
+        raise _no_ledger(ledger)
     return LedgerHistory(Path(ledger), prepare_ledger)
+
+
+def open_devices(ledger: str | Path) -> DeviceHistory:
+    """Return the news of devices that are kept beside a ledger, for ``l2h devices`` and the dashboard."""
+    if not Path(ledger).is_file():
+        raise _no_ledger(ledger)
+    return DeviceHistory(ledger)
 
 
 def prepare_accounts(ledger: str, workers: int = 1) -> tuple[int, ...]:
@@ -60,3 +68,7 @@ def open_accounts(
 def forget_reserved(inherited: Sequence[int], worker: int, workers: int) -> None:
     """Drop what a worker that has ended had reserved."""
     ReservationTable(inherited[1], workers, worker).drop()
+
+
+def _no_ledger(path: str | Path) -> LedgerError:
+    return LedgerError(f"there is no ledger {path}: --ledger names the file that `l2h serve` writes")

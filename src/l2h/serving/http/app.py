@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import l2h
+from l2h import fleet
 from l2h.serving.dashboard.routes import PATH, Dashboard, page_for_people
-from l2h.serving.errors import RefusalError
+from l2h.serving.errors import RefusalError, malformed
 from l2h.serving.http.exchange import JSON, Exchange, Header, Receive, Scope, Send, authenticate, require_method
 from l2h.serving.http.infer import infer
 from l2h.serving.http.openapi import document
@@ -49,6 +50,8 @@ class App:
                 status = await self._dashboard.answer(scope, exchange, receive)
             elif page is not None:
                 await exchange.answer(status, *page)
+            elif path == fleet.PATH:
+                await exchange.answer(status, self._hear(method, exchange), [JSON], exchange.told)
             else:
                 body, kind = self._answer(method, path, exchange.headers)
                 await exchange.answer(status, body, [kind])
@@ -67,6 +70,21 @@ class App:
         allowed, give = self._routes.get(path) or self._model_route(path)
         require_method(method, allowed, path)
         return json.dumps(give()).encode(), JSON
+
+    def _hear(self, method: str, exchange: Exchange) -> bytes:
+        """Take the report of a device that has nothing to ask."""
+        require_method(method, "POST", fleet.PATH)
+        key = authenticate(self._service.accounts.keys, exchange.headers.get(b"authorization"))
+        exchange.noted |= {"key": key.id, "key_name": key.name}
+        result = exchange.hear_device(key)
+        if result is None or result == "malformed":
+            raise malformed(f"send the header {fleet.HEADER} as l2h.EdgeClient(report=True) does: at most 512 bytes")
+        if result == "foreign":
+            sentence = f"another key has a device named {exchange.noted['device']!r}: choose another name"
+            raise RefusalError(403, sentence, "not_yours")
+        if result in ("crowded", "failed"):
+            raise RefusalError(503, "the report cannot be kept now: the next one may", "devices", 60.0)
+        return json.dumps({"taken": result == "taken"}).encode()
 
     def _model_route(self, path: str) -> _Route:
         model = self._service.current.model

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
+from l2h.fleet import HEADER
 from l2h.serving.accounts.key import ANONYMOUS, ID_LENGTH, PREFIX, Key
 from l2h.serving.accounts.store import KeyStore
 from l2h.serving.errors import RefusalError
@@ -26,6 +27,7 @@ JSON = (b"content-type", b"application/json")
 #: What the log says of a peer that hung up; it is never sent.
 HUNG_UP = 499
 _CLOSE = (b"connection", b"close")
+_DEVICE = HEADER.lower().encode()
 _PRINTABLE = re.compile(rb"[\x21-\x7e]{1,128}")
 _CHALLENGE = ((b"www-authenticate", b'Bearer realm="l2h"'),)
 _START = f"bearer {PREFIX}_".encode()
@@ -39,7 +41,7 @@ class Exchange:
 
     __slots__ = (
         *("_echo", "_send", "_service", "_start", "headers", "key", "noted", "request_id", "spare", "state"),
-        "trace",
+        *("told", "trace"),
     )
 
     def __init__(self, service: Service, scope: Scope, send: Send) -> None:
@@ -54,12 +56,25 @@ class Exchange:
         self.spare: float | None = None  # what the store said of the key's rate
         self.key: Key | None = None  # whose it is, once that is known
         self.trace: RequestSpan | None = None
+        self.told: tuple[Header, ...] = ()  # headers of a good answer that only this request gets
         #: What the log will say of the request, beside its status and its time.
         self.noted: dict[str, Any] = {"request_id": self.request_id}
 
     def seconds(self) -> float:
         """Return the time since the request came."""
         return time.monotonic() - self._start
+
+    def hear_device(self, key: Key) -> str | None:
+        """Take the report of the device that asks, if it sent one; return what became of it."""
+        value = self.headers.get(_DEVICE)
+        if value is None:
+            return None
+        result, device, latest = self._service.devices.take(key, value)
+        self._service.metrics.device_reports.labels(result).inc()
+        self.noted |= {"device": device or None, "report": result}
+        if result == "stale":
+            self.told = ((_DEVICE, b"%d" % latest),)
+        return result
 
     async def answer(self, status: int, body: bytes, headers: Sequence[Header], more: Sequence[Header] = ()) -> None:
         """Send the whole answer; ``more`` headers come after the request's id."""

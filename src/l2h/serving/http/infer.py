@@ -37,7 +37,7 @@ async def infer(service: Service, exchange: Exchange, path: str, receive: Receiv
         charged, inputs = result.outcome == "charged", len(pending.x)
         seconds = exchange.seconds()
         service.metrics.answered(key, seconds, inputs, pending.charge.units if charged else 0)
-        more: tuple[Header, ...] = (_CHARGED[result.outcome],)
+        more: tuple[Header, ...] = (_CHARGED[result.outcome], *exchange.told)
         if key.quota is not None or key.rate is not None:
             left = None if result.used is None else result.quota_left
             more += limit_fields(key, left, result.retry_after, exchange.spare)
@@ -73,6 +73,7 @@ async def _compute(
     exchange.noted["key_name"] = key.name
     if key is not ANONYMOUS:
         exchange.state["known"] = True
+    exchange.hear_device(key)
     _admit(service)
     if key.rate is not None:  # whatever the headers and the body are, the request counts as one input
         exchange.spare = _require_rate(key, await service.accounts.take_rate(key, 1))

@@ -4,6 +4,7 @@ from typing import Any
 
 import l2h
 from l2h import protocol
+from l2h.fleet import HEADER, PATH
 from l2h.serving.model.model import INPUT, LABEL, OUTPUT, ServedModel
 
 Schema = dict[str, Any]
@@ -17,6 +18,7 @@ _LIMITS = {
     "RateLimit": {"description": "What the key has left of its quota and its rate.", "schema": _TEXT},
     "RateLimit-Policy": {"description": "The key's quota and rate.", "schema": _TEXT},
 }
+_DEVICE = "What a device tells of itself, as l2h.EdgeClient(report=True) sends it: JSON of at most 512 bytes."
 _ERRORS = {
     400: "The request does not fit the protocol or the model; the sentence says why.",
     401: "No key, or none of this server's.",
@@ -42,6 +44,7 @@ def document(model: ServedModel, max_body: int, keys: bool) -> Schema:
         "/v2/repository/index": {"post": _operation("The models.", _array(_ref("Entry")))},
         "/metrics": {"get": _metrics(keys)},
         "/openapi.json": {"get": _operation("This description.", _OBJECT)},
+        PATH: {"post": _hear(keys)},
     }
     for version in (False, True):
         base = "/v2/models/{name}" + ("/versions/{version}" if version else "")
@@ -79,6 +82,16 @@ def _metrics(keys: bool) -> Schema:
     return {"summary": "Numbers for Prometheus.", "responses": responses, **_security(keys)}
 
 
+def _hear(keys: bool) -> Schema:
+    errors = (400, 503, *((401, 403) if keys else ()))
+    operation = _operation(
+        "News of a device that has nothing to ask.", _object({"taken": {"type": "boolean"}}), *errors
+    )
+    told = {"description": "Where a later start of the device is known: that one.", "schema": _TEXT}
+    operation["responses"]["200"]["headers"][HEADER] = told
+    return {**operation, "parameters": [_header(HEADER, _DEVICE, _TEXT) | {"required": True}], **_security(keys)}
+
+
 def _infer(max_body: int, keys: bool) -> Schema:
     codes = [code for code in _ERRORS if keys or code not in (401, 403, 429)]
     answer = {protocol.JSON: {"schema": _ref("Response")}, protocol.BINARY: {}}
@@ -100,6 +113,7 @@ def _infer(max_body: int, keys: bool) -> Schema:
             _header("X-Request-Id", "Echoed; one is made where it is missing.", _TEXT),
             _header("Idempotency-Key", "The same for the repeats of one request: they are charged once.", _ID),
             _header(protocol.LENGTH_HEADER, "Bytes of the JSON part of a binary body.", length),
+            _header(HEADER, _DEVICE, _TEXT),
         ],
         "requestBody": {
             "required": True,

@@ -16,6 +16,7 @@ from l2h import protocol
 from l2h.bundle import BundleError, ServerBundle
 from l2h.columns import Columns
 from l2h.errors import DataError, L2HError
+from l2h.fleet import made_at, told_name
 from l2h.serving.errors import ServingError, malformed
 from l2h.serving.model.function import DESCRIPTION, FunctionModel
 from l2h.serving.process.logs import log_event
@@ -37,6 +38,10 @@ class ServedModel:
 
     def __init__(self, bundle: ServerBundle | FunctionModel, most: int) -> None:
         self.name, self.version = bundle.name, bundle.version
+        #: The name of the bundle that it is of, and when that was made, in seconds since 1970; of a function unknown.
+        self.origin = ("", 0)
+        if isinstance(bundle, ServerBundle):
+            self.origin = told_name(bundle.manifest.name), made_at(bundle.manifest.created)
         self.shape, self.dtype = tuple(bundle.input_shape), np.dtype(bundle.input_dtype)
         self.classes, self.most = [str(name) for name in bundle.classes], most
         self.datatype = protocol.datatype(self.dtype)

@@ -49,6 +49,7 @@ class Metrics:
         self.connections = gauge("l2h_connections", "Open connections.")
         self.ledger_up = gauge("l2h_ledger_up", "1 where the ledger can be written.", multiprocess_mode="livemin")
         self.reloads = counter("l2h_reloads", "Bundles taken over or refused.", ["result"])
+        self.device_reports = counter("l2h_device_reports", "Reports of devices, by what became of them.", ["result"])
         self.log_dropped = counter("l2h_log_dropped", "Lines of the log that nobody read in time.")
         named = ["key", "key_name"]
         self.key_requests = counter("l2h_key_requests", "Requests to infer of a key, by status.", [*named, "status"])

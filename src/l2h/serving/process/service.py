@@ -7,6 +7,7 @@ from pathlib import Path
 from l2h.serving.accounts import open_accounts
 from l2h.serving.accounts.charging import ChargeWriter
 from l2h.serving.accounts.deliveries import Deliveries
+from l2h.serving.accounts.devices import DeviceNews
 from l2h.serving.model.batching import Batcher, PendingRequest
 from l2h.serving.model.model import CurrentModel, ServedModel, load_model
 from l2h.serving.process.config import ServingConfig
@@ -40,6 +41,7 @@ class Service:
         self.current = CurrentModel(self.load(config.bundle), self.metrics)
         accounts, self.inherited_logins = inherited[:2], inherited[2:]
         self.accounts = open_accounts(config.keys, config.ledger, accounts, worker, config.workers, config.keep)
+        self.devices = DeviceNews(config.ledger, self.accounts.keys)
         self.charging = ChargeWriter(self.accounts, deliver, self.metrics.committed)
         self.deliveries = Deliveries(self.charging.note_delivery)
         self.batcher = Batcher(config.max_batch, config.batch_delay, self.charging.submit, deliver, self.metrics.called)
@@ -89,6 +91,7 @@ class Service:
         """Finish what waits, then stop all parts."""
         self.batcher.close()
         self.deliveries.look(last=True)
+        self.devices.flush(self.current.model.origin)
         for part in (self.charging, self.accounts, self.tracer):
             if part is not None:
                 part.close()

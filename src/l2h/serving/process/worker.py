@@ -47,6 +47,8 @@ _BEAT = b"."
 _NOTICE = 0.3
 #: Seconds between two flushes of the metrics.
 _FLUSH = 0.05
+#: Seconds between two times that the news of devices are written.
+_NEWS = 1.0
 #: Descriptors beside those of connections.
 _DESCRIPTORS = 128
 #: New objects after which garbage is looked for.
@@ -164,6 +166,7 @@ async def _serve(
         background = [
             asyncio.create_task(_watch_files(service, orders.look, protocol.places, certificates)),
             asyncio.create_task(_report(service, server, status)),
+            asyncio.create_task(_keep_news(service)),
         ]
         await stop.wait()
         await _drain(service, server, listener)
@@ -277,6 +280,13 @@ async def _report(service: Service, server: uvicorn.Server, status: int) -> None
                 os._exit(1)  # its thread cannot be ended; the supervisor starts another worker
             with contextlib.suppress(OSError):
                 os.write(status, _BEAT)
+
+
+async def _keep_news(service: Service) -> None:
+    """Write what devices reported, once a second."""
+    while True:
+        await asyncio.sleep(_NEWS)
+        await asyncio.to_thread(service.devices.flush, service.current.model.origin)
 
 
 def _listen(loop: asyncio.AbstractEventLoop, orders: _Orders, stop: asyncio.Event) -> None:
