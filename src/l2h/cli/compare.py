@@ -21,6 +21,7 @@ from l2h.cli.options import (
     read_price_grid,
     run_option,
     takes_groups,
+    training_option,
 )
 from l2h.cli.output import command_line, console, log, make_console, print_json
 from l2h.errors import SettingsError
@@ -68,11 +69,38 @@ class CompareOptions(StudyOptions):
     calibration: Annotated[
         float | None, Option(help="Share of the training samples kept for calibration. (default: 0.1; digits: 0.15)")
     ] = None
+    crossed: Annotated[
+        bool,
+        Option(
+            "--crossed",
+            help="Cross every loss with every net (separate, attached, with a student) and both kinds of training "
+            "samples (outcomes; the server's softmax too).",
+        ),
+    ] = False
+    budgets: Annotated[
+        Texts,
+        Option(
+            "--budget",
+            "-b",
+            help="What a rejector may cost, as in l2h frontier: 0.3, 200k, 50us; with --crossed repeat for several. "
+            "(default: nets of one width; with --crossed: 1)",
+        ),
+    ] = None
+    rates: Annotated[
+        list[float] | None,
+        training_option(
+            "--rate", help="With --crossed, a learning rate to tune over; repeat. (default: 0.01 and 0.003)"
+        ),
+    ] = None
     jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
     draws: Annotated[int, run_option(help="Draws of the bootstrap.", min=100)] = 2000
     rows: Annotated[
         list[Path] | None,
-        run_option("--rows", help="With several servers, run nothing: show the rows of this several.csv; repeat."),
+        run_option(
+            "--rows",
+            help="Run nothing: show the rows of this file (crossed.csv, several.csv), with every interval computed "
+            "again; repeat to join those of several calls.",
+        ),
     ] = None
     force: Annotated[bool, run_option("--force", help="Replace the comparison that is in the folder.")] = False
     as_json: Annotated[bool, run_option("--json", help="Print comparison.json.")] = False
@@ -93,8 +121,17 @@ def compare(options: CompareOptions) -> None:
 
     Example: [bold]l2h compare --data data/cifar10 --server box=lenet5 --server cloud=alexnet --price box=0.05 --price
     cloud=0.2 --price cloud=0.3:1.25 --seeds 3 --out runs/two-servers[/]
+
+    Example: [bold]l2h compare --crossed --data data/cifar10 --c-1 1 --c-e 0.1 --c-e 0.25 --seeds 3 --out
+    runs/crossed[/]
     """
-    if options.rows or options.price or len(options.server or ()) > 1:
+    if options.rows:
+        _show_rows(options)
+        return
+    if options.crossed:
+        _print_crossed(_compare_crossed(options), options.as_json)
+        return
+    if options.price or len(options.server or ()) > 1:
         _print_several(_compare_several(options), options.as_json)
         return
     from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods
@@ -126,18 +163,15 @@ def compare(options: CompareOptions) -> None:
     out.print(property_table(summary["methods"]))
     for sentence in comparison_headline(summary):
         out.print(sentence, markup=False)
-    for method in summary["skipped"]:
-        out.print(f"Left out: {method['method']} ({method['why']}).", markup=False)
+    _print_left_out(summary)
     log.info("The page with every number and picture: %s", page)
 
 
 def _compare_several(options: CompareOptions) -> dict[str, Any]:
-    """Compare methods for several servers, which are others than those for one; or join such comparisons."""
+    """Compare methods for several servers, which are others than those for one."""
     from l2h.cli.bars import training_progress
-    from l2h.experiments.several import SeveralStudy, compare_several, join_several, price_grid
+    from l2h.experiments.several import SeveralStudy, compare_several, price_grid
 
-    if options.rows:
-        return join_several(options.rows, options.out, command_line())
     for flag, value in (("--method", options.methods), ("--c-1", options.c_1), ("--c-e", options.c_e)):
         if value:
             raise SettingsError(f"{flag} is for one server: with several, all methods for them run at every --price")
@@ -156,6 +190,63 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
             command=command_line(),
             force=options.force,
         )
+
+
+def _show_rows(options: CompareOptions) -> None:
+    """Show the rows of files, by the kind of comparison that their columns tell."""
+    from l2h.experiments.crossed.rows import FIELDS
+    from l2h.experiments.crossed.study import join_crossed
+    from l2h.experiments.runs import columns_of
+    from l2h.experiments.several import join_several
+
+    paths = options.rows or []
+    if columns_of(paths[0]) == FIELDS:
+        _print_crossed(join_crossed(paths, options.out, command_line()), options.as_json)
+    else:
+        _print_several(join_several(paths, options.out, command_line()), options.as_json)
+
+
+def _compare_crossed(options: CompareOptions) -> dict[str, Any]:
+    """Cross losses, nets and training samples."""
+    from l2h.cli.bars import training_progress
+    from l2h.experiments.compare.comparing import GRID_1, GRID_E
+    from l2h.experiments.crossed.study import BUDGETS, RATES, CrossedStudy, crossable, measure_crossed
+
+    if options.price or len(options.server or ()) > 1:
+        raise SettingsError("--crossed is for one server: leave out --price and further --server")
+    prices = {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
+    plan = options.plan(sized=True, server=options.server[0] if options.server else None, **prices, **_given(options))
+    study = CrossedStudy(
+        replace(plan, rejector_options={}),
+        options.all_seeds,
+        _classes(options),
+        methods=crossable(options.methods),
+        budgets=tuple(options.budgets or BUDGETS),
+        rates=tuple(options.rates or RATES),
+    )
+    with training_progress() as progress:
+        return measure_crossed(
+            study, options.out, progress, augment=options.augment, command=command_line(), force=options.force
+        )
+
+
+def _print_crossed(summary: dict[str, Any], as_json: bool) -> None:
+    from l2h.report import crossed_sentences, crossed_tables
+
+    if as_json:
+        print_json(summary)
+        return
+    out = make_console()
+    for table in crossed_tables(summary):
+        out.print(table)
+    for sentence in crossed_sentences(summary):
+        out.print(sentence, markup=False)
+    _print_left_out(summary)
+
+
+def _print_left_out(summary: dict[str, Any]) -> None:
+    for method in summary["skipped"]:
+        make_console().print(f"Left out: {method['method']} ({method['why']}).", markup=False)
 
 
 def _given(options: CompareOptions) -> dict[str, Any]:

@@ -124,6 +124,15 @@ def read_arrays(path: Path, then: str) -> Iterator[tuple[dict[str, Any], dict[st
         raise RunError(f"{path} is damaged: {error}; remove it, and {then}") from error
 
 
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the columns of a CSV file."""
+    try:
+        with path.open(newline="") as file:
+            return tuple(next(csv.reader(file), ()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
 def read_rows(path: Path, fields: Sequence[str], what: str) -> list[dict[str, Any]]:
     """Return the rows of a CSV file with these columns; raise a :class:`RunError` for any other."""
     try:

@@ -14,6 +14,7 @@ _NAMES = {
     "comparison.page": ("write_comparison",),
     "comparison.plots": ("plot_frontiers", "plot_pairs", "plot_risk_grid"),
     "comparison.tables": ("comparison_headline", "comparison_table", "grid_tables", "property_table"),
+    "crossed": ("crossed_sentences", "crossed_tables"),
     "frontier": ("frontier_table", "plot_budgets", "write_frontier"),
     "paper.page": ("write_experiment", "write_overview"),
     "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses", "plot_risk_curves", "plot_tradeoff"),
