@@ -224,9 +224,13 @@ class EdgeCore(ObservedEdge):
         luck = None if auditor is None else auditor.draw(len(label))
         # One input without a limit is the common case: it is decided without work on arrays.
         simple = len(label) == 1 and not self._bounded
+        watch = live.watch if terms is live.terms else None
         if simple and not call.abandoned:
             column = terms.choose(judgement)
             simple = column >= self._local
+            if watch is not None:
+                watch.add(simple)
+                watch = None
             if not simple and (auditor is None or luck is None or luck.item() >= auditor.share):
                 return self._kept(label if column == 0 else student, column, terms, call.begun)
         call.deadline, call.live, call.terms = call.begun + seconds, live, terms
@@ -237,6 +241,8 @@ class EdgeCore(ObservedEdge):
             call.gain = proposal.gain if terms.shares is None else terms.gains(judgement)[0]
         if luck is not None:
             call.audit = AuditedCall(luck, label, student, judgement)
+        if watch is not None:
+            watch.extend(proposal.saving)
         call.inputs, call.proposal, call.column = X, proposal, proposal.local.copy()
         call.label = label if student is None else np.where(proposal.local == 0, label, student)
         if call.abandoned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from l2h.costs import FloatArray
 from l2h.decision import AnyCosts, AnyLimit, Judgement, KeptLimiters, Policy, Terms
 from l2h.edge.options import EdgeSettingsError
 from l2h.errors import L2HError, NotFittedError
-from l2h.limits import DriftMonitor, threshold_for
+from l2h.limits import Drift, DriftMonitor, threshold_for
 from l2h.telemetry import event
 
 log = logging.getLogger("l2h.edge")
 #: For so many inputs a new bundle is on trial, and over so many of them its drift is watched.
 _TRIAL, _WINDOW = 5000, 500
+#: In so many inputs without drift no alarm is raised, with 95% confidence; so many inputs are passed on at a time.
+_HORIZON, _BATCH = 20_000, 50
 #: What must stay the same while a client runs: its connections, counters and callers rely on it.
 _KEPT = ("name", "input", "classes", "labels", "columns", "answerers")
 
@@ -35,6 +38,13 @@ class LiveBundle:
     bundle: DeviceBundle
     policy: Policy
     terms: Terms
+    #: Watches the inputs of calls at these prices; None without calibration samples, or where a limiter watches.
+    watch: DriftWatch | None = None
+
+    def watched(self) -> LiveBundle:
+        """Return the same with a watch that begins now."""
+        alarm = None if self.policy.status() is not None else DriftAlarm.of(self, _HORIZON, quiet=False)
+        return replace(self, watch=None if alarm is None else DriftWatch(alarm))
 
     def savings(self, judgement: Judgement) -> FloatArray:
         """Return what asking the best server about each input is expected to save."""
@@ -67,7 +77,7 @@ class BundleService:
     def set_costs(self, costs: AnyCosts | None) -> None:
         """Change the prices of all calls from now on; a trial begins anew."""
         with self._lock:
-            self.live = replace(self.live, terms=self.live.policy.settle_on(costs, self._absent))
+            self.live = replace(self.live, terms=self.live.policy.settle_on(costs, self._absent)).watched()
             self._costs = costs
             if self.trial is not None:
                 old = self.trial.old
@@ -110,7 +120,7 @@ class BundleService:
                 return
             old = trial.old
             try:
-                self.live = replace(old, terms=old.policy.settle_on(self._costs, self._absent))
+                self.live = replace(old, terms=old.policy.settle_on(self._costs, self._absent)).watched()
             except L2HError as error:
                 version = live.bundle.manifest.version
                 what = event("bundle_stuck", version=version, error=str(error))
@@ -122,10 +132,11 @@ class BundleService:
         log.warning("bundle %s is taken back, %s is in service again: %s", *versions, trial.reason, extra=what)
 
     def stats(self) -> dict[str, Any]:
-        """Return the counters of reloads."""
-        refused = self._refused
+        """Return the counters of reloads, and drift."""
+        refused, live = self._refused, self.live
         return {
-            "bundle": self.live.bundle.manifest.version,
+            "drift": _drift_of(live.policy.status()) if live.watch is None else live.watch.drift,
+            "bundle": live.bundle.manifest.version,
             "reloads": self._reloads,
             "rolled_back": None if refused is None else refused.version,
         }
@@ -149,7 +160,7 @@ class BundleService:
             audit=self._audit,
         )
         try:
-            return LiveBundle(bundle, policy, policy.terms(self._costs, out=self._absent))
+            return LiveBundle(bundle, policy, policy.terms(self._costs, out=self._absent)).watched()
         except NotFittedError as error:
             raise BundleError(str(error)) from error
 
@@ -206,24 +217,39 @@ class DriftAlarm:
     The cut is the one of its limit where that is a share, else the saving from which on asking pays.
     """
 
-    def __init__(self, live: LiveBundle, held: Judgement) -> None:
+    def __init__(self, live: LiveBundle, held: Judgement, horizon: int = _TRIAL, quiet: bool = True) -> None:
         self._live = live
         saving = live.savings(held)
         shares = [limit.fraction for limit in live.policy.limits.values() if limit.fraction is not None]
-        self._cut = threshold_for(saving, min(shares)).value if shares else 0.0
+        # What saves nothing is asked about, too.
+        self._cut = threshold_for(saving, min(shares)).value if shares else math.nextafter(0.0, -math.inf)
         rate = float((saving > self._cut).mean())
-        self._monitor = DriftMonitor(rate, len(saving), _WINDOW, horizon=_TRIAL, quiet=True)
+        self._monitor = DriftMonitor(rate, len(saving), _WINDOW, horizon=horizon, quiet=quiet)
 
     @classmethod
-    def of(cls, live: LiveBundle) -> DriftAlarm | None:
+    def of(cls, live: LiveBundle, horizon: int = _TRIAL, quiet: bool = True) -> DriftAlarm | None:
         """Return the alarm of a bundle; None where it has no calibration samples."""
         held = live.bundle.held_out(live.terms.which)
-        return None if held is None else cls(live, held)
+        return None if held is None else cls(live, held, horizon, quiet)
 
     def observe(self, saving: FloatArray) -> None:
         """Count inputs by what asking about them would save."""
-        for above in (saving > self._cut).tolist():
-            self._monitor.observe(above)
+        self.count(self.above(saving))
+
+    def above(self, saving: FloatArray) -> list[bool]:
+        """Return which inputs are above the cut, by what asking about them would save."""
+        above: list[bool] = (saving > self._cut).tolist()
+        return above
+
+    def count(self, above: list[bool]) -> None:
+        """Count inputs that are above the cut, or not."""
+        for one in above:
+            self._monitor.observe(one)
+
+    @property
+    def drift(self) -> Drift | None:
+        """Which way the share is out of its band."""
+        return self._monitor.drift
 
     @property
     def raised(self) -> bool:
@@ -238,6 +264,38 @@ class DriftAlarm:
     def __str__(self) -> str:
         observed, rate = self._monitor.observed or 0.0, self._monitor.rate
         return f"{observed:.1%} of the recent inputs are worth asking about, and {rate:.1%} of its calibration samples"
+
+
+class DriftWatch:
+    """An alarm for all inputs of a client: it costs the call of an input next to nothing, and any thread may call."""
+
+    def __init__(self, alarm: DriftAlarm) -> None:
+        self._alarm = alarm
+        self._lock = threading.Lock()
+        self._recent: list[bool] = []
+
+    @property
+    def drift(self) -> Drift | None:
+        """Which way the inputs have left the band around their calibrated share; None while they are within."""
+        return self._alarm.drift
+
+    def add(self, asks: bool) -> None:
+        """Count one input, by whether asking about it pays, where there is no limit."""
+        self._recent.append(asks)
+        if len(self._recent) >= _BATCH:
+            self._pass_on()
+
+    def extend(self, saving: FloatArray) -> None:
+        """Count inputs, by what asking about them would save."""
+        self._recent.extend(self._alarm.above(saving))
+        if len(self._recent) >= _BATCH:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            taken = self._recent[:]
+            del self._recent[: len(taken)]
+            self._alarm.count(taken)
 
 
 def load_bundle(
@@ -268,6 +326,13 @@ def _watch(service: weakref.ref[BundleService], seconds: float, ended: threading
                 )
             said = str(error)
         del found
+
+
+def _drift_of(status: dict[str, Any] | None) -> Drift | None:
+    """Return the drift that a limiter sees, of several by name the first that sees any."""
+    if not status or "drift" in status:
+        return status["drift"] if status else None
+    return next((each["drift"] for each in status.values() if each["drift"]), None)
 
 
 def _require_same_system(before: Manifest, now: Manifest, folder: Path) -> None:

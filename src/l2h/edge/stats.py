@@ -57,6 +57,9 @@ class EdgeStats(Traffic):
     expected_saving: float | None  # by what servers answered, as the rejector expected; None unless ``report=``
     limit: dict[str, Any] | None  # the limiter's status, where there is one; by name where limits were given by name
     servers: dict[str, ServerStats]  # by name
+    #: ``above`` or ``below`` while many more, or fewer, of the recent inputs are worth asking about than of the
+    #: calibration samples; None where not, or where the bundle has no such samples.
+    drift: str | None
     bundle: str  # version of the bundle in service
     reloads: int  # how often another one took over
     rolled_back: str | None  # version of the last one that was taken back by itself

@@ -1,6 +1,6 @@
 """Bounds on asking: how they are written, the calibrated rules that meet them, and the run-time limiter."""
 
-from l2h.limits.drift import DriftMonitor
+from l2h.limits.drift import Drift, DriftMonitor
 from l2h.limits.limiter import Limiter
 from l2h.limits.permits import TIMED_OUT, LimiterStatus, Permit
 from l2h.limits.rate import ACCEPTED, LimitError, RateLimit, as_limit
@@ -10,6 +10,7 @@ from l2h.limits.shares import ServerShares, shares_for
 __all__ = [
     "ACCEPTED",
     "TIMED_OUT",
+    "Drift",
     "DriftMonitor",
     "LimitError",
     "Limiter",
