@@ -101,6 +101,7 @@ def test_bad_forms_and_questions_are_answered(guarded):
     assert visit(guarded, "/dashboard/login", {"key": "x" * 5000}).status == 413
     assert visit(guarded, "/dashboard/login", {str(i): "x" for i in range(20)}).status == 400
     assert visit(guarded, "/dashboard/login").headers["location"] == "/dashboard"
+    assert visit(guarded, "/dashboard/", Cookie=cookie).status == 200
     assert visit(guarded, "/dashboard", {}, Cookie=cookie).status == 405
     assert visit(guarded, "/dashboard/none", Cookie=cookie).status == 404
 

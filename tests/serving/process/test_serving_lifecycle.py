@@ -240,7 +240,8 @@ def test_every_line_of_the_log_is_json_of_one_style(bundle, tmp_path, x):
     with Server(bundle, tmp_path, ledger=str(bundle / "manifest.json" / "ledger.db"), wait=False) as server:
         assert server.process.wait(30) == 1
     lines = server.log.read_text().splitlines()
-    assert {json.loads(line)["event"] for line in lines} == {"request", "draining", "stopped", "server_failed"}
+    events = {"started", "request", "draining", "stopped", "server_failed"}
+    assert {json.loads(line)["event"] for line in lines} == events
     for line in lines:
         value = json.loads(line)
         assert list(value)[:4] == ["time", "level", "event", "pid"]

@@ -108,7 +108,6 @@ def page(title: str, body: str, *scripts: str) -> Page:
 #: Headers of everything that people get: it is kept nowhere, framed nowhere and told to nobody.
 PRIVATE = {
     b"cache-control": b"no-store",
-    b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
     b"referrer-policy": b"no-referrer",
     b"x-content-type-options": b"nosniff",

@@ -66,7 +66,7 @@ class Dashboard:
             return refusal.status
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive) -> int:
-        method, path, peer = scope["method"], scope["path"], (scope["client"] or ("",))[0]
+        method, path, peer = scope["method"], scope["path"].rstrip("/"), (scope["client"] or ("",))[0]
         exchange.noted["address"] = peer
         await asyncio.to_thread(self._logins.refresh)
         if path == f"{PATH}/login" and method in ("GET", "HEAD"):

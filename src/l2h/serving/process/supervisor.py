@@ -5,7 +5,6 @@ bundle; whatever is new there is tried by a process of its own before the worker
 """
 
 import asyncio
-import errno
 import json
 import os
 import shutil
@@ -33,6 +32,7 @@ from l2h.serving.process.folders import make_folder
 from l2h.serving.process.logs import LogWriter, log_event
 from l2h.serving.process.metrics import FOLDER, KeyLabels, forget_worker, open_metrics
 from l2h.serving.process.service import SERVICE
+from l2h.serving.process.sockets import bind, replaced, url_of
 from l2h.serving.process.watch import Signature, signature
 from l2h.serving.process.worker import READY
 from l2h.telemetry import MetricsSender
@@ -93,10 +93,10 @@ class Supervisor:
             self._seen = self._signature()
             self._manifest = copy_model(config.source, self._copies / "1")
             open_certificates(config.tls_cert, config.tls_key)  # a bad one is refused at the start
-            sockets = _bind(config.host, config.port, config.workers)
+            sockets = bind(config.host, config.port, config.workers)
             self._workers = [_Worker(number, sock) for number, sock in enumerate(sockets)]
             self._inherited = prepare_accounts(config.ledger, config.workers) + prepare_logins(config)
-            where = _url(self._workers[0].socket, config.tls_cert is not None)
+            where = url_of(self._workers[0].socket, config.tls_cert is not None)
             self._line = (
                 f"serving {config.source.model_name(self._manifest)} {self._manifest.version} at {where}, "
                 f"{config.workers} worker{'s' * (config.workers > 1)} of {config.model_threads} "
@@ -173,7 +173,7 @@ class Supervisor:
                 raise ServingError("a worker could not start; the line above says why")
             if failed:  # nobody is to wait for it: others answer, or the connection is refused
                 with suppress(OSError):
-                    _replace_socket(worker)
+                    worker.socket = replaced(worker.socket)
             self._tell_down()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE * 2 ** min(deaths - 2, _DOUBLED) if deaths > 1 else 0.0):
@@ -361,59 +361,3 @@ def _prefer_keys(config: ServingConfig, metrics: Path) -> None:
         known = set(keys)
         used = [key_id for key_id in open_history(config.ledger).most_used() if key_id in known]
         KeyLabels(metrics, config.metric_keys).prefer(used)
-
-
-def _bind(host: str, port: int, count: int) -> list[socket.socket]:
-    """Return sockets bound to the port, not yet listening, one per worker; the kernel shares connections among them.
-
-    At first one is bound alone, so that somebody else's port is noticed even if its owner shares it.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise ServingError(f"--host {host}: {error.strerror or error}") from error
-    sockets: list[socket.socket] = []
-    try:
-        with socket.socket(family, kind, protocol) as alone:
-            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            alone.bind(address)
-            address = alone.getsockname()
-            if count == 1:
-                sockets.append(alone.dup())
-                return sockets
-        for _ in range(count):
-            sock = socket.socket(family, kind, protocol)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock.bind(address)
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ServingError(f"port {port} of {host} is in use: stop what uses it, or give another --port") from error
-        raise ServingError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
-    return sockets
-
-
-def _replace_socket(worker: _Worker) -> None:
-    """Give a worker another socket at the same address, which others may share, and close the one it has."""
-    old = worker.socket
-    new = socket.socket(old.family, old.type, old.proto)
-    try:
-        new.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        for sock in (old, new):  # the one of a single worker was bound alone
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        new.bind(old.getsockname())
-    except OSError:
-        new.close()
-        raise
-    worker.socket = new
-    old.close()
-
-
-def _url(sock: socket.socket, tls: bool) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
