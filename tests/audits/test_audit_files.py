@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from audit_maker import CLASSES, header, pair, write
+from made_audits import CLASSES, header, pair, write
 
 from l2h.audits import AuditError, AuditLog, read_audits
 from l2h.errors import SettingsError
@@ -167,10 +167,10 @@ def test_threads_share_a_log_and_no_line_is_broken(tmp_path):
 
 def test_a_kill_loses_at_most_the_last_line(tmp_path):
     script = (
-        "import sys; sys.path[:0] = sys.argv[2:]\nfrom audit_maker import pair, write\nlog = write(sys.argv[1], [])\n"
+        "import sys; sys.path[:0] = sys.argv[2:]\nfrom made_audits import pair, write\nlog = write(sys.argv[1], [])\n"
     )
     script += "i = 0\nwhile True:\n    log.write([pair(i)]); i += 1; print(i, flush=True)\n"
-    support = os.path.dirname(sys.modules["audit_maker"].__file__)
+    support = os.path.dirname(sys.modules["made_audits"].__file__)
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path), support], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 import l2h
 from l2h.cli.ask import ask
+from l2h.cli.audit import COMMANDS as AUDIT
 from l2h.cli.bench import COMMANDS as BENCH
 from l2h.cli.calibrate import calibrate
 from l2h.cli.compare import compare
@@ -78,6 +79,7 @@ for _group, _help, _commands in (
     ("ledger", "What a server has charged.", LEDGER),
     ("devices", "What devices have reported to a server.", DEVICES),
     ("sign", "Bundles that devices can tell from those of strangers.", SIGN),
+    ("audit", "What devices found out by asking by chance.", AUDIT),
     ("bench", "How fast the two sides are here.", BENCH),
 ):
     _inner = typer.Typer(name=_group, help=_help, no_args_is_help=True)
