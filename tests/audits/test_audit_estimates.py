@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from made_audits import World, pair, write
 from commands import call, one_line
+from made_audits import World, pair, write
 from scipy import stats
 
 from l2h import Costs

@@ -120,7 +120,7 @@ class EdgeCore(ObservedEdge):
         self._rng = np.random.default_rng(0)
         self._limiter_failed = False
         present = [s for s, each in enumerate(self._servers) if each in asked]
-        self._auditor = make_auditor(audit, audits, present, self._local)
+        self._auditor = make_auditor(audit, audits, present, self._local, device)
         self._service = BundleService(first, limit, costs, absent, float(audit))
         self._bounded = bool(self._service.live.policy.limits)
         self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)

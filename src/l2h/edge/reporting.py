@@ -132,7 +132,7 @@ def news_for(server: str, local: set[str], stats: EdgeStats, manifest: Manifest)
         "version": told_name(manifest.version),
         "created": made_at(manifest.created),
         "inputs": stats.answers,
-        "asked": stats.remote + sum(sent),
+        "asked": sum(each.answers for each in stats.servers.values()) + sum(sent),  # those of audits as well
         "answerers": told_counts(stats.answerers, {server, *local}),
         "reasons": told_counts(stats.reasons),
         "expected_saving": None if stats.expected_saving is None else _short(stats.expected_saving),
