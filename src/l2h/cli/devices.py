@@ -32,7 +32,7 @@ def show(
     """
     from l2h.serving.accounts import open_devices
 
-    found = open_devices(ledger).view(key_names(keys), most=10**6)
+    found = open_devices(ledger).view(key_names(keys))
     if flagged:
         found["devices"] = [device for device in found["devices"] if device["flags"]]
     if as_json:

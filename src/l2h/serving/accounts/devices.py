@@ -26,8 +26,8 @@ from l2h.serving.process.logs import log_event
 Result = Literal["taken", "stale", "foreign", "malformed", "crowded", "failed"]
 #: Why a device is marked.
 FLAGS = ("drift", "offline", "old_bundle")
-#: Devices that are kept, reports that wait to be written, and devices that a page gets.
-_MOST, _MOST_WAITING, _MOST_SHOWN = 10_000, 1024, 1000
+#: Devices that are kept, and reports that wait to be written.
+_MOST, _MOST_WAITING = 10_000, 1024
 #: A device is offline after so many times the seconds within which it reports. While the server does not run, nothing
 #: is missed: every so many seconds it notes that it does, and it did not where the last note is older than this.
 _MISSED, _NOTED, _PAUSED = 3.0, 60.0, 300.0
@@ -163,10 +163,10 @@ class DeviceHistory:
     def __init__(self, ledger: str | Path) -> None:
         self._path = devices_file(ledger)
 
-    def view(self, names: Mapping[str, str], most: int = _MOST_SHOWN) -> dict[str, Any]:
+    def view(self, names: Mapping[str, str], most: int | None = None) -> dict[str, Any]:
         """Return the devices, oldest news first, with what marks them; ``names`` are those of keys by their ids.
 
-        At most so many are listed; ``total`` and ``flagged`` count all.
+        At most so many are listed, marked ones before others; ``total`` and ``flagged`` count all.
         """
         found, (since, seen, model, created) = self._read()
         rows = []
@@ -178,19 +178,22 @@ class DeviceHistory:
             if report.created <= at:  # no bundle is from the future
                 place = key_id, report.model
                 newest[place] = max(newest.get(place, created if report.model == model else 0), report.created)
+        marks = []
+        for key_id, _, at, report in rows:
+            late = seen - max(at, since) > _MISSED * report.every
+            old = 0 < report.created < newest.get((key_id, report.model), 0)
+            marks.append(
+                [name for name, marked in zip(FLAGS, (report.drift is not None, late, old), strict=True) if marked]
+            )
+        shown = sorted(sorted(range(len(rows)), key=lambda i: not marks[i])[:most])
         devices = []
-        for key_id, first, at, report in rows:
-            marks = {
-                "drift": report.drift is not None,
-                "offline": seen - max(at, since) > _MISSED * report.every,
-                "old_bundle": 0 < report.created < newest.get((key_id, report.model), 0),
-            }
-            heard = {"time": stamp(at), "age": round(max(0.0, seen - at), 1), "first": stamp(first)}
-            flags = [name for name in FLAGS if marks[name]]
+        for i in shown:
+            key_id, first, at, report = rows[i]
             whose = {"device": report.device, "key": key_id, "key_name": names.get(key_id, "")}
-            devices.append({**whose, **heard, "flags": flags, **_told(report)})
-        flagged = {name: sum(name in device["flags"] for device in devices) for name in FLAGS}
-        return {"now": stamp(seen), "total": len(devices), "flagged": flagged, "devices": devices[:most]}
+            heard = {"time": stamp(at), "age": round(max(0.0, seen - at), 1), "first": stamp(first)}
+            devices.append({**whose, **heard, "flags": marks[i], **_told(report)})
+        flagged = {name: sum(name in each for each in marks) for name in FLAGS}
+        return {"now": stamp(seen), "total": len(rows), "flagged": flagged, "devices": devices}
 
     def forget(self, device: str) -> bool:
         """Forget a device, whose name is then free for any key; return whether it was known."""

@@ -5,13 +5,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import l2h
-from l2h.serving.accounts import open_history
+from l2h.serving.accounts import open_devices, open_history
 from l2h.serving.accounts.history import SUMS, name_keys, write_csv
 from l2h.serving.accounts.key import ANONYMOUS, Key, Quota
 from l2h.serving.dashboard.counters import added, count, divided, latency, read_counters
@@ -21,10 +21,10 @@ from l2h.serving.errors import KeyStoreError, LedgerError
 from l2h.serving.process.metrics import FOLDER, INPUTS, served_versions
 from l2h.serving.process.service import Service
 
-#: What the ledger says is read again after so many seconds, or so many times the seconds that it took.
+#: What a file says is read again after so many seconds, or so many times the seconds that it took.
 _FRESH, _TIMES = 1.0, 50.0
-#: Days and keys that the page shows; the CSV has all of them.
-_DAYS, _KEYS = 31, 200
+#: Days and keys that the page shows, of which the CSV has all, and devices, of which `l2h devices list` does.
+_DAYS, _KEYS, _DEVICES = 31, 200, 500
 #: Seconds over which the speed of a key is told.
 _RECENT = 60.0
 #: Seconds ago that a span ends: until then all is recorded.
@@ -39,9 +39,8 @@ class DashboardData:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._ring, self._metrics = ring_file(service.config.ledger), Path(os.environ[FOLDER])
-        self._lock = threading.Lock()
-        self._accounts: dict[str, Any] = {}
-        self._until = 0.0
+        self._accounts = _Remembered(self._read_accounts, {"keys": [], "ledger": None})
+        self._devices = _Remembered(self._read_devices, {"total": 0, "flagged": {}, "devices": []})
 
     def overview(self, span: str) -> dict[str, Any]:
         """Return all numbers: as they are now, since the server's start, and over a span of ``SPANS``."""
@@ -60,8 +59,12 @@ class DashboardData:
             "span": {"name": span, **seconds, **_told(added(slot.sums for slot in slots))},
             "slots": [_slot(slot) for slot in slots],
             "events": read_events(self._ring),
-            **self._of_accounts(),
+            **self._accounts.get(),
         }
+
+    def devices(self) -> dict[str, Any]:
+        """Return the last news of devices, oldest first."""
+        return self._devices.get()
 
     def ledger_csv(self) -> bytes:
         """Return what was charged by day and key, all of it, as CSV."""
@@ -70,19 +73,6 @@ class DashboardData:
         file = io.StringIO()
         write_csv(name_keys(rows, names), ("day", "key", "name"), file)
         return file.getvalue().encode()
-
-    def _of_accounts(self) -> dict[str, Any]:
-        """What keys and ledger say. A ledger may be long, so it is read again only after a while."""
-        with self._lock:
-            start = time.monotonic()
-            if start >= self._until:
-                try:
-                    self._accounts = self._read_accounts()
-                except (LedgerError, KeyStoreError) as error:
-                    self._accounts = {"keys": [], "ledger": None, "trouble": str(error)}
-                end = time.monotonic()
-                self._until = end + max(_FRESH, _TIMES * (end - start))
-            return self._accounts
 
     def _read_accounts(self) -> dict[str, Any]:
         history, keys = open_history(self._service.config.ledger), self._keys()
@@ -106,12 +96,37 @@ class DashboardData:
                 "all": dict.fromkeys(SUMS, 0) | added(charged.values()),
                 "rows": name_keys((row for row in rows if days and row["day"] >= days[0]), names),
             },
-            "trouble": None,
         }
+
+    def _read_devices(self) -> dict[str, Any]:
+        names = {key.id: key.name for key in self._keys()}
+        return open_devices(self._service.config.ledger).view(names, most=_DEVICES)
 
     def _keys(self) -> list[Key]:
         store = self._service.accounts.keys
         return [ANONYMOUS] if store is None else store.read()
+
+
+class _Remembered:
+    """What a file says. It may be long, so it is read again only after a while; ``trouble`` says why it cannot be."""
+
+    def __init__(self, read: Callable[[], dict[str, Any]], unread: dict[str, Any]) -> None:
+        self._read, self._unread = read, unread
+        self._lock = threading.Lock()
+        self._value: dict[str, Any] = {}
+        self._until = 0.0
+
+    def get(self) -> dict[str, Any]:
+        with self._lock:
+            start = time.monotonic()
+            if start >= self._until:
+                try:
+                    self._value = {**self._read(), "trouble": None}
+                except (LedgerError, KeyStoreError) as error:
+                    self._value = {**self._unread, "trouble": str(error)}
+                end = time.monotonic()
+                self._until = end + max(_FRESH, _TIMES * (end - start))
+            return self._value
 
 
 def key_use(key: Key, used: int, per_second: float, now: float) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Dashboard:
         #: What gives the JSON of a path, in another thread, from the query.
         self._routes: dict[str, Callable[[dict[str, list[str]]], Any]] = {
             f"{PATH}/data": self._overview,
-            f"{PATH}/devices": lambda query: {"devices": []},
+            f"{PATH}/devices": lambda query: self._data.devices(),
         }
 
     async def answer(self, scope: Scope, exchange: Exchange, receive: Receive) -> int:
