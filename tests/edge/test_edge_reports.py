@@ -86,13 +86,14 @@ def test_a_device_that_asks_nothing_reports_all_the_same(real, connect) -> None:
     assert edge.stats().requests == 0
 
 
-def test_the_drift_alarm_is_told(real, connect) -> None:
+@pytest.mark.parametrize("limit", [None, "20%/100"])
+def test_the_drift_alarm_is_told(real, connect, limit: str | None) -> None:
     server, key = real
-    edge = connect(server.url, key=key, limit="20%/100", report=OFTEN, device="drifting")
-    edge.predict(np.repeat(X_TEST[:1], 600, axis=0))
-    assert edge.stats().limit["drift"] is not None
-    device = until(lambda: (found := known(server, "drifting")).get("drift") and found)
-    assert (device["drift"], device["flags"]) == (edge.stats().limit["drift"], ["drift"])
+    edge = connect(server.url, key=key, limit=limit, report=OFTEN, device=f"drifts-{limit is None}")
+    edge.predict(np.repeat(X_TEST[:1], 2000, axis=0))
+    assert edge.stats().drift is not None
+    device = until(lambda: (found := known(server, f"drifts-{limit is None}")).get("drift") and found)
+    assert (device["drift"], device["flags"]) == (edge.stats().drift, ["drift"])
 
 
 def test_the_async_client_reports(real, bundle: DeviceBundle) -> None:

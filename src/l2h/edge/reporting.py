@@ -20,6 +20,7 @@ from l2h.edge.reasons import FaultError
 from l2h.edge.stats import EdgeStats
 from l2h.errors import shown
 from l2h.fleet import DEVICE, HEADER, PATH, DeviceReport, made_at, told_counts, told_name
+from l2h.telemetry import event
 
 News = weakref.WeakMethod[Callable[[str], dict[str, Any]]]
 log = logging.getLogger("l2h.edge")
@@ -117,7 +118,7 @@ class Reporter:
 
     def _note(self, text: str) -> None:
         if text != self._trouble:
-            log.warning("%s: %s", self._device, text)
+            log.warning("%s: %s", self._device, text, extra=event("report_failed", device=self._device, error=text))
         self._trouble = text
 
 
@@ -125,8 +126,6 @@ def news_for(server: str, local: set[str], stats: EdgeStats, manifest: Manifest)
     """Return what one server is told; ``local`` are the names of the answerers on the device."""
     own = stats.servers[server]
     sent = [n for each in stats.servers.values() for why, n in each.faults.items() if why not in _NOT_SENT]
-    limits = stats.limit or {}
-    alarms = [limits.get("drift"), *(each.get("drift") for each in limits.values() if isinstance(each, dict))]
     return {
         "model": told_name(manifest.name),
         "version": told_name(manifest.version),
@@ -136,7 +135,7 @@ def news_for(server: str, local: set[str], stats: EdgeStats, manifest: Manifest)
         "answerers": told_counts(stats.answerers, {server, *local}),
         "reasons": told_counts(stats.reasons),
         "expected_saving": None if stats.expected_saving is None else _short(stats.expected_saving),
-        "drift": next((alarm for alarm in alarms if alarm is not None), None),
+        "drift": stats.drift,
         "breaker": own.breaker,
         "latency": _pair(stats.latency),
         "round_trip": _pair(own.round_trip),

@@ -70,7 +70,7 @@ def test_the_page_lists_them(fleet, width, dark, tmp_path):
         page.fill("#key", fleet.keys["me"])
         page.click("form button")
         page.wait_for_selector("#fleet tbody tr")
-        assert "4 devices report: 1 drift, 1 are offline, 1 run an old bundle" in page.inner_text("#fleet-counts")
+        assert "4 devices: 1 with drift, 1 offline, 1 with an old bundle" in page.inner_text("#fleet-counts")
         names = "[...document.querySelectorAll('#fleet tbody th')].map((cell) => cell.innerText.split('\\n')[0])"
         assert page.evaluate(names)[0] == "silent"
         assert sorted(page.evaluate(names)) == sorted(REPORTS)

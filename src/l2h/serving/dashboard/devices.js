@@ -10,14 +10,14 @@ function drawDevices(section, data) {
   drawn = text;
   if (data.trouble) return section.replaceChildren(element("h2", null, "Devices"), element("p", { class: "bad" }, data.trouble));
   const { total, flagged } = data, marked = data.devices.filter((device) => device.flags.length);
-  const counts = `${whole(flagged.drift)} drift, ${whole(flagged.offline)} are offline, ${whole(flagged.old_bundle)} run an old bundle`;
+  const counts = `${whole(flagged.drift)} with drift, ${whole(flagged.offline)} offline, ${whole(flagged.old_bundle)} with an old bundle`;
   const toggle = element("button", { id: "flagged", "aria-pressed": String(onlyFlagged) }, "Only those");
   toggle.addEventListener("click", () => { onlyFlagged = !onlyFlagged; drawDevices(section, data); get("flagged").focus(); });
   const rows = onlyFlagged ? marked : data.devices, hidden = total - data.devices.length;
   const table = element("table", { id: "fleet" });
   fillTable(table, ["Device", "Last news", "Inputs", "Asked", "Answered by", "Why", "Expected saving", "Latency", "Bundle"], rows.map(deviceRow));
   section.replaceChildren(element("h2", null, "Devices"),
-    element("div", { class: "bars" }, element("p", { id: "fleet-counts" }, `${whole(total)} ${total === 1 ? "device reports" : "devices report"}: ${counts}.`), marked.length ? toggle : null),
+    element("div", { class: "bars" }, element("p", { id: "fleet-counts" }, `${whole(total)} ${total === 1 ? "device" : "devices"}: ${counts}.`), marked.length ? toggle : null),
     element("div", { class: "scroll" }, table),
     element("p", { class: "note" }, `Oldest news first, as of ${clock(Date.parse(data.now) / 1e3)}.` + (hidden ? ` ${whole(hidden)} more without a flag: l2h devices list.` : "")));
 }
