@@ -159,7 +159,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         """Put another bundle into service; calls under way finish on the old one, and no call waits.
 
         Permits that limits have given stay spent. For the next 5,000 inputs the new bundle is on trial: where its drift
-        alarm is raised and the old one's would not be, or less, the old one is put back (``stats().rolled_back``).
+        alarm is raised, and the old one would be less than half as far off, that is put back (``stats().rolled_back``).
 
         Args:
             bundle: its folder, or a loaded one; None for what is now in the folder of the bundle in service.
