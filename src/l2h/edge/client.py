@@ -127,7 +127,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             try:
                 while call.requests:
                     wait([request.future for request in call.requests], call.wait(), self._waits_for)
-                    self._ask_again(call, self._settle(call))
+                    self._asker.ask_again(call, self._asker.settle(call))
             except BaseException:
                 call.abandon()
                 raise
@@ -232,9 +232,9 @@ class AsyncEdgeClient(EdgeCore):
             except BaseException:
                 call.abandon()
                 raise
-            failed = self._settle(call)
+            failed = self._asker.settle(call)
             if failed and not self._closed:  # in a thread, since a limiter may take its time
-                await self._work(call, self._submit(self._ask_again, call, failed), call.until)
+                await self._work(call, self._submit(self._asker.ask_again, call, failed), call.until)
         answers = self._finish(call) if answers is None else answers
         if call.trace is not None:
             call.trace.end(answers)
