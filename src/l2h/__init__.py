@@ -28,7 +28,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "metrics": ("Report",),
     "models": (),
     "money": ("Money",),
-    "recalibration": (),
     "report": (),
     "remote": ("RemoteServer",),
     "routing": ("Router",),

@@ -1,8 +1,12 @@
-"""Everything that can break, in turn and under load: every input is answered, in time, and the books are right."""
+"""Everything that can break, in turn and under load: every input is answered, in time, and the books are right.
+
+All that watches server and devices is on: dashboard, traces, metrics, audits, reports.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sqlite3
 import threading
@@ -13,12 +17,17 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
-from field_processes import Proxy, Server
+from everything import Everything
+from field_processes import Proxy, Server, members
 
 from l2h import Costs, EdgeClient
+from l2h.audits import read_audits
 from l2h.bundle import DeviceBundle, ServerBundle
+from l2h.edge import EdgeStats
+from l2h.serving.accounts import open_devices
 
 DEADLINE = 0.4
 THREADS = 8
@@ -27,6 +36,9 @@ REQUESTS = 10_000
 #: Every input goes to the server: asking costs nothing, nor does a wrong answer of its.
 ALL = Costs(c_e=0.0, c_1=0.0)
 REMOTE = "worth_asking"
+#: One of so many threads asks by a second device, which keeps every input, and audits half of them.
+AUDITED, KEEP = 8, Costs(c_e=1.0)
+KEPT = {"not_worth_asking", "audit"}
 OPEN = "circuit_open"
 
 
@@ -47,8 +59,13 @@ class Phase:
 
 
 @pytest.fixture
-def server(field_bundle: Path, tmp_path: Path) -> Iterator[Server]:
-    one = Server(field_bundle, tmp_path, "--no-log-requests").start()
+def everything(tmp_path: Path) -> Everything:
+    return Everything(tmp_path)
+
+
+@pytest.fixture
+def server(field_bundle: Path, tmp_path: Path, everything: Everything) -> Iterator[Server]:
+    one = Server(field_bundle, tmp_path, "--no-log-requests", *everything.flags).start()
     yield one
     one.kill()
 
@@ -112,12 +129,12 @@ def void(_: object) -> None:
     """For a lambda that gives nothing."""
 
 
-def storm(edge: EdgeClient, X: np.ndarray, all_phases: list[Phase]) -> list[BaseException]:
+def storm(asking: EdgeClient, keeping: EdgeClient, X: np.ndarray, all_phases: list[Phase]) -> list[BaseException]:
     """One phase after the other, every one asked by all threads at once; what was raised, which should be nothing."""
     raised: list[BaseException] = []
     lock = threading.Lock()
 
-    def one(phase: Phase, i: int) -> str:
+    def one(phase: Phase, i: int, edge: EdgeClient = asking) -> str:
         begun = time.perf_counter()
         try:
             answer = edge.predict(X[i][None])[0]
@@ -133,7 +150,7 @@ def storm(edge: EdgeClient, X: np.ndarray, all_phases: list[Phase]) -> list[Base
     def ask(number: int, phase: Phase, left: threading.Semaphore) -> None:
         rng = np.random.default_rng(number)
         while left.acquire(blocking=False):
-            one(phase, int(rng.integers(len(X))))
+            one(phase, int(rng.integers(len(X))), asking if number % AUDITED else keeping)
 
     def recover(phase: Phase) -> None:
         """The server is left alone for a while, then tried; a loaded machine may need a few tries."""
@@ -160,7 +177,9 @@ def storm(edge: EdgeClient, X: np.ndarray, all_phases: list[Phase]) -> list[Base
 
 
 @pytest.mark.long
-def test_ten_thousand_requests_through_every_fault(field_bundle: Path, server: Server, proxy: Proxy) -> None:
+def test_ten_thousand_requests_through_every_fault(
+    field_bundle: Path, everything: Everything, server: Server, proxy: Proxy
+) -> None:
     device, model = DeviceBundle(field_bundle), ServerBundle(field_bundle)
     X = np.random.default_rng(0).integers(0, 17, (256, *device.input_shape)).astype(device.input_dtype)
     locally, remotely = device.local(X), model.run(X).argmax(axis=1)
@@ -169,17 +188,23 @@ def test_ten_thousand_requests_through_every_fault(field_bundle: Path, server: S
     # What trainings in this process left behind takes a collector a quarter of a second; a device trains nothing.
     gc.collect()
     gc.freeze()
-    with EdgeClient(device, proxy.address, deadline=DEADLINE, costs=ALL, failures=5, rest=REST) as edge:
-        raised = storm(edge, X, all_phases)
-        stats = edge.stats()
+    given = {"deadline": DEADLINE, "failures": 5, "rest": REST}
+    with (
+        EdgeClient(device, proxy.address, costs=ALL, **given, **everything.options("asks")) as edge,
+        EdgeClient(device, proxy.address, costs=KEEP, **given, **everything.options("keeps", audit=0.5)) as keeping,
+    ):
+        raised = storm(edge, keeping, X, all_phases)
+        stats, kept = edge.stats(), keeping.stats()
+        text = edge.metrics_text()
     gc.unfreeze()
     assert raised == []
 
     # Every one answered, by whom it says.
     answers = [answer for phase in all_phases for answer in phase.answers]
-    assert len(answers) == stats.answers >= REQUESTS
+    assert len(answers) == stats.answers + kept.answers >= REQUESTS
     for reason, label, i, _ in answers:
-        assert label == (remotely if reason == REMOTE else locally)[i]
+        whose = {REMOTE: (remotely,), "audit": (locally, remotely)}.get(reason, (locally,))
+        assert label in [labels[i] for labels in whose]
 
     # In time.
     late = np.array([seconds for *_, seconds in answers]) - DEADLINE
@@ -189,7 +214,7 @@ def test_ten_thousand_requests_through_every_fault(field_bundle: Path, server: S
     # With the right reasons, and the server asked again once it can be.
     for phase in all_phases:
         # On a machine with other work a deadline may pass by itself, now and then.
-        assert set(phase.counted) <= phase.reasons | {"deadline", "crowded"}, (phase.name, phase.counted)
+        assert set(phase.counted) <= phase.reasons | KEPT | {"deadline", "crowded"}, (phase.name, phase.counted)
         assert "deadline" in phase.reasons or phase.counted["deadline"] <= phase.requests // 50, phase.counted
         if phase.name in TELLS:
             assert phase.counted[TELLS[phase.name]] > 0, (phase.name, phase.counted)
@@ -204,14 +229,58 @@ def test_ten_thousand_requests_through_every_fault(field_bundle: Path, server: S
     with closing(sqlite3.connect(server.ledger)) as ledger:
         rows = Counter(key for (key,) in ledger.execute("SELECT idempotency_key FROM charges"))
     assert set(rows.values()) == {1}
-    given, made = set(report["answered"]), set(report["forwarded"])
-    assert given <= set(rows), "an answer was given that was not charged"
+    answered, made = set(report["answered"]), set(report["forwarded"])
+    assert answered <= set(rows), "an answer was given that was not charged"
     assert set(rows) <= made, "a charge for a request that nobody made"
     # What was charged and not received was under way when the link or the server broke: the device says so.
-    unheard = len(rows) - len(given)
-    broken = sum(phase.counted[r] for phase in all_phases for r in ("server_unreachable", "deadline", "bad_answer"))
-    assert 0 <= unheard <= broken
+    unheard = len(rows) - len(answered)
+    audit = kept.audit
+    assert audit is not None
+    failed = sum((phase.counted for phase in all_phases), Counter(audit["unanswered"]))
+    assert 0 <= unheard <= sum(failed[reason] for reason in ("server_unreachable", "deadline", "bad_answer"))
     # An answer that came after its deadline was charged and is not used.
-    used = sum(reason == REMOTE for reason, *_ in answers)
-    late_ones = sum(phase.counted["deadline"] for phase in all_phases)
-    assert used <= stats.charged + stats.repeats <= min(len(given), used + late_ones)
+    used = sum(reason in (REMOTE, "audit") for reason, *_ in answers)
+    charged = sum(each.charged + each.repeats for each in (stats, kept))
+    assert used <= charged <= min(len(answered), used + failed["deadline"])
+    assert audit["answered"] == failed["audit"] > 0
+
+    check_watchers(everything, server, stats, kept, text)
+
+
+def check_watchers(everything: Everything, server: Server, stats: EdgeStats, kept: EdgeStats, text: str) -> None:
+    """Every pair is in the files, the page answers, both devices are known, and traces lead from them to the model."""
+    assert stats.audit is not None
+    assert kept.audit is not None
+    assert len(read_audits(everything.audits).client) == kept.audit["pairs"] + stats.audit["pairs"]
+    assert f"l2h_edge_predict_seconds_count {stats.calls}\n" in text
+    admin = {"Authorization": f"Bearer {everything.admin}"}
+    assert httpx.get(f"{server.address}/dashboard/data?span=hour", headers=admin).status_code == 200
+    told = {device["device"]: device for device in open_devices(server.ledger).view({})["devices"]}
+    assert set(told) == {"asks", "keeps"}
+    got = everything.collector.close()
+    assert set(got["fullest"]) >= {"predict", "ask", "infer", "model", "charge"}
+    assert got["metrics"]["l2h-edge"]
+    assert got["metrics"]["l2h-server"]
+
+
+@pytest.mark.long
+def test_nothing_grows_with_the_answers(field_bundle: Path, everything: Everything, server: Server) -> None:
+    X = np.random.default_rng(0).integers(0, 17, (256, *DeviceBundle(field_bundle).input_shape)).astype(np.uint8)
+    with EdgeClient(field_bundle, server.address, costs=KEEP, deadline=2.0, **everything.options("one")) as edge:
+
+        def answer(count: int) -> list[int]:
+            for i in range(count):
+                edge.predict(X[i % len(X)], ALL if i % 10 == 0 else None)
+            assert server.process is not None
+            return [resident(pid) for pid in (os.getpid(), *members(server.process.pid))]
+
+        before = answer(6000)  # longer than what is remembered of latencies
+        after = answer(12_000)
+    everything.collector.close()
+    growth = [now - then for now, then in zip(after, before, strict=True)]
+    assert max(growth) < 4 * 2**20, growth
+
+
+def resident(pid: int) -> int:
+    """The bytes of a process that are in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -71,5 +71,6 @@ class ObservedEdge:
 
     def _close_at_end(self, close: Callable[[], None]) -> None:
         """Have something closed with the client, also where whoever made it forgets to close it."""
-        self._endings.append(close)
-        weakref.finalize(self, close).atexit = False
+        ending = weakref.finalize(self, close)  # which calls it once, whoever is first
+        ending.atexit = False
+        self._endings.append(ending)
