@@ -32,6 +32,7 @@ from l2h.errors import DataError
 from l2h.report import experiment_tables, png, write_experiment, write_overview
 from l2h.report.common.figure import DPI
 from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
+from l2h.report.paper.reproduction import plot_reproduction
 
 C_E = (0.0, 0.1, 0.25, 0.5)
 NAN = float("nan")
@@ -561,6 +562,30 @@ def test_scaling_draws_what_was_measured(counts: tuple[int, ...]) -> None:
     assert right.get_ylim()[0] == 0
     ratio = 1.6 * 200 / (1.9 + 0.021 * 200)
     assert (f"{ratio:.0f} times less" in words(figure)) == (max(counts) == 200)
+
+
+def test_the_variants_are_drawn_in_their_order_beside_what_is_printed() -> None:
+    none = {"mean": None, "sem": None}
+    names = ("kept", "client_kept", "client_sent")
+    rows = [
+        {"label": "near", "distance": 1.234, **{name: {"mean": 0.5, "sem": 0.01} for name in names}},
+        {"label": "all sent", "distance": None, "kept": {"mean": 0.0, "sem": None}, "client_kept": none}
+        | {"client_sent": {"mean": 0.6, "sem": None}},
+        {"label": "lost", "distance": None, **dict.fromkeys(names, none)},
+    ]
+    figure = plot_reproduction(rows, {"kept": 0.44, "client_kept": 0.739, "server_kept": 0.8})
+    png(figure)
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["near (1.2)", "all sent", "lost"]
+    assert words(figure).count("diverged") == 1
+    levels = [
+        line.get_xdata()[0]
+        for line in ax.lines
+        if len(line.get_xdata()) == 2 and line.get_xdata()[0] == line.get_xdata()[1]
+    ]
+    assert levels == [0.44, 0.739]
+    with pytest.raises(DataError, match="no variants"):
+        plot_reproduction([])
 
 
 def test_plots_are_of_a_size_for_a_page() -> None:

@@ -21,7 +21,7 @@ from l2h.classifiers import UNIT_RANGE, Classifier, as_client, unit_range
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
-from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
+from l2h.experiments.paper.grid import LOSSES, MAIN, Scale, spec_of
 from l2h.experiments.paper.passes import Labels, Pass, PassOutcomes
 from l2h.files import digest
 from l2h.methods.base import Bench
@@ -47,7 +47,6 @@ MISSING = 9
 #: The team of a client that was fitted to all training images, also those that rejectors are calibrated on.
 EVERYTHING = "all"
 PRICED = (RejectorSpec(),)
-MISSING_CELLS = tuple(RejectorSpec(loss, MAIN) for loss in LOSSES)
 #: The client of a team: the usual one (None), the one that misses a class, or the one fitted to everything.
 Team = int | str | None
 #: The rejectors that stand beside each client.
@@ -78,7 +77,8 @@ class Lab:
 
         Without ``specs`` the rejectors of both clients, with and without that class, train in one pass.
         """
-        teams: Teams = {None: tuple(self.scale.specs()), MISSING: MISSING_CELLS}
+        cells = tuple(spec_of(loss, MAIN, self.scale.epochs) for loss in LOSSES)
+        teams: Teams = {None: tuple(self.scale.specs()), MISSING: cells}
         if specs is not None:
             teams = {missing: tuple(specs)}
         settings = self.scale.published_settings(self.seed, self.device)

@@ -5,7 +5,7 @@ import numpy as np
 from l2h import metrics
 from l2h.costs import BoolArray
 from l2h.errors import DataError
-from l2h.experiments.paper.grid import BOUNDED, MAIN, OURS, PAPER, PUBLISHED
+from l2h.experiments.paper.grid import BOUNDED, MAIN, OURS, PAPER, PUBLISHED, RECIPES
 from l2h.experiments.paper.lab import MISSING
 from l2h.experiments.paper.passes import Pass, alone, cell, column, contrast_cells, decisions, over_seeds, sent_under
 from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
@@ -32,7 +32,7 @@ def run_contrastive(study: Study) -> Experiment:
     table = printed("contrastive-main")
     for name in study.sets:
         published, ours = study.published(name), study.ours(name)
-        recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
+        recipes = {label: (published, loss) for label, loss in RECIPES.items()} | {OURS: (ours, "priced")}
         rows: list[list[object]] = []
         for side in ("local", "remote"):
             theirs = [row for row in table if row["dataset"] == name and row["decision"] == side]
@@ -140,7 +140,7 @@ def run_missing(study: Study) -> Experiment:
             )
         published = study.published(name, missing=MISSING)
         ours = study.ours(name, missing=MISSING)
-        recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
+        recipes = {label: (published, loss) for label, loss in RECIPES.items()} | {OURS: (ours, "priced")}
         rows: list[list[object]] = []
         for row in table:
             if row["dataset"] == name:

@@ -4,7 +4,7 @@ import numpy as np
 
 from l2h import limits
 from l2h.costs import Costs
-from l2h.experiments.paper.grid import ASYNC, BASE, BOUNDED, LOSSES, OURS, PAPER
+from l2h.experiments.paper.grid import ASYNC, BASE, LATE, LOSSES, OURS, PAPER, RECIPES
 from l2h.experiments.paper.passes import (
     Cell,
     Pass,
@@ -22,7 +22,7 @@ from l2h.experiments.paper.passes import (
 from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
 
 TRIVIAL = {"all_local": "never ask", "all_remote": "always ask"}
-LABELS = {"paper": "paper's L2", "shifted": "bounded loss"}
+LABELS = {"paper": "paper's L2", LATE: "paper's L2, r starts later", "shifted": "bounded loss"}
 RULES = tuple(f"{rule}, {recipe}" for recipe in (PAPER, OURS) for rule in ("stochastic", "threshold", "random"))
 
 
@@ -37,7 +37,7 @@ def run_tradeoff(study: Study) -> Experiment:
     scale = study.scale
     for name in study.sets:
         published, ours = study.published(name), study.ours(name)
-        recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
+        recipes = {label: (published, loss) for label, loss in RECIPES.items()} | {OURS: (ours, "priced")}
         curves = [
             price_curve(label, name, c_1, scale.c_e, passes, loss)
             for label, (passes, loss) in recipes.items()
@@ -57,7 +57,7 @@ def run_tradeoff(study: Study) -> Experiment:
                 "(by the clock, with whatever else the machine did)."
             )
         # Each recipe has a server of its own, and is judged by what never and always asking cost with that one.
-        for file, passes, labels in (("risk", ours, (OURS,)), ("risk-published", published, (PAPER, BOUNDED))):
+        for file, passes, labels in (("risk", ours, (OURS,)), ("risk-published", published, tuple(RECIPES))):
             trivial = {c_1: trivial_curves(passes, c_1, scale.c_e) for c_1 in scale.c_1}
             own = [drawn for drawn in curves if drawn["label"] in labels]
             out.plot(

@@ -21,7 +21,7 @@ from l2h.classifiers import Classifier
 from l2h.costs import Costs
 from l2h.data import Dataset, split
 from l2h.decision import RejectorSpec
-from l2h.experiments.paper.grid import BOUNDED, LOSSES, OURS, PAPER, PUBLISHED
+from l2h.experiments.paper.grid import LOSSES, OURS, PAPER, PUBLISHED, RECIPES, spec_of
 from l2h.experiments.paper.lab import Team, hardware, load_named, priced_outcomes, scored_outcomes, train_client
 from l2h.experiments.paper.passes import Labels, Pass, column, over_seeds, price_curve, trivial_curves
 from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
@@ -63,7 +63,7 @@ def run_vit(study: Study) -> Experiment:
     lab = VitLab(study, name)
     prices = printed_prices()
     published, ours = lab.passes(prices)
-    recipes = {PAPER: (published, "paper"), BOUNDED: (published, "shifted"), OURS: (ours, "priced")}
+    recipes = {label: (published, loss) for label, loss in RECIPES.items()} | {OURS: (ours, "priced")}
     risks, shares, worse, lost = [], [], 0, 0
     for costs in prices:
         cells = {label: over_seeds(passes, loss, costs) for label, (passes, loss) in recipes.items()}
@@ -73,7 +73,7 @@ def run_vit(study: Study) -> Experiment:
         worse += bad
         lost += len(published) - len(cells[PAPER])
         risks.append(
-            [*price, theirs["risk"], theirs["trivial"], column(cells[PAPER], "risk"), column(cells[BOUNDED], "risk")]
+            [*price, theirs["risk"], theirs["trivial"], *(column(cells[label], "risk") for label in RECIPES)]
             + [risk | ({"mark": "bad"} if bad else {})]
             + [column(cells[OURS], key) for key in ("all_local", "all_remote")]
         )
@@ -191,7 +191,7 @@ class VitLab:
 
     def passes(self, prices: Sequence[Costs]) -> tuple[list[Pass], list[Pass]]:
         """By the paper's recipe and by ours, of every seed."""
-        specs = tuple(RejectorSpec(loss, costs) for loss in LOSSES for costs in prices)
+        specs = tuple(spec_of(loss, costs, self.stage.epochs) for loss in LOSSES for costs in prices)
         everyone = cache(partial(self._published, specs))
 
         def published(seed: int) -> dict[Team, Pass]:
@@ -330,6 +330,10 @@ class BesideStage(ServerStage):
 
     rejectors: RejectorStep
     client_correct: Tensor  # bool (R, n)
+
+    def begin_epoch(self) -> None:
+        super().begin_epoch()
+        self.rejectors.begin_epoch(self.epoch)
 
     def train_batch(self, chosen: Tensor) -> Tensor:
         loss = super().train_batch(chosen)

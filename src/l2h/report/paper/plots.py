@@ -37,9 +37,14 @@ _LABEL = 44  # letters of a curve's name that are drawn
 _SAME = 0.01  # points of a curve closer than this in share sent and accuracy are drawn as one
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.8)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)))
 _COLOURS = (SYSTEM, CLIENT, SERVER, CONFIDENCE, LABEL_FREE, INK)
-_STYLES = {"paper": (SERVER, "s", 5.4), "bounded": (CLIENT, "^", 5.0), "ours": (SYSTEM, "o", 3.8)}
+_STYLES = {
+    "paper": (SERVER, "s", 5.4),
+    "nearer": (INK, "P", 4.6),
+    "bounded": (CLIENT, "^", 5.0),
+    "ours": (SYSTEM, "o", 3.8),
+}
 # For curves whose style is none of these. Smaller markers are drawn above the larger ones.
-_OTHERS = ((CONFIDENCE, "D", 4.2), (LABEL_FREE, "v", 5.0), (INK, "P", 4.6), (MUTED, "X", 4.6))
+_OTHERS = ((CONFIDENCE, "D", 4.2), (LABEL_FREE, "v", 5.0), (MUTED, "X", 4.6))
 
 
 def plot_tradeoff(
@@ -51,9 +56,9 @@ def plot_tradeoff(
     """Draw accuracy against the reject rate, and below it the reject rate against c_e; one column per data set.
 
     Curves are mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
-    "paper", "bounded" and "ours", which chooses the colour; a DataError is raised without any. The dashes tell c_1.
-    Where several c_e of a curve fall on one point, its marker grows with their number. ``client`` and ``server`` are
-    their accuracies alone, or one by the data set's name.
+    "paper", "nearer", "bounded" and "ours", which chooses the colour; a DataError is raised without any. The dashes
+    tell c_1. Where several c_e of a curve fall on one point, its marker grows with their number. ``client`` and
+    ``server`` are their accuracies alone, or one by the data set's name.
     """
     _require_some(curves)
     datasets = list(dict.fromkeys(str(curve["dataset"]) for curve in curves))

@@ -39,14 +39,18 @@ def plot_reproduction(rows: Sequence[Mapping[str, Any]], printed: Mapping[str, f
             ax.annotate("diverged", (0.02, k), va="center", fontsize=9, color=INK)
         ax.axhline(k, color=FAINT, linewidth=0.6, zorder=0)
     ranked = [f" ({row['distance']:.1f})" if row["distance"] is not None else "" for row in rows]
-    ax.set_yticks(range(len(rows)), [plain(row["label"]) + far for row, far in zip(rows, ranked, strict=True)])
+    ax.set_yticks(range(len(rows)), [plain(row["label"], 64) + far for row, far in zip(rows, ranked, strict=True)])
     ax.tick_params(axis="y", length=0, labelsize=9)
     ax.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5))
     grid_lines(ax, "x")
     percent_axis(ax.xaxis)
-    titled(ax, "Variants of the paper's recipe, the nearest first", "share of the test images, or accuracy")
+    titled(
+        ax,
+        "Variants of the paper's recipe" + ", the nearest first" * bool(printed),
+        "share of the test images, or accuracy",
+    )
     if printed:
         remark(ax, "dashed: as printed; in brackets: distance in points")
     handles = [legend_line(color=colour, marker=marker, linestyle="none") for _, _, colour, marker in _FIGURES]
-    legend_below(figure, handles, [label for _, label, *_ in _FIGURES])
+    legend_below(figure, handles, [label for _, label, *_ in _FIGURES], columns=3)
     return figure
