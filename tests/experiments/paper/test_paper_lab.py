@@ -509,7 +509,8 @@ def test_random_and_trivial_rules_are_those_of_the_client_and_the_server_that_ar
         assert bounds[f"random, {recipe}"] == pytest.approx([0.6 + q * (right - 0.6) for q in QUICK.bounds])
         assert bounds[f"threshold, {recipe}"][-1] == pytest.approx(right), "who may send all has the server's accuracy"
         data = drawn[f"tradeoff-{file}-digits.png"].data
-        assert {curve["label"] for curve in data["curves"]} <= {recipe, f"{recipe}, r starts later", f"{recipe}, bounded loss"}
+        forms = {recipe, f"{recipe}, r starts later", f"{recipe}, bounded loss"}
+        assert {curve["label"] for curve in data["curves"]} <= forms
         for c_1, rules in data["trivial"].items():
             assert rules["all_local"] == pytest.approx([0.4] * len(QUICK.c_e))
             assert rules["all_remote"] == pytest.approx([c_e + c_1 * (1 - right) for c_e in QUICK.c_e])
