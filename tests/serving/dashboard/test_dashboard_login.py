@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.client
+import json
 import re
 import time
 from collections import Counter
@@ -91,6 +92,9 @@ def test_without_keys_only_this_machine_sees_it(bundle, tmp_path, x):
         for headers in ({"Host": "evil.example"}, {"X_Forwarded_For": "10.0.0.1"}, {"Forwarded": "for=10.0.0.1"}):
             reply = visit(server, "/dashboard/data", **headers)
             assert (reply.status, reply.headers["l2h-reason"]) == (403, "not_local")
+        server.ledger.rename(tmp_path / "moved")
+        assert visit(server, "/dashboard/ledger.csv").status == 503
+        until(lambda: "there is no ledger" in str(json.loads(visit(server, "/dashboard/data").body)["trouble"]))
         with pytest.raises(RefusalError, match="its own machine"):
             Logins(ServingConfig("", dashboard=True), None, _descriptors()).find({b"host": b"localhost"}, "10.0.0.1")
 

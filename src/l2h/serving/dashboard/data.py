@@ -117,16 +117,23 @@ class _Remembered:
         self._until = 0.0
 
     def get(self) -> dict[str, Any]:
-        with self._lock:
-            start = time.monotonic()
-            if start >= self._until:
-                try:
-                    self._value = {**self._read(), "trouble": None}
-                except (LedgerError, KeyStoreError) as error:
-                    self._value = {**self._unread, "trouble": str(error)}
-                end = time.monotonic()
-                self._until = end + max(_FRESH, _TIMES * (end - start))
-            return self._value
+        """Return what was read last; while one thread reads again, others get that."""
+        if time.monotonic() >= self._until and self._lock.acquire(blocking=not self._value):
+            try:
+                start = time.monotonic()
+                if start >= self._until:
+                    self._value = self._look()
+                    end = time.monotonic()
+                    self._until = end + max(_FRESH, _TIMES * (end - start))
+            finally:
+                self._lock.release()
+        return self._value
+
+    def _look(self) -> dict[str, Any]:
+        try:
+            return {**self._read(), "trouble": None}
+        except (LedgerError, KeyStoreError) as error:
+            return {**self._unread, "trouble": str(error)}
 
 
 def key_use(key: Key, used: int, per_second: float, now: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from l2h.serving.dashboard.data import DashboardData
 from l2h.serving.dashboard.login import Logins
 from l2h.serving.dashboard.pages import PRIVATE, Page, dashboard_page, docs_page, error_page, login_page, welcome_page
 from l2h.serving.dashboard.ring import SPANS
-from l2h.serving.errors import GoneError, RefusalError, malformed
+from l2h.serving.errors import GoneError, KeyStoreError, LedgerError, RefusalError, malformed
 from l2h.serving.http.body import BodyReader
 from l2h.serving.http.exchange import HUNG_UP, JSON, Exchange, Header, Receive, Scope, require_method
 from l2h.serving.process.service import Service
@@ -83,7 +83,11 @@ class Dashboard:
             raise RefusalError(401, "log in at /dashboard, or send `Authorization: Bearer KEY`", _NOBODY)
         require_method(method, "GET", path)
         exchange.noted["key"] = key.id
-        await exchange.answer(200, *await self._content(path, scope["query_string"]))
+        try:
+            content = await self._content(path, scope["query_string"])
+        except (LedgerError, KeyStoreError) as error:
+            raise RefusalError(503, str(error), "ledger", 1.0) from error
+        await exchange.answer(200, *content)
         return 200
 
     def quiet(self, path: str, status: int) -> bool:
