@@ -65,7 +65,8 @@ class AccumulatingSGD(torch.optim.SGD):
         for layer in self.layers:
             del layer.forward
         self._update(self.others)
-        if self.stream is not None:
+        if self.stream is not None and self._in_use:
+            # Only then: a recording must not wait for a stream that has no part in it.
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
             self._in_use.clear()
 
