@@ -96,6 +96,22 @@ def test_the_drift_alarm_is_told(real, connect, limit: str | None) -> None:
     assert (device["drift"], device["flags"]) == (edge.stats().drift, ["drift"])
 
 
+@pytest.mark.parametrize("calls", [1, 2, 100, 300])
+def test_percentiles_are_those_of_the_calls(connect, calls: int) -> None:
+    edge = connect(None)
+    seconds = [edge.predict(x).latency[0] for x in np.resize(X_TEST, (calls, *X_TEST.shape[1:]))]
+    expected = np.percentile(seconds, [50, 95, 99, 100])
+    assert list(edge.stats().latency.values()) == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+def test_the_name_stands_in_audit_files(server: RoughServer, connect, tmp_path: Path) -> None:
+    edge = connect(server.url, costs=NONE, deadline=5.0, audit=1.0, audits=tmp_path, device="cam-7")
+    edge.predict(X_TEST[:3])
+    edge.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    assert json.loads(file.read_text().splitlines()[0])["device"] == "cam-7"
+
+
 def test_the_async_client_reports(real, bundle: DeviceBundle) -> None:
     server, key = real
 

@@ -29,7 +29,7 @@ from l2h.edge.reasons import CODE, REASONS
 from l2h.edge.reporting import check_report, news_for
 from l2h.edge.servers import Address, make_servers, start_reports
 from l2h.edge.service import BundleService, load_bundle
-from l2h.edge.stats import AnswerCounter, EdgeStats
+from l2h.edge.stats import FEW, AnswerCounter, EdgeStats
 from l2h.errors import L2HError
 from l2h.telemetry import Family, event
 
@@ -186,10 +186,14 @@ class EdgeCore(ObservedEdge):
 
     def stats(self) -> EdgeStats:
         """Return the counters since the client was made; never waits."""
-        servers = {each.name: each.stats() for each in self._servers}
+        return self._stats()
+
+    def _stats(self, *last: int) -> EdgeStats:
+        servers = {each.name: each.stats(*last) for each in self._servers}
         recorders = {each.name: each.recorder for each in self._servers}
         audit = None if self._auditor is None else self._auditor.stats()
-        return self._counter.stats(servers, recorders, self._service.live.policy.status(), self._service.stats(), audit)
+        limit, bundle = self._service.live.policy.status(), self._service.stats()
+        return self._counter.stats(servers, recorders, limit, bundle, audit, *last)
 
     def _families(self) -> list[Family]:
         return edge_families(self.stats(), self._counter, self._servers, self.bundle.manifest)
@@ -329,7 +333,7 @@ class EdgeCore(ObservedEdge):
 
     def _news(self, server: str) -> dict[str, Any]:
         """Return what a server is told of this device."""
-        return news_for(server, set(self._names[: self._local].tolist()), self.stats(), self.bundle.manifest)
+        return news_for(server, set(self._names[: self._local].tolist()), self._stats(FEW), self.bundle.manifest)
 
     def _start_checks(self, seconds: float) -> list[Future[None]]:
         """Begin to compare every server that has an address with the bundle."""

@@ -61,9 +61,9 @@ class AskedServer:
         needed = self.dispatcher.slowest
         return max(0.0, left - _OWN_TIMES * needed) if needed <= left else left
 
-    def stats(self) -> ServerStats:
-        """Return its counters."""
-        return self.recorder.stats(self.breaker.state, self.breaker.opened)
+    def stats(self, *last: int) -> ServerStats:
+        """Return its counters, with percentiles over so many round trips."""
+        return self.recorder.stats(self.breaker.state, self.breaker.opened, *last)
 
 
 def make_servers(

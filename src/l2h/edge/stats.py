@@ -5,6 +5,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from l2h.telemetry import Distribution, Family
 
 #: Over how many of the last latencies the percentiles are taken.
 _MEMORY = 4096
+#: Over how many a report takes them, which is to cost next to nothing.
+FEW = 256
 _COUNTED = ("requests", "retries", "charged", "repeats", "bytes_sent", "bytes_received")
 
 
@@ -118,10 +121,10 @@ class Recorder:
             else:
                 self._faults[reason] += inputs
 
-    def stats(self, breaker: str, opened: int) -> ServerStats:
-        """Return the counters as of now, with the breaker's state."""
+    def stats(self, breaker: str, opened: int, last: int = _MEMORY) -> ServerStats:
+        """Return the counters as of now, with the breaker's state and percentiles of so many round trips."""
         with self._lock:
-            trips, faults, count = list(self._round_trip), dict(self._faults), dict(self._count)
+            trips, faults, count = _last(self._round_trip, last), dict(self._faults), dict(self._count)
             answers, version, error = self._answers, self._version[1], self._error[1]
         return ServerStats(
             answers=answers,
@@ -139,10 +142,10 @@ class Recorder:
         with self._lock:
             self._round_trips.add_to(family, server=server)
 
-    def latest(self) -> tuple[list[float], tuple[float, str | None], tuple[float, str | None]]:
+    def latest(self, last: int = _MEMORY) -> tuple[list[float], tuple[float, str | None], tuple[float, str | None]]:
         """Return the seconds of the last round trips, the last version and the last error, these with their times."""
         with self._lock:
-            return list(self._round_trip), self._version, self._error
+            return _last(self._round_trip, last), self._version, self._error
 
 
 class AnswerCounter:
@@ -197,12 +200,16 @@ class AnswerCounter:
         limit: dict[str, Any] | None,
         bundle: dict[str, Any],
         audit: dict[str, Any] | None,
+        last: int = _MEMORY,
     ) -> EdgeStats:
-        """Return the counters as of now, with those of the servers, the limiters, the bundle and audits."""
+        """Return the counters as of now, with those of the servers, the limiters, the bundle and audits.
+
+        Percentiles are taken over so many of the ``last`` values.
+        """
         with self._lock:
-            reasons, by, calls, latency = list(self._reasons), list(self._by), self._calls, list(self._latency)
+            reasons, by, calls, latency = list(self._reasons), list(self._by), self._calls, _last(self._latency, last)
             saving = self._saving
-        trips, versions, errors = zip(*(counter.latest() for counter in counters.values()), strict=True)
+        trips, versions, errors = zip(*(counter.latest(last) for counter in counters.values()), strict=True)
         last_error, whose = max(zip(errors, counters, strict=True), key=lambda pair: pair[0][0])
         named = len(counters) > 1 and last_error[1] is not None
         states = {stats.breaker for stats in servers.values()}
@@ -228,8 +235,22 @@ class AnswerCounter:
         )
 
 
+def _last(values: deque[float], count: int) -> list[float]:
+    return list(islice(reversed(values), count))
+
+
 def _percentiles(values: list[float]) -> dict[str, float]:
     if not values:
         return {}
-    p50, p95, p99, top = np.percentile(values, [50, 95, 99, 100]).tolist()
+    if len(values) > FEW:
+        p50, p95, p99, top = np.percentile(values, [50, 95, 99, 100]).tolist()
+    else:  # the same without work on arrays, which takes longer than to sort them
+        ordered = sorted(values)
+        p50, p95, p99, top = (_between(ordered, share * (len(ordered) - 1)) for share in (0.5, 0.95, 0.99, 1.0))
     return {"p50": p50, "p95": p95, "p99": p99, "max": top}
+
+
+def _between(ordered: list[float], place: float) -> float:
+    """Return the value at a place, on the line between its neighbours."""
+    below = int(place)
+    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])

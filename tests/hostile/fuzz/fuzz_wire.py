@@ -1,6 +1,7 @@
 """The wire: any bytes are a message or a :class:`WireError`, and a message holds what its JSON says.
 
-An input is a body; where it holds a zero byte, that stands between the JSON part and the binary tensors.
+An input is a body; where it holds a zero byte, that stands between the JSON part and the binary tensors. The JSON part
+is also read as the report of a device.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fuzzing import at_most
 from fuzzing import mutate_json as mutate
 
 from l2h import protocol
+from l2h.fleet import DEVICE, LONGEST, DeviceReport, ReportError
 from l2h.protocol import WireError
 
 __all__ = ["check", "mutate"]
@@ -30,6 +32,12 @@ def check(data: bytes) -> None:
                 read(body, len(head) // 2)
         with suppress(WireError):
             protocol.header_length(head)
+        with suppress(ReportError):
+            report = DeviceReport.decode(head)
+            assert DEVICE.fullmatch(report.device)
+            sent = report.encode().encode()
+            assert len(sent) <= LONGEST
+            assert DeviceReport.decode(sent).inputs == report.inputs
     with suppress(WireError):
         request = protocol.decode_request(body, length)
         as_its_json_says(json.loads(head)["inputs"], request.inputs)
