@@ -40,7 +40,7 @@ STORIES = {
     "serving": ["serving.md", "monitoring.md"],
     "models": ["CONTRIBUTING.md", "api.md"],
     "tables": ["tables.md"],
-    "costs": ["costs.md"],
+    "costs": ["costs.md", "shift.md"],
     "routing": ["routing.md"],
 }
 

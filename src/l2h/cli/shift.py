@@ -31,7 +31,7 @@ class ShiftOptions:
         Texts, Option("--limit", help="A share to be kept; repeat. (default: 20%@95%, 20%/1000 and 20%+-50)")
     ] = None
     course: Annotated[
-        str | None, Option(help="The shift that comes and goes in the picture. (default: blur:5 where measured)")
+        str | None, Option(help="The shift that comes and goes in the picture. (default: contrast:5 where measured)")
     ] = None
     c_e: Annotated[float | None, Option("--c-e", help="Price of one request. (default: the run's)")] = None
     c_1: Annotated[float | None, Option("--c-1", help="Of a wrong answer of the server. (default: the run's)")] = None

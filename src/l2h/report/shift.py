@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from l2h.files import write_atomically
-from l2h.report.common.axes import banded_line, floats, grid_lines, mean_and_sem, percent_axis, titled
+from l2h.report.common.axes import banded_line, floats, grid_lines, percent_axis, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SERVERS, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain, png
 from l2h.report.common.table import Cell, Column, TextTable, headings, texts
@@ -105,11 +106,11 @@ def plot_shift(summary: Values) -> Figure:
 
 
 _LIMIT: dict[str, Any] = {"color": MUTED, "linestyle": "--", "linewidth": 1.3}
-_COURSE = (
-    {"color": SERVER, "linewidth": 1.8},
-    {"color": CLIENT, "linewidth": 1.4, "linestyle": (0, (4, 2))},
-    {"color": SYSTEM, "linewidth": 2.2},
-    {"color": CONFIDENCE, "linewidth": 1.4, "linestyle": ":"},
+_COURSE: tuple[dict[str, Any], ...] = (
+    {"color": SERVER, "linewidth": 1.1},
+    {"color": CLIENT, "linewidth": 0.8, "linestyle": (0, (4, 2))},
+    {"color": SYSTEM, "linewidth": 1.4},
+    {"color": CONFIDENCE, "linewidth": 1.0, "linestyle": ":"},
 )
 
 
@@ -134,11 +135,12 @@ def _draw_course(ax: Axes, summary: Values) -> None:
     x, third = floats(course["inputs"]), course["inputs"][-1] / 3
     ax.axvspan(third, 2 * third, color=FAINT, alpha=0.35, linewidth=0)
     for (limit, values), look in zip(course["limits"].items(), _COURSE, strict=False):
-        mean, sem = mean_and_sem(values)
-        banded_line(ax, x, mean, sem, {"label": limit, **look})
+        for number, shares in enumerate(values["asked"]):
+            ax.plot(x, floats(shares), label="" if number else limit, **look)
         ax.axhline(_share(limit), **_LIMIT)
     first = next(iter(course["limits"].values()))
-    alarm = [place for place, share in zip(course["inputs"], first["alarm"], strict=True) if share >= 0.5]
+    often = np.mean(first["alarm"], axis=0)
+    alarm = [place for place, share in zip(course["inputs"], often, strict=True) if share >= 0.5]
     ax.plot(alarm, [0.0] * len(alarm), linestyle="none", marker="|", color=INK, markersize=7, label="drift alarm")
     ax.legend(frameon=False, fontsize=9, labelcolor=INK)
     ax.set_ylim(bottom=0)

@@ -258,9 +258,9 @@ def _best_cut(saving: FloatArray, never: FloatArray, always: FloatArray) -> floa
 
 
 def _strongest(shifts: Sequence[Shift], possible: Sequence[Shift]) -> Shift | None:
-    """Return the shift of the course: blur of strength 5 where it is measured, else the last that is measured."""
+    """Return the shift of the course: least contrast where that is measured, else the last that is measured."""
     known = [shift for shift in shifts if shift in possible] or [*possible]
-    return next((one for one in known if one == Shift("blur", 5)), known[-1] if known else None)
+    return next((one for one in known if one == Shift("contrast", 5)), known[-1] if known else None)
 
 
 @contextmanager

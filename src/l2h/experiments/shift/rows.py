@@ -75,21 +75,24 @@ def summarise(rows: Sequence[Row], courses: Sequence[Row], command: str) -> dict
             if own:
                 out["rows"].append(_mean_row(own))
     if courses:
-        first = courses[0]["shift"]
-        of_first = [row for row in courses if row["shift"] == first]
-        out["course"] = {"shift": first, "limits": {}}
-        for limit in out["limits"]:
-            own = [row for row in of_first if row["limit"] == limit]
-            places = sorted({int(row["input"]) for row in own})
-            shares = [[float(row["asked"]) for row in own if int(row["input"]) == place] for place in places]
-            alarm = [np.mean([bool(row["alarm"]) for row in own if int(row["input"]) == place]) for place in places]
-            out["course"]["inputs"] = places
-            out["course"]["limits"][limit] = {
-                "mean": [float(np.mean(one)) for one in shares],
-                "sem": None if len(out["seeds"]) < 2 else [spread(one).sem for one in shares],
-                "alarm": [float(one) for one in alarm],
-            }
+        out["course"] = _course(courses, out["limits"])
     return out
+
+
+def _course(courses: Sequence[Row], limits: Sequence[str]) -> Row:
+    """Return the shares asked lately by limit and seed; of rows with different shifts, those with the first."""
+    own = [row for row in courses if row["shift"] == courses[0]["shift"]]
+    places = sorted({int(row["input"]) for row in own})
+    seeds = sorted({int(row["seed"]) for row in own})
+    by_place = {(row["limit"], int(row["seed"]), int(row["input"])): row for row in own}
+    found: Row = {"shift": courses[0]["shift"], "seeds": seeds, "inputs": places, "limits": {}}
+    for limit in limits:
+        rows = [[by_place.get((limit, seed, place)) for place in places] for seed in seeds]
+        found["limits"][limit] = {
+            "asked": [[None if row is None else float(row["asked"]) for row in of_seed] for of_seed in rows],
+            "alarm": [[bool(row and row["alarm"]) for row in of_seed] for of_seed in rows],
+        }
+    return found
 
 
 def _mean_row(own: Sequence[Row]) -> Row:
