@@ -31,7 +31,11 @@ def exported(bundle: Path, inputs: np.ndarray, tmp_path_factory: pytest.TempPath
         with EdgeClient(bundle, server.url, key=key, **ask) as edge:
             edge.predict(inputs)
             texts = [server.get("/metrics", Authorization=f"Bearer {admin}")[1].decode(), edge.metrics_text()]
-        with EdgeClient(bundle, server.url, **ask) as edge:  # without a key
+        audit = {"costs": Costs(c_e=1.0), "audit": 0.5, "audits": folder / "audits"}
+        with EdgeClient(bundle, server.url, **audit) as edge:  # without a key
+            edge.predict(inputs)
+            texts.append(edge.metrics_text())
+        with EdgeClient(bundle, server.url, **ask) as edge:
             edge.predict(inputs)
             texts.append(edge.metrics_text())
     found: dict[str, set[str]] = {}

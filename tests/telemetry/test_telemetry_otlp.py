@@ -139,6 +139,21 @@ def test_no_more_is_traced_than_was_allowed(bundle: Path, inputs: np.ndarray, co
     assert len(list(collector.spans())) == before
 
 
+def test_callers_cannot_have_more_traced_nor_break_it(served: Path, collector: Collector, tmp_path: Path) -> None:
+    x, begun = np.zeros((1, 1, 4, 4), np.uint8), time.monotonic()
+    states = ["a=1", "\xff\xfe=\xe9", "=,=,=", "k=v," * 2000]
+    with Server(served, tmp_path, otlp=collector.address, traces=3.0) as server:
+        client = Client(server)
+        for i in range(80):
+            parent = f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01"
+            assert client.ask(x, traceparent=parent, tracestate=states[i % len(states)]).status == 200
+        seconds = time.monotonic() - begun
+        assert server.stop() == 0
+        assert not [line for line in server.log.read_text().splitlines() if '"level":"error"' in line]
+    infers = [span for span in collector.spans() if span.name == "infer"]
+    assert 3 <= len(infers) <= 3 + 3 * seconds + 1
+
+
 def test_calls_become_a_part_of_the_programs_own_traces(bundle: Path, inputs: np.ndarray) -> None:
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))

@@ -136,7 +136,7 @@ class EdgeCore(ObservedEdge):
         weakref.finalize(self, self._ended.set).atexit = False
         if watch is not None:
             self._service.watch(check_seconds("watch", watch), self._ended)
-        self._observe(otlp, traces)
+        self._observe(otlp, traces, device)
         self._reports = report_every is not None
         if report_every is not None and device is not None:
             if manifest.rejector.specs[0].costs is None:  # it states probabilities

@@ -45,6 +45,8 @@ def edge_families(
     if stats.audit is not None:
         for result, count in {"answered": stats.audit["answered"], **stats.audit["unanswered"]}.items():
             audited.add(count, result=result)
+    drift = Family("l2h_edge_drift", "gauge", "1 or -1 while more or less is worth asking than was calibrated, else 0.")
+    drift.add({"above": 1, "below": -1}.get(stats.drift or "", 0))
     latency = Family("l2h_edge_predict_seconds", "histogram", "A call of predict.")
     counter.add_latencies(latency)
     faults = Family("l2h_edge_faults", "counter", "Inputs that a server was chosen for and did not answer, by reason.")
@@ -65,6 +67,7 @@ def edge_families(
         answers,
         answerers,
         audited,
+        drift,
         latency,
         faults,
         circuit,
@@ -78,13 +81,11 @@ def _limits(status: Mapping[str, Any] | None) -> list[Family]:
     """Return what the limiters say; ``limit`` is the name of what is limited, ``all`` for all servers together."""
     used = Family("l2h_edge_limit_used", "gauge", "Permits given in the window that ends now.")
     cap = Family("l2h_edge_limit_cap", "gauge", "Permits that the window may have.")
-    drift = Family("l2h_edge_drift", "gauge", "1 or -1 while more or less is worth asking than was calibrated, else 0.")
     if status is not None:
         for name, own in ({"all": status} if "cap" in status else status).items():
             used.add(own["used"], limit=name)
             cap.add(own["cap"], limit=name)
-            drift.add({"above": 1, "below": -1}.get(own["drift"], 0), limit=name)
-    return [used, cap, drift]
+    return [used, cap]
 
 
 class MetricsServer(AbstractContextManager["MetricsServer"]):

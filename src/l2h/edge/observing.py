@@ -39,16 +39,16 @@ class ObservedEdge:
         self._close_at_end(server.close)
         return server
 
-    def _observe(self, otlp: str | TracerProvider | None, traces: float) -> None:
-        """Trace the calls, and send metrics where there is a collector."""
+    def _observe(self, otlp: str | TracerProvider | None, traces: float, device: str | None) -> None:
+        """Trace the calls, and send metrics where there is a collector, under the device's name where it has one."""
         self._endings: list[Callable[[], None]] = []
         per_second = check_traces(traces)
         if otlp is None:
             return
         if isinstance(otlp, str):
             otlp = check_otlp(otlp, "otlp=")
-            self._close_at_end(MetricsSender(otlp, _SERVICE, self._collector()).close)
-        self._tracer = CallTracer(otlp, _SERVICE, per_second)
+            self._close_at_end(MetricsSender(otlp, _SERVICE, self._collector(), device).close)
+        self._tracer = CallTracer(otlp, _SERVICE, per_second, device)
         self._close_at_end(self._tracer.close)
 
     def _end_observing(self) -> None:

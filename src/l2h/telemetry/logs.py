@@ -12,7 +12,7 @@ class JsonLines(logging.Formatter):
     """A record as one line of JSON.
 
     ``extra={"event": ..., "fields": {...}}`` of a record gives the event's name and the rest. Without a name the
-    message is the event; with one it is the field ``message``.
+    message is the event; with one it is the field ``message``. What other packages log has their name as the event.
     """
 
     def __init__(self, dumps: Callable[[Mapping[str, Any]], str] | None = None) -> None:
@@ -21,7 +21,8 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": stamp(record.created), "level": record.levelname.lower()}
-        event, message = getattr(record, "event", None), record.getMessage()
+        whose, message = record.name.partition(".")[0], record.getMessage()
+        event = getattr(record, "event", None if whose == "l2h" else whose)
         line |= {"event": message if event is None else event, "pid": record.process}
         line |= getattr(record, "fields", {})
         if event is not None:
@@ -44,10 +45,11 @@ def log_as_json(level: str = "info") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    logger = logging.getLogger("l2h")
-    logger.handlers[:] = [handler]
-    logger.propagate = False
-    logger.setLevel(level.upper())
+    for name in ("l2h", "opentelemetry"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(level.upper())
 
 
 def stamp(seconds: float) -> str:

@@ -58,14 +58,17 @@ class Tracer:
             kept, and is not closed.
         service: the name of the service, where ``OTEL_SERVICE_NAME`` does not say another.
         per_second: the bound; so many may come at once.
+        instance: which of several it is; a random name where None.
     """
 
-    def __init__(self, otlp: str | TracerProvider, service: str, per_second: float) -> None:
+    def __init__(
+        self, otlp: str | TracerProvider, service: str, per_second: float, instance: str | None = None
+    ) -> None:
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._trace, self._propagator = trace, TraceContextTextMapPropagator()
-        self._own = _make_provider(otlp, service) if isinstance(otlp, str) else None
+        self._own = _make_provider(otlp, service, instance) if isinstance(otlp, str) else None
         provider: Any = self._own or otlp
         self._tracer = provider.get_tracer("l2h", l2h.__version__)
         self._rate, self._burst = per_second, max(1.0, per_second) if per_second else 0.0
@@ -121,11 +124,13 @@ class Tracer:
 class MetricsSender:
     """Sends metrics to a collector every ten seconds and at the end, in a thread of its own."""
 
-    def __init__(self, address: str, service: str, collect: Callable[[], Iterable[Any]], **attributes: str) -> None:
+    def __init__(
+        self, address: str, service: str, collect: Callable[[], Iterable[Any]], instance: str | None = None
+    ) -> None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
         self._exporter = OTLPMetricExporter(f"{address}/v1/metrics", timeout=_PATIENCE)
-        self._resource = _resource(service, attributes)
+        self._resource = _resource(service, instance)
         self._collect, self._since, self._ending = collect, time.time_ns(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="l2h-metrics", daemon=True)
         self._thread.start()
@@ -193,22 +198,23 @@ def _histograms(family: Family) -> Iterable[Mapping[str, Any]]:
         yield {"sum": 0.0, "min": None, "max": None, **point}
 
 
-def _make_provider(address: str, service: str) -> Any:
+def _make_provider(address: str, service: str, instance: str | None) -> Any:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     # Not at the exit of the program, which would wait for a collector that is down.
-    provider = TracerProvider(resource=_resource(service, {}), shutdown_on_exit=False)
+    provider = TracerProvider(resource=_resource(service, instance), shutdown_on_exit=False)
     exporter = OTLPSpanExporter(f"{address}/v1/traces", timeout=_PATIENCE)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1e3 * _SPANS))
     return provider
 
 
-def _resource(service: str, attributes: Mapping[str, str]) -> Resource:
+def _resource(service: str, instance: str | None) -> Resource:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    named = {"service.name": service, "service.version": l2h.__version__, **attributes}
+    named = {"service.name": service, "service.version": l2h.__version__}
+    named |= {} if instance is None else {"service.instance.id": instance}
     return Resource.create(named).merge(OTELResourceDetector().detect())
 
 

@@ -112,6 +112,7 @@ def _infer(max_body: int, keys: bool) -> Schema:
         "parameters": [
             _header("X-Request-Id", "Echoed; one is made where it is missing.", _TEXT),
             _header("Idempotency-Key", "The same for the repeats of one request: they are charged once.", _ID),
+            _header("traceparent", "The trace that the request is a part of, by W3C Trace Context.", _TEXT),
             _header(protocol.LENGTH_HEADER, "Bytes of the JSON part of a binary body.", length),
             _header(HEADER, _DEVICE, _TEXT),
         ],
