@@ -28,7 +28,7 @@ DEADLINE = 120.0
 QUICK = [
     *("--client", "tree", "--client-share", "0.3", "--server", "mlp", "--calibration", "0.2"),
     *("--set", "server.epochs=2", "--set", "rejector.epochs=2", "--set", "folds=2"),
-    *("--option", "rejector.width=0.25", "--draws", "100"),
+    *("--option", "rejector.width=0.25"),
 ]
 FEW = [part for name in ("all-local", "confidence", "lwa-separate", "priced-attached", "oracle")
        for part in ("--method", name)]  # fmt: skip
@@ -84,7 +84,7 @@ def test_the_folder_holds_all_that_is_promised(compared: tuple[Path, Result]) ->
     names = set(files_of(folder))
     plots = {f"plots/{name}.png" for name in ("frontiers", "risk", "pairs")}
     seeds = {"seeds/seed-0.npz", "seeds/seed-1.npz"}
-    assert names == {"config.json", "comparison.json", "comparison.csv", "report.html", *plots, *seeds}
+    assert names == {"config.json", "comparison.json", "comparison.csv", "rows.csv", "report.html", *plots, *seeds}
     assert all((folder / name).read_bytes().startswith(b"\x89PNG\r\n") for name in plots)
 
 
@@ -136,6 +136,30 @@ def test_the_table_for_spreadsheets_has_the_same_figures(compared: tuple[Path, R
         assert (row["difference"] == "") == (versus is None) == (cell["method"] == found["default"])
         if versus is not None:
             assert float(row["difference"]) == versus["difference"]
+
+
+def test_every_figure_and_interval_follows_from_the_rows_alone(compared: tuple[Path, Result], tmp_path: Path) -> None:
+    folder, found = compared[0], comparison(compared[0])
+    head, *lines = (folder / "rows.csv").read_text().splitlines()
+    for seed in (0, 1):
+        own = [line for line in lines if line.split(",")[4] == str(seed)]
+        (tmp_path / f"{seed}.csv").write_text("\n".join([head, *own]) + "\n")
+    files = ["--rows", tmp_path / "0.csv", "--rows", tmp_path / "1.csv"]
+    result = call("compare", *files, "--json", "--out", tmp_path / "again")
+    assert result.status == 0, result.err
+    again = result.json()
+    apart = {"command", "frontiers", "settings", "skipped"}
+    assert {key: again[key] for key in again.keys() - apart} == {key: found[key] for key in found.keys() - apart}
+    assert (tmp_path / "again" / "report.html").exists()
+    risks = {(c["method"], c["c_e"]): c["risk"]["mean"] for c in found["cells"]}
+    for row in found["against_default"]:
+        expected = risks[row["method"], row["c_e"]] - risks[found["default"], row["c_e"]]
+        assert row["difference"] == pytest.approx(expected, abs=1e-5)
+        assert row["low"] <= row["difference"] <= row["high"]
+    assert all(row["risk"]["sampling"] > 0 for row in found["overall"] if row["method"] != "oracle")
+    assert_told(call("compare", *files[:2], "--rows", folder / "comparison.csv"), [1], "comparison.csv")
+    (tmp_path / "half.csv").write_text("\n".join([head, *lines[:-1]]) + "\n")
+    assert_told(call("compare", "--rows", tmp_path / "half.csv"), [1], "1 rows are missing")
 
 
 def test_the_page_shows_every_method_and_is_whole(compared: tuple[Path, Result]) -> None:
@@ -391,6 +415,19 @@ def test_two_classes_run_the_method_for_two(table: Path, tmp_path: Path) -> None
     cell = found["cells"][-1]
     assert 0 <= cell["risk"]["mean"] <= 1.2
     assert cell["risk_as_published"] is not None
+
+
+def test_with_a_budget_every_net_costs_the_same(tmp_path: Path) -> None:
+    short = ["--set", "server.epochs=1", "--set", "rejector.epochs=1", "--set", "folds=2", "--set", "copies=0"]
+    chosen = ["--method", "priced-attached", "--method", "priced-separate", "--method", "ova-l2d"]
+    result = call("compare", "--limit", "200", *short, *chosen, "--budget", "20k", "--seeds", 1, "--out", tmp_path)
+    assert result.status == 0, result.err
+    work = [method["multiply_adds"] for method in comparison(tmp_path)["methods"]]
+    assert all(15_000 < own <= 20_000 for own in work)
+    assert "student alone" in result.out
+    several = ["compare", "--budget", "1", "--budget", "0.3", "--out", tmp_path / "two"]
+    assert_told(call(*several), [2], "one at a time", "--crossed")
+    assert not (tmp_path / "two").exists()
 
 
 def test_the_digits_have_a_plan_of_their_own(tmp_path: Path) -> None:

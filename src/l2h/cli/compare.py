@@ -93,13 +93,12 @@ class CompareOptions(StudyOptions):
         ),
     ] = None
     jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
-    draws: Annotated[int, run_option(help="Draws of the bootstrap.", min=100)] = 2000
     rows: Annotated[
         list[Path] | None,
         run_option(
             "--rows",
-            help="Run nothing: show the rows of this file (crossed.csv, several.csv), with every interval computed "
-            "again; repeat to join those of several calls.",
+            help="Run nothing: show the rows of this file (rows.csv, crossed.csv, several.csv), with every interval "
+            "computed again; repeat to join those of several calls.",
         ),
     ] = None
     force: Annotated[bool, run_option("--force", help="Replace the comparison that is in the folder.")] = False
@@ -122,6 +121,8 @@ def compare(options: CompareOptions) -> None:
     Example: [bold]l2h compare --data data/cifar10 --server box=lenet5 --server cloud=alexnet --price box=0.05 --price
     cloud=0.2 --price cloud=0.3:1.25 --seeds 3 --out runs/two-servers[/]
 
+    Example: [bold]l2h compare --data data/cifar10 --budget 0.3 --seeds 3 --out runs/equal-cost[/]
+
     Example: [bold]l2h compare --crossed --data data/cifar10 --c-1 1 --c-e 0.1 --c-e 0.25 --seeds 3 --out
     runs/crossed[/]
     """
@@ -134,13 +135,13 @@ def compare(options: CompareOptions) -> None:
     if options.price or len(options.server or ()) > 1:
         _print_several(_compare_several(options), options.as_json)
         return
-    from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods
-    from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
+    from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, with_budget
 
     prices = {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
     server = options.server[0] if options.server else None
+    plan = options.plan(sized=bool(options.budgets), server=server, **prices, **_given(options))
     summary = compare_methods(
-        options.plan(sized=False, server=server, **prices, **_given(options)),
+        with_budget(plan, options.budgets) if options.budgets else plan,
         options.methods,
         options.all_seeds,
         options.out,
@@ -148,10 +149,16 @@ def compare(options: CompareOptions) -> None:
         classes=_classes(options),
         augment=options.augment,
         jobs=options.jobs,
-        draws=options.draws,
         command=command_line(),
         force=options.force,
     )
+    _print_comparison(summary, options)
+
+
+def _print_comparison(summary: dict[str, Any], options: CompareOptions) -> None:
+    """Write the page and print the tables."""
+    from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
+
     page = write_comparison(summary, options.out)
     if options.as_json:
         print_json(summary)
@@ -172,7 +179,8 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
     from l2h.cli.bars import training_progress
     from l2h.experiments.several import SeveralStudy, compare_several, price_grid
 
-    for flag, value in (("--method", options.methods), ("--c-1", options.c_1), ("--c-e", options.c_e)):
+    given = {"--method": options.methods, "--c-1": options.c_1, "--c-e": options.c_e, "--budget": options.budgets}
+    for flag, value in given.items():
         if value:
             raise SettingsError(f"{flag} is for one server: with several, all methods for them run at every --price")
     servers = by_name(options.server, "--server")
@@ -194,13 +202,18 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
 
 def _show_rows(options: CompareOptions) -> None:
     """Show the rows of files, by the kind of comparison that their columns tell."""
+    from l2h.experiments.compare import rows
+    from l2h.experiments.compare.comparing import join_comparisons
     from l2h.experiments.crossed.rows import FIELDS
     from l2h.experiments.crossed.study import join_crossed
     from l2h.experiments.runs import columns_of
     from l2h.experiments.several import join_several
 
     paths = options.rows or []
-    if columns_of(paths[0]) == FIELDS:
+    columns = columns_of(paths[0])
+    if columns == rows.FIELDS:
+        _print_comparison(join_comparisons(paths, command_line()), options)
+    elif columns == FIELDS:
         _print_crossed(join_crossed(paths, options.out, command_line()), options.as_json)
     else:
         _print_several(join_several(paths, options.out, command_line()), options.as_json)

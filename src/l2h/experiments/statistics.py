@@ -6,7 +6,7 @@ have the same blocks, so from these numbers follows the sampling error of any di
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,8 @@ CONFIDENCE = 0.95
 class Contrast(Interval):
     """A mean difference with its interval and its two errors."""
 
-    seed_error: float | None  # standard error over the seeds; None for one seed
-    sample_error: float  # standard error over the test samples
-    p: float  # that chance alone makes a difference as large, two-sided
+    seed_error: float | None = None  # standard error over the seeds; None for one seed
+    sample_error: float = 0.0  # standard error over the test samples
 
 
 def block_means(losses: npt.ArrayLike) -> FloatArray:
@@ -78,14 +77,14 @@ def contrast(differences: Sequence[FloatArray], samples: Sequence[int], shared: 
     chance = (
         float(difference == 0) if not error else 2 * float(special.stdtr(max(freedom, 1.0), -abs(difference) / error))
     )
-    return Contrast(
-        difference,
-        difference - wide,
-        difference + wide,
-        None if seeds is None else math.sqrt(seeds),
-        math.sqrt(sampled),
-        chance,
-    )
+    errors = None if seeds is None else math.sqrt(seeds), math.sqrt(sampled)
+    return Contrast(difference, difference - wide, difference + wide, chance, *errors)
+
+
+def corrected(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Return contrasts with their p-values corrected for their number."""
+    chances = holm([one.p or 0.0 for one in contrasts])
+    return [replace(one, p=p) for one, p in zip(contrasts, chances, strict=True)]
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -22,7 +22,7 @@ from l2h.metrics.frontier import (
 from l2h.metrics.report import OutcomeReport, Report
 from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks, risks_of
 from l2h.metrics.savings import money_sentence
-from l2h.metrics.spread import Interval, Spread, bootstrap_means, interval, spread, spread_of_reports
+from l2h.metrics.spread import Interval, Spread, interval, spread, spread_of_reports
 from l2h.metrics.standing import Standing, best_trivial
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "Standing",
     "apply_platt",
     "best_trivial",
-    "bootstrap_means",
     "contrastive",
     "evaluate",
     "evaluate_outcomes",

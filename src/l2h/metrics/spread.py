@@ -1,8 +1,4 @@
-"""Spread over seeds: means with their standard errors, and intervals for differences from the paired bootstrap.
-
-All columns (methods, prices) of a bootstrap draw are averaged over the same seeds and the same samples, so that a
-sample that is easy for one method is easy for the other too, and only their difference varies.
-"""
+"""Spread over seeds: means with their standard errors, and differences with their intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.costs import FloatArray
 from l2h.errors import DataError
 
-CHUNK = 64  # draws at a time: their weights on all samples must fit into memory
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -66,60 +61,22 @@ class Interval:
     difference: float
     low: float
     high: float
+    #: That chance alone makes a difference as large; corrected where several are tested. None: the interval decides.
+    p: float | None = None
 
     @property
     def below(self) -> bool:
-        """Whether the whole interval is below 0: ``a`` is clearly lower."""
-        return self.high < 0
+        """Whether ``a`` is clearly lower."""
+        return self.high < 0 if self.p is None else self.difference < 0 and self.p < SIGNIFICANT
 
     @property
     def above(self) -> bool:
-        """Whether the whole interval is above 0: ``a`` is clearly higher."""
-        return self.low > 0
+        """Whether ``a`` is clearly higher."""
+        return self.low > 0 if self.p is None else self.difference > 0 and self.p < SIGNIFICANT
 
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
-
-
-def bootstrap_means(
-    losses: Sequence[npt.ArrayLike], *, draws: int = 2000, seed: int = 0, shared: bool = False
-) -> FloatArray:
-    """Return the means (draws, M) of every column over drawn seeds and drawn samples.
-
-    ``losses`` has for each seed the losses (n, M) on its n test samples. Where all seeds have the same samples in the
-    same order (``shared``), a draw takes the same samples of every seed: what is hard for one seed is hard for the
-    others too.
-
-    Example:
-        >>> means = bootstrap_means([np.array([[0.0, 1.0], [1.0, 2.0]])], draws=100)
-        >>> np.allclose(means[:, 1] - means[:, 0], 1.0)
-        True
-    """
-    arrays = [np.asarray(a, dtype=np.float64) for a in losses]
-    if not arrays or any(a.ndim != 2 or not len(a) or a.shape[1] != arrays[0].shape[1] for a in arrays):
-        raise DataError(f"need (n, M) arrays of one width, one per seed; got {[a.shape for a in arrays]}")
-    if shared and len({len(a) for a in arrays}) > 1:
-        raise DataError(f"shared test samples must have the same number for every seed; got {[len(a) for a in arrays]}")
-    rng = np.random.default_rng(seed)
-    seeds = len(arrays)
-    out = np.empty((draws, arrays[0].shape[1]))
-    for start in range(0, draws, CHUNK):
-        some = slice(start, min(start + CHUNK, draws))
-        count = some.stop - some.start
-        # How often each seed is drawn.
-        times = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=count)
-        weights = _sample_weights(rng, count, len(arrays[0])) if shared else None
-        total = np.zeros((count, arrays[0].shape[1]))
-        for k, array in enumerate(arrays):
-            if weights is not None:
-                total += times[:, k : k + 1] * (weights @ array)
-            else:
-                # Each time that a seed is drawn, its samples are drawn again.
-                for again in range(int(times[:, k].max(initial=0))):
-                    drawn = times[:, k] > again
-                    total[drawn] += _sample_weights(rng, int(drawn.sum()), len(array)) @ array
-        out[some] = total / seeds
-    return out
+    def as_dict(self) -> dict[str, float | None]:
+        """Return plain values; without ``p`` where nothing was tested."""
+        return {name: value for name, value in asdict(self).items() if name != "p" or value is not None}
 
 
 def interval(draws: npt.ArrayLike, difference: float, confidence: float = 0.95) -> Interval:
@@ -142,9 +99,3 @@ def _merge(objects: list[Mapping[str, Any]]) -> dict[str, Any]:
         elif all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             out[key] = spread(values).as_dict()
     return out
-
-
-def _sample_weights(rng: np.random.Generator, count: int, n: int) -> FloatArray:
-    """(count, n): how often each sample is drawn, over n."""
-    chosen = rng.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
-    return np.bincount(chosen.ravel(), minlength=count * n).reshape(count, n) / n

@@ -98,7 +98,7 @@ def make_comparison(
     order = np.argsort(np.argsort(risk.mean(axis=2), axis=0), axis=0) + 1
     drawn = _bootstrap(loss, draws, rng)
     made = {
-        "schema": 1,
+        "schema": 2,
         "dataset": "made up",
         "seeds": list(range(seeds)),
         "samples": samples,
@@ -124,7 +124,7 @@ def make_comparison(
         "overall": [
             {
                 "method": name,
-                "risk": _spread(risk[k].mean(axis=0)),
+                "risk": _spread(risk[k].mean(axis=0)) | {"sampling": 0.01},
                 "gain": _spread(gain[name]) if gain.get(name) else None,
                 "rank": float(order[k].mean()),
             }
@@ -144,7 +144,7 @@ def make_comparison(
             if name != default
             for i, costs in enumerate(grid)
         ],
-        "bootstrap": {"draws": draws, "confidence": 0.95, "test_set": "own"},
+        "intervals": {"confidence": 0.95, "test_set": "own"},
         "frontiers": {
             "rate": rate.tolist(),
             "methods": {

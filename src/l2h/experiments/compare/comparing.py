@@ -3,6 +3,7 @@
 Each seed's result is a file, so that what was broken off goes on where it was.
 """
 
+import json
 import logging
 import multiprocessing
 import os
@@ -16,10 +17,11 @@ from queue import Empty
 from typing import Any
 
 from l2h import methods
-from l2h.errors import RunError, SettingsError
+from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments import runs
+from l2h.experiments.compare.rows import CSV, read_rows, rows_of, write_rows
 from l2h.experiments.compare.seed import SeedResult, SeedStudy, run_seed
-from l2h.experiments.compare.summary import summarise
+from l2h.experiments.compare.summary import curves, summarise
 from l2h.experiments.overrides import make_settings, parse_options
 from l2h.experiments.plan import Plan, digits_plan, with_augment
 from l2h.training import Progress, pick_device
@@ -27,7 +29,7 @@ from l2h.training import Progress, pick_device
 log = logging.getLogger("l2h")
 SEEDS = "seeds"
 #: What a comparison leaves in its folder, beside its configuration.
-FILES = (SEEDS, runs.PLOTS, "comparison.json", "comparison.csv", "report.html")
+FILES = (SEEDS, CSV, runs.PLOTS, "comparison.json", "comparison.csv", "report.html")
 #: The grid of prices where none is given.
 GRID_1, GRID_E = (1.0, 1.25), (0.05, 0.1, 0.15, 0.25)
 #: Called with the seed and what of it is finished: ``"server"``, then the methods one by one.
@@ -68,7 +70,6 @@ def compare_methods(
     classes: Sequence[str] | None,
     augment: str | None,
     jobs: int | None,
-    draws: int,
     command: str,
     force: bool,
 ) -> dict[str, Any]:
@@ -99,15 +100,23 @@ def compare_methods(
     left = [seed for seed in seeds if seed not in there]
     with show(len(left) * (1 + len(kept)), jobs > 1) as (tell, progress):
         run_seeds(folder, comparison, left, jobs, tell, progress)
-    return summarise(
-        plan,
-        [SeedResult.load(seed_file(folder, seed)) for seed in seeds],
-        dataset=dataset.name,
-        classes=dataset.num_classes,
-        draws=draws,
-        command=command,
-        skipped=[{"method": name, "why": f"it is for {count} classes"} for name, count in unfit.items()],
-    )
+    results = [SeedResult.load(seed_file(folder, seed)) for seed in seeds]
+    if len({result.names for result in results}) > 1:
+        raise DataError("the seeds compared different methods: run them again with --force")
+    rows = [row for one in results for row in rows_of(one, plan.costs, dataset.name, dataset.num_classes)]
+    write_rows(folder / CSV, rows)
+    summary = summarise(rows, command)
+    settled = replace(plan, settings=plan.settings.with_seed(seeds[0]))
+    return summary | {
+        "frontiers": summary["frontiers"] | {"methods": curves(results)},
+        "settings": json.loads(json.dumps(settled.as_dict())),
+        "skipped": [{"method": name, "why": f"it is for {count} classes"} for name, count in unfit.items()],
+    }
+
+
+def join_comparisons(paths: Sequence[Path], command: str) -> dict[str, Any]:
+    """Return the content of ``comparison.json`` for the rows of several files; it has no frontiers and no settings."""
+    return summarise(read_rows(paths), command)
 
 
 def comparison_plan(
@@ -134,6 +143,13 @@ def comparison_plan(
         base = replace(base, server_options={})
     merged = {name: getattr(base, name) | more for name, more in parse_options(options, servers).items()}
     return replace(base, **named, **merged, settings=make_settings(values, overrides, server, sized, len(servers) > 1))
+
+
+def with_budget(plan: Plan, budgets: Sequence[str]) -> Plan:
+    """Return a plan in which every learned method has the largest net of one budget, whatever its own options say."""
+    if len(budgets) > 1:
+        raise SettingsError(f"--budget {', '.join(budgets)}: one at a time, or several with --crossed")
+    return replace(plan, budget=budgets[0], rejector_options={})
 
 
 def seed_file(folder: Path, seed: int) -> Path:

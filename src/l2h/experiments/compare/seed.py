@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from l2h import metrics
+from l2h.budgets import Budget
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
 from l2h.decision import RejectorSpec
@@ -21,7 +22,8 @@ from l2h.experiments.plan import Plan
 from l2h.experiments.runs import read_arrays, write_arrays
 from l2h.files import digest
 from l2h.labels import LabelCodec
-from l2h.methods import Bench, Method, Outcomes, ReferenceRule, Rule
+from l2h.methods import Bench, Learned, Method, Outcomes, ReferenceRule, Rule
+from l2h.system.sizing import size_method
 from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
 
@@ -102,6 +104,8 @@ def run_seed(
     context = Context(plan.settings, device, progress=progress or Silent())
     with repeatable(plan.settings, device):
         bench = make_bench(plan, dataset, context)
+        if plan.budget is not None:
+            size_methods(methods, Budget.parse(plan.budget), bench)
         test = bench.outcomes(dataset.X_test, dataset.y_test)
         done("server")
         judged = []
@@ -127,6 +131,16 @@ def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: SamplePart
     system = make_system(plan, dataset, client)
     job = system.prepare(*parts.train, specs=[RejectorSpec()], held_out_rows=parts.held_out_rows)
     return Bench(job, context, plan.costs, parts.calibration, plan.rejector_options)
+
+
+def size_methods(methods: Iterable[Method], budget: Budget, bench: Bench) -> None:
+    """Give every method that learns the largest net of a budget; those with nets of a kind get the same."""
+    sized: dict[tuple[str, bool], Learned] = {}
+    for method in (method for method in methods if isinstance(method, Learned)):
+        same = sized.setdefault((method.net, method.student), method)
+        if same is method:
+            size_method(method, budget, bench.job)
+        method.options, method.budget = same.options, same.budget
 
 
 def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> dict[str, Any]:

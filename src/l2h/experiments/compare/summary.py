@@ -1,145 +1,148 @@
-"""From seed by seed to a comparison: means, standard errors, paired bootstrap intervals, who beats whom."""
+"""From seed by seed to a comparison: means, standard errors, intervals of paired differences, who beats whom."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from l2h import methods
-from l2h.costs import BoolArray, Costs, FloatArray, generalized_loss
-from l2h.errors import DataError
+from l2h.costs import FloatArray
+from l2h.errors import RunError
+from l2h.experiments.compare.rows import Row
 from l2h.experiments.compare.seed import RATES, SeedResult
-from l2h.experiments.plan import Plan
-from l2h.metrics import bootstrap_means, interval, spread
+from l2h.experiments.statistics import CONFIDENCE, Contrast, contrast, corrected
+from l2h.metrics import spread
 
-SCHEMA = 1
-CONFIDENCE = 0.95
+SCHEMA = 2
+_FIGURES = ("risk", "reject_rate", "accuracy", "gain", "risk_as_published")
 
 
-def summarise(
-    plan: Plan,
-    results: Sequence[SeedResult],
-    *,
-    dataset: str,
-    classes: int,
-    draws: int,
-    command: str,
-    skipped: list[dict[str, str]],
-) -> dict[str, Any]:
-    """Return the comparison as plain values: what ``comparison.json`` holds."""
-    names = results[0].names
-    if any(result.names != names for result in results):
-        raise DataError("the seeds compared different methods: run them again with --force")
-    prices, default = plan.costs, methods.DEFAULT
-    losses = [_losses(result, result.remote, prices) for result in results]
-    risks = [one.mean(axis=-1) for one in losses]
-    published = [_losses(result, result.as_published, prices).mean(axis=-1) for result in results]
-    answers = [np.where(r.remote, r.server_correct, r.client_correct).mean(axis=-1) for r in results]
-    cells = []
-    for m, name in enumerate(names):
-        for c, costs in enumerate(prices):
-            gains = [float(result.gain[m, c]) for result in results]
-            cells.append(
-                {
-                    "method": name,
-                    "c_1": costs.c_1,
-                    "c_e": costs.c_e,
-                    "risk": spread([seed[m, c] for seed in risks]).as_dict(),
-                    "reject_rate": spread([float(r.remote[m, c].mean()) for r in results]).as_dict(),
-                    "accuracy": spread([float(seed[m, c]) for seed in answers]).as_dict(),
-                    "gain": None if np.isnan(gains).any() else spread(gains).as_dict(),
-                    "risk_as_published": spread([seed[m, c] for seed in published]).as_dict()
-                    if results[0].has_published[m]
-                    else None,
-                }
-            )
-    settled = replace(plan, settings=plan.settings.with_seed(results[0].seed))
-    shared = len({result.test_digest for result in results}) == 1
-    columns = [one.reshape(len(names) * len(prices), -1).T for one in losses]
-    drawn = bootstrap_means(columns, draws=draws, shared=shared).reshape(draws, len(names), len(prices))
-    means = np.mean(risks, axis=0)
-    over, drawn_over = means.mean(axis=1), drawn.mean(axis=2)
+def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
+    """Return the comparison as plain values: what ``comparison.json`` holds, but for curves and settings."""
+    table, default = _Table(rows), methods.DEFAULT
+    names, prices = table.names, table.prices
     return {
         "schema": SCHEMA,
-        "dataset": dataset,
-        "seeds": [result.seed for result in results],
-        "samples": len(results[0].client_correct),
-        "classes": classes,
-        "costs": [{"c_e": c.c_e, "c_1": c.c_1} for c in prices],
+        "dataset": rows[0]["data"],
+        "seeds": table.seeds,
+        "samples": rows[0]["samples"],
+        "classes": rows[0]["classes"],
+        "costs": [{"c_e": c_e, "c_1": c_1} for c_1, c_e in prices],
         "default": default,
         "accuracy": {
-            "client": spread([float(r.client_correct.mean()) for r in results]).as_dict(),
-            "server": spread([float(r.server_correct.mean()) for r in results]).as_dict(),
-            "student": _fact(results, default, "student"),
+            **{who: table.spread(names[0], prices[0], who) for who in ("client", "server")},
+            "student": table.spread(default, prices[0], "student") if default in names else None,
         },
-        "methods": [_described(method, results) for method in methods.get(names)],
-        "cells": cells,
-        "overall": _overall(names, risks, results),
-        "pairs": [
-            {"a": a, "b": b} | interval(drawn_over[:, i] - drawn_over[:, j], over[i] - over[j], CONFIDENCE).as_dict()
-            for i, a in enumerate(names)
-            for j, b in enumerate(names)
-            if i != j
+        "methods": [_described(method, table) for method in methods.get(names)],
+        "cells": [
+            {"method": name, "c_1": c_1, "c_e": c_e}
+            | {figure: table.spread(name, (c_1, c_e), figure) for figure in _FIGURES}
+            for name in names
+            for c_1, c_e in prices
         ],
-        "against_default": [
-            {"method": name, "c_1": costs.c_1, "c_e": costs.c_e}
-            | interval(drawn[:, m, c] - drawn[:, at, c], means[m, c] - means[at, c], CONFIDENCE).as_dict()
-            for at in (i for i, name in enumerate(names) if name == default)
-            for m, name in enumerate(names)
-            for c, costs in enumerate(prices)
-            if m != at
-        ],
-        "bootstrap": {"draws": draws, "confidence": CONFIDENCE, "test_set": "shared" if shared else "own"},
-        "frontiers": {"rate": RATES.tolist(), "methods": {name: _curve(results, m) for m, name in enumerate(names)}},
-        "settings": json.loads(json.dumps(settled.as_dict())),
+        "overall": _overall(table),
+        "pairs": list(_pairs(table)),
+        "against_default": list(_against(table, default)) if default in names else [],
+        "intervals": {"confidence": CONFIDENCE, "test_set": "shared" if table.shared else "own"},
+        "frontiers": {"rate": RATES.tolist(), "methods": {}},
+        "settings": {},
         "command": command,
-        "skipped": skipped,
+        "skipped": [],
     }
 
 
-def _losses(result: SeedResult, remote: BoolArray, prices: Sequence[Costs]) -> FloatArray:
-    """(M, C, n)."""
-    outcomes = (result.client_correct, result.server_correct)
-    return np.stack(
-        [[generalized_loss(*outcomes, decisions[c], costs) for c, costs in enumerate(prices)] for decisions in remote]
-    )
+def curves(results: Sequence[SeedResult]) -> dict[str, Any]:
+    """Return the frontier of every method, the mean over seeds with its standard error."""
+    return {name: _curve(results, m) for m, name in enumerate(results[0].names)}
 
 
-def _overall(names: Sequence[str], risks: Sequence[FloatArray], results: Sequence[SeedResult]) -> list[dict[str, Any]]:
-    means = np.mean(risks, axis=0)
+class _Table:
+    """The rows by method and price, in the order of the seeds; a RunError where one is missing."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        if len({(row["data"], row["classes"], row["samples"]) for row in rows}) != 1:
+            raise RunError("these are the rows of no comparison, or of several data sets: name files of one")
+        self.seeds = sorted({row["seed"] for row in rows})
+        self.samples = [rows[0]["samples"]] * len(self.seeds)
+        self.prices = list(dict.fromkeys((row["c_1"], row["c_e"]) for row in rows))
+        there = {row["method"] for row in rows}
+        self.names = [name for name in methods.known() if name in there]
+        self.shared = len({row["test"] for row in rows}) == 1
+        self._rows = {(row["method"], (row["c_1"], row["c_e"]), row["seed"]): row for row in rows}
+        missing = len(self.names) * len(self.prices) * len(self.seeds) - len(self._rows)
+        if missing:
+            raise RunError(f"{missing} rows are missing: the seeds have other methods or prices than each other")
+
+    def values(self, name: str, price: tuple[float, float], figure: str) -> list[Any]:
+        """Return a figure of every seed."""
+        return [self._rows[name, price, seed][figure] for seed in self.seeds]
+
+    def spread(self, name: str, price: tuple[float, float], figure: str) -> dict[str, Any] | None:
+        values = self.values(name, price, figure)
+        if any(value is None for value in values):
+            return None
+        found = spread(values).as_dict()
+        return found | ({"sampling": self.contrast(name, None, price).sample_error} if figure == "risk" else {})
+
+    def means(self, name: str, figure: str) -> list[float] | None:
+        """Return the mean over the prices of every seed."""
+        over = [self.values(name, price, figure) for price in self.prices]
+        if any(value is None for own in over for value in own):
+            return None
+        return [float(np.mean(own)) for own in zip(*over, strict=True)]
+
+    def blocks(self, name: str, price: tuple[float, float] | None) -> list[FloatArray]:
+        """Return the block means of every seed at a price, or over all."""
+        some = self.prices if price is None else [price]
+        each = [self.values(name, one, "blocks") for one in some]
+        return [np.mean(own, axis=0) for own in zip(*each, strict=True)]
+
+    def contrast(self, a: str, b: str | None, price: tuple[float, float] | None = None) -> Contrast:
+        """Return the risk of one method, less that of another."""
+        first = self.blocks(a, price)
+        second = [np.zeros_like(own) for own in first] if b is None else self.blocks(b, price)
+        differences = [one - other for one, other in zip(first, second, strict=True)]
+        return contrast(differences, self.samples, self.shared)
+
+
+def _pairs(table: _Table) -> Iterator[dict[str, Any]]:
+    """Give the difference of every two methods; p-values are corrected for the methods held against one."""
+    for b in table.names:
+        others = [a for a in table.names if a != b]
+        found = corrected([table.contrast(a, b) for a in others])
+        yield from ({"a": a, "b": b} | one.as_dict() for a, one in zip(others, found, strict=True))
+
+
+def _against(table: _Table, default: str) -> Iterator[dict[str, Any]]:
+    """Give the difference of every method to the default at each price; p-values are corrected for the prices."""
+    for name in (name for name in table.names if name != default):
+        found = corrected([table.contrast(name, default, price) for price in table.prices])
+        for (c_1, c_e), one in zip(table.prices, found, strict=True):
+            yield {"method": name, "c_1": c_1, "c_e": c_e} | one.as_dict()
+
+
+def _overall(table: _Table) -> list[dict[str, Any]]:
+    names = table.names
+    means = np.array([[np.mean(table.values(name, price, "risk")) for price in table.prices] for name in names])
     deployable = [m for m, method in enumerate(methods.get(names)) if method.family != "reference"]
     out = []
     for m, name in enumerate(names):
-        gains = [float(result.gain[m].mean()) for result in results]
+        gains = table.means(name, "gain")
         # A rank among what can be deployed: 1 is the lowest risk at a price; ties share their mean.
         below = (means[deployable] < means[m]).sum(axis=0)
         equal = (means[deployable] == means[m]).sum(axis=0)
         rank = float((below + (np.maximum(equal, 1) + 1) / 2).mean()) if m in deployable else None
-        out.append(
-            {
-                "method": name,
-                "risk": spread([float(seed[m].mean()) for seed in risks]).as_dict(),
-                "gain": None if np.isnan(gains).any() else spread(gains).as_dict(),
-                "rank": rank,
-            }
-        )
+        risk = spread(table.means(name, "risk") or []).as_dict() | {"sampling": table.contrast(name, None).sample_error}
+        gain = None if gains is None else spread(gains).as_dict()
+        out.append({"method": name, "risk": risk, "gain": gain, "rank": rank})
     return out
 
 
-def _described(method: methods.Method, results: Sequence[SeedResult]) -> dict[str, Any]:
-    facts = results[0].facts.get(method.name, {})
-    return method.card() | {
-        "parameters": int(facts["parameters"]) if "parameters" in facts else None,
-        "multiply_adds": int(facts["multiply_adds"]) if "multiply_adds" in facts else None,
-        "steps": _fact(results, method.name, "steps"),
-    }
-
-
-def _fact(results: Sequence[SeedResult], name: str, fact: str) -> dict[str, Any] | None:
-    values = [result.facts.get(name, {}).get(fact) for result in results]
-    return None if any(v is None for v in values) else spread([float(v) for v in values if v is not None]).as_dict()
+def _described(method: methods.Method, table: _Table) -> dict[str, Any]:
+    price = table.prices[0]
+    counts = {fact: table.values(method.name, price, fact)[0] for fact in ("parameters", "multiply_adds")}
+    counted = {fact: None if value is None else int(value) for fact, value in counts.items()}
+    return method.card() | counted | {"steps": table.spread(method.name, price, "steps")}
 
 
 def _curve(results: Sequence[SeedResult], m: int) -> dict[str, Any]:

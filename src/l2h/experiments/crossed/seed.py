@@ -13,7 +13,7 @@ from l2h import methods, metrics
 from l2h.budgets import Budget
 from l2h.costs import BoolArray, generalized_loss
 from l2h.data import Dataset
-from l2h.experiments.compare.seed import make_bench
+from l2h.experiments.compare.seed import make_bench, size_methods
 from l2h.experiments.crossed.rows import ATTACHED, CONFIDENCE, OUTCOMES, SEPARATE, SOFTMAX, STUDENT, Arm, Row
 from l2h.experiments.plan import Plan
 from l2h.experiments.statistics import block_means
@@ -22,7 +22,6 @@ from l2h.methods import Learned, LearnedRule, Outcomes, Rule
 from l2h.methods.learned import stack_stage
 from l2h.models import multiply_adds
 from l2h.settings import SEPARABLE_REJECTOR
-from l2h.system.sizing import size_method
 from l2h.training import Context, RejectorStage, SamplePool
 from l2h.training.recipes import rejector_scores
 from l2h.training.rejector_stage import UncertainPool, over_labels
@@ -91,9 +90,7 @@ class SeedCrossing:
         stack = [method for method in methods.get(names) if isinstance(method, Learned)]
         for method in stack:
             method.net, method.student = SEPARATE if arm[0] == SEPARATE else ATTACHED, arm[0] == STUDENT
-        size_method(stack[0], Budget.parse(budget), self.bench.job)
-        for method in stack[1:]:
-            method.options, method.budget = stack[0].options, stack[0].budget
+        size_methods(stack, Budget.parse(budget), self.bench)
         return stack
 
     def _stage(self, stack: Sequence[Learned], arm: Arm, rate: float) -> RejectorStage:

@@ -35,6 +35,7 @@ class MethodRow:
     versus: Interval | None  # its risk minus the default's; None for the default
     record: tuple[int, int, int] | None  # prices at which it clearly beats the default, neither does, it clearly loses
     best: bool  # whether no method but the references has a lower risk
+    clear: bool  # whether every other method but the references has a clearly higher one
 
     @property
     def beyond(self) -> bool:
@@ -89,6 +90,7 @@ class ComparisonView:
                 versus=self.pairs.get((name, default)),
                 record=(wins, len(against) - wins - losses, losses) if against else None,
                 best=name in usable and risk["mean"] <= lowest + SAME,
+                clear=name in usable and all(self.pairs[name, other].below for other in usable if other != name),
             )
             rows.append(row)
         return rows
@@ -118,7 +120,7 @@ def _key(row: Values) -> tuple[str, Price]:
 
 
 def _interval(row: Values) -> Interval:
-    return Interval(row["difference"], row["low"], row["high"])
+    return Interval(row["difference"], row["low"], row["high"], row.get("p"))
 
 
 def _yes_no(value: bool | None) -> str:

@@ -114,7 +114,7 @@ def plot_risk_grid(comparison: Values) -> Figure:
             _risk_differences(lower, view, looks, prices)
             titled(lower, "", "c_e, price of a request", "risk minus the default's" * first_column(lower))
             if first_column(lower):
-                remark(lower, "filled: the interval excludes 0", loc="left", fontsize=9, pad=None)
+                remark(lower, "filled: clearly different", loc="left", fontsize=9, pad=None)
     for ax in axes:
         ax.set_visible(ax.has_data())
     _draw_legend(figure, legend)
@@ -122,7 +122,7 @@ def plot_risk_grid(comparison: Values) -> Figure:
 
 
 def plot_pairs(comparison: Values) -> Figure:
-    """Draw the risk of each row's method minus the column's, with a dot where the interval excludes 0."""
+    """Draw the risk of each row's method minus the column's, with a dot where that is clear."""
     view = ComparisonView(comparison)
     rows, n = view.rows, len(view.rows)
     pairs = [[view.pairs.get((a.name, b.name)) for b in rows] for a in rows]
@@ -190,7 +190,7 @@ def plot_pairs(comparison: Values) -> Figure:
     for scale in bar.ax.collections:
         scale.set_rasterized(True)
     note = "; columns in the order of the rows" if narrow else ""
-    bar.set_label(folded(f"blue: the row costs less; a dot: the interval excludes 0{note}", 34), fontsize=9, color=INK)
+    bar.set_label(folded(f"blue: the row costs less; a dot: clear{note}", 34), fontsize=9, color=INK)
     return figure
 
 

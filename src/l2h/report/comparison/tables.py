@@ -17,7 +17,7 @@ _LISTED = 4  # at most so many losses are listed in a sentence
 def comparison_headline(comparison: Values) -> list[str]:
     """Return sentences about the default method, which state its losses as plainly as its wins.
 
-    "Clearly" means that the paired bootstrap interval excludes 0.
+    "Clearly" means that the paired difference is significant after Holm's correction.
     """
     view = ComparisonView(comparison)
     usable, ours = [row for row in view.rows if not row.beyond], view.default
@@ -52,24 +52,31 @@ def standing(comparison: Values) -> str:
 
 def interval_note(comparison: Values) -> str:
     """Return how the intervals were made."""
-    bootstrap, seeds = comparison["bootstrap"], len(comparison["seeds"])
-    sets = "one test set for all seeds" if bootstrap["test_set"] == "shared" else "a separate test set for each seed"
-    where = "the test set" if seeds == 1 else sets
-    return (
-        f"{bootstrap['confidence']:.0%} intervals from a paired bootstrap, {bootstrap['draws']:,} draws, {where}; "
-        "not corrected for the number of comparisons"
-    )
+    intervals, seeds = comparison["intervals"], len(comparison["seeds"])
+    level, shared = f"{intervals['confidence']:.0%}", intervals["test_set"] == "shared"
+    if seeds == 1:
+        how = "over the test samples of one seed"
+    elif shared:
+        how = "over seeds and the test samples that they share"
+    else:
+        how = "over seeds, each with a test set of its own"
+    return f"{level} intervals of Student's t {how}; clear where p < 0.05 after Holm over the methods or the prices"
 
 
 def comparison_table(comparison: Values) -> TextTable:
-    """Return the means of every method over the grid: lowest risk first, references last, the best marked."""
+    """Return the means of every method over the grid: lowest risk first, references last.
+
+    The lowest is marked, as the best only where it is clearly below every other that can be deployed.
+    """
     note = (
         f"vs default: risk minus that of {one_line(comparison['default'])}; w/t/l: number of prices at which the "
         f"row's method clearly wins against it, neither clearly wins, it clearly loses; {interval_note(comparison)}"
     )
     prices, seeds = len(comparison["costs"]), len(comparison["seeds"])
     columns = [
-        *headings("method", "risk ± s.e." if seeds > 1 else "risk", "sent"),
+        *headings("method", "risk ± s.e." if seeds > 1 else "risk"),
+        Column("s.e. over samples", "samples"),
+        Column("sent"),
         Column("frontier gain", "gain"),
         Column("risk minus the default's", "vs default"),
         Column("wins / ties / losses", "w/t/l"),
@@ -79,8 +86,9 @@ def comparison_table(comparison: Values) -> TextTable:
         record = [str(count) for count in row.record or ()]
         rows.append(
             texts(
-                _name(row.name, " (best)" if row.best else ""),
+                _name(row.name, " (best)" if row.clear else " (lowest)" if row.best else ""),
                 plus_minus(row.risk),
+                number(row.risk.get("sampling")),
                 percent(row.sent),
                 Cell(plus_minus(row.gain, ".3f"), number(row.gain["mean"] if row.gain else None, ".3f")),
                 Cell("the default", "default") if row.default else _versus(row),
@@ -88,6 +96,11 @@ def comparison_table(comparison: Values) -> TextTable:
                 kind="best" if row.best else _kind(row),
             )
         )
+    student = comparison["accuracy"]["student"]
+    if student is not None:
+        alone = student | {"mean": 1 - student["mean"]}
+        rows.append(texts("student alone", plus_minus(alone), MISSING, percent(0.0), MISSING, MISSING, ""))
+        note += "; student alone: the default's student answers everything and asks nobody"
     size = f"{counted(prices, 'price')}, {counted(seeds, 'seed')}"
     return TextTable(f"{one_line(comparison['dataset'])}: means over {size}", columns, rows, note)
 
@@ -172,8 +185,11 @@ def _rank(comparison: Values, ours: MethodRow, usable: list[MethodRow]) -> str:
         )
     if rival.risk["mean"] <= risk + SAME:
         return f"{opening}, equal to that of {rival.name} and the lowest of the {len(peers)} {family} methods."
+    clear = all(row.versus is not None and row.versus.above for row in others)
+    lowest = f"the lowest of the {len(peers)} {family} methods"
+    lowest = f"clearly {lowest}" if clear else f"{lowest} in the mean, though not clearly below each of them"
     return (
-        f"{opening}, the lowest of the {len(peers)} {family} methods; the next is {rival.name} with "
+        f"{opening}, {lowest}; the next is {rival.name} with "
         f"{number(rival.risk['mean'])}, {number(rival.risk['mean'] - risk)} more ({_clear(rival.versus)})."
     )
 
@@ -184,12 +200,8 @@ def _field(comparison: Values, ours: MethodRow, usable: list[MethodRow]) -> str:
         return ""
     lower = [row for row in others if row.versus and row.versus.below]
     open_ = [row for row in others if row.versus and not (row.versus.below or row.versus.above)]
-    level = f"{comparison['bootstrap']['confidence']:.0%}"
     higher = len(others) - len(lower) - len(open_)
-    text = (
-        f"It is clearly below {higher or 'none'} of the {counted(len(others), 'other method')} that a "
-        f"device can run (the {level} interval of the difference excludes 0)"
-    )
+    text = f"It is clearly below {higher or 'none'} of the {counted(len(others), 'other method')} that a device can run"
     if open_:
         text += f", not separated from {len(open_)} ({', '.join(row.name for row in open_)})"
     if lower:
