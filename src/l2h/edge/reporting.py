@@ -98,6 +98,8 @@ class Reporter:
                         answered, _ = await pool.exchange("POST", PATH, most=_MOST, headers=header)
                     latest, self._trouble = answered.get(HEADER.lower()), None
             except Exception as error:  # noqa: BLE001 - it tries again, and answers go on
+                if isinstance(error, FaultError) and error.stale:
+                    continue  # a kept connection that the server had closed: there are few of them
                 self._note(f"a report failed: {str(error) or f'no answer within {_PATIENCE:g} s'}")
                 if isinstance(error, FaultError) and error.reason == reasons.REFUSED:
                     return  # it takes no reports: another make, or an older version

@@ -18,7 +18,7 @@ from waiting import until
 from l2h.fleet import HEADER, PATH, DeviceReport
 from l2h.serving.accounts import open_devices, open_keys
 from l2h.serving.accounts.devices import DeviceNews
-from l2h.serving.accounts.key import ANONYMOUS, Key
+from l2h.serving.accounts.key import ANONYMOUS, Key, Quota
 
 PLAIN: dict[str, Any] = {"start": 5, "count": 1, "every": 900.0, "model": "digits", "version": "0a1b"}
 
@@ -69,6 +69,14 @@ def test_a_report_rides_on_a_request_and_is_shown(fleet, x):
     assert device["flags"] == []
     status, out, _ = commands.call("devices", "list", "--ledger", fleet.server.ledger, "--keys", fleet.path)
     assert (status, "rides" in out, "alice" in out) == (0, True, True)
+
+
+def test_a_report_counts_also_where_its_request_is_refused(fleet, x):
+    _, _, text = make_key(fleet.path.parent, "poor", quota=Quota.parse("3/day"))
+    client = Client(fleet.server, text)
+    until(lambda: client.ask(x).status == 200)
+    assert client.ask(x, **said("poor")).status == 429
+    until(lambda: "poor" in seen(fleet.server))
 
 
 def test_a_request_of_its_own_says_what_became_of_it(fleet):

@@ -146,14 +146,15 @@ class DeviceNews:
         return key is not None and key.enabled
 
     def _read(self, name: str) -> _Last | None:
-        if self._reader is None:
+        reader = self._reader  # the thread that writes may forget it meanwhile
+        if reader is None:
             if not self._path.exists():
                 return None
             reader = _connect(self._path, _MOMENT)
             if _is_empty(reader):  # it is being made
                 return None
             self._reader = reader
-        row = self._reader.execute("SELECT key_id, start, count FROM devices WHERE device = ?", (name,)).fetchone()
+        row = reader.execute("SELECT key_id, start, count FROM devices WHERE device = ?", (name,)).fetchone()
         return None if row is None else _Last(*row)
 
 
