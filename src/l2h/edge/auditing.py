@@ -73,6 +73,9 @@ class Auditor:
 
     def draw(self, n: int) -> FloatArray | None:
         """Return a number from 0 to 1 per input; None where none of them can be part of the sample."""
+        if n == 1:  # the common case, without work on arrays
+            one = self._rng.random()
+            return np.array([one]) if one < self._kept_share else None
         luck = self._rng.random(n)
         return luck if luck.min() < self._kept_share else None
 
