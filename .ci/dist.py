@@ -6,6 +6,7 @@ python .ci/dist.py [EXTRA ...]      from the environment of `make setup`; withou
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -148,6 +149,15 @@ def check_otel(env: Environment) -> None:
     env.python(DEVICE.replace(f"({str(BUNDLE)!r})", f"({str(BUNDLE)!r}, otlp='http://127.0.0.1:9')"))
 
 
+def check_signing(env: Environment) -> None:
+    """A bundle is signed and checked; without a signature it is refused."""
+    shutil.copytree(BUNDLE, env.folder / "bundle")
+    env.l2h("sign", "key", "signing.key")
+    env.l2h("sign", "bundle", "bundle", "--key", "signing.key")
+    env.l2h("sign", "check", "bundle", "--key", "signing.key.pub")
+    env.python("import l2h; l2h.EdgeClient('bundle', verify_key='signing.key.pub').close()")
+
+
 def check_docs(env: Environment) -> None:
     """The site, from the unpacked sdist."""
     env.run("-m", "mkdocs", "build", "--strict", "--quiet", folder=unpacked(env.folder))
@@ -171,6 +181,7 @@ CHECKS: dict[str, Callable[[Environment], None]] = {
     "tensorboard": check_tensorboard,
     "mlflow": check_mlflow,
     "otel": check_otel,
+    "signing": check_signing,
     "docs": check_docs,
     "train": check_train,
     "dev": check_dev,

@@ -28,6 +28,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "metrics": ("Report",),
     "models": (),
     "money": ("Money",),
+    "recalibration": (),
     "report": (),
     "remote": ("RemoteServer",),
     "routing": ("Router",),

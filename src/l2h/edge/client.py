@@ -127,7 +127,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
             try:
                 while call.requests:
                     wait([request.future for request in call.requests], call.wait(), self._waits_for)
-                    self._ask_again(call, self._settle(call))
+                    self._asker.ask_again(call, self._asker.settle(call))
             except BaseException:
                 call.abandon()
                 raise
@@ -159,7 +159,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         """Put another bundle into service; calls under way finish on the old one, and no call waits.
 
         Permits that limits have given stay spent. For the next 5,000 inputs the new bundle is on trial: where its drift
-        alarm is raised and the old one's would not be, or less, the old one is put back (``stats().rolled_back``).
+        alarm is raised, and the old one would be less than half as far off, that is put back (``stats().rolled_back``).
 
         Args:
             bundle: its folder, or a loaded one; None for what is now in the folder of the bundle in service.
@@ -232,9 +232,9 @@ class AsyncEdgeClient(EdgeCore):
             except BaseException:
                 call.abandon()
                 raise
-            failed = self._settle(call)
+            failed = self._asker.settle(call)
             if failed and not self._closed:  # in a thread, since a limiter may take its time
-                await self._work(call, self._submit(self._ask_again, call, failed), call.until)
+                await self._work(call, self._submit(self._asker.ask_again, call, failed), call.until)
         answers = self._finish(call) if answers is None else answers
         if call.trace is not None:
             call.trace.end(answers)

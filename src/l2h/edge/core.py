@@ -1,4 +1,4 @@
-"""What the two edge clients share: the local answer, the decision, the requests, and the answers made of them."""
+"""What the two edge clients share: the local answer, the decision, and the answers made of it and of the replies."""
 
 import logging
 import os
@@ -12,26 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING, Answers
+from l2h.answers import Answers
 from l2h.audits import AuditLog, AuditPair
 from l2h.bundle import DeviceBundle
-from l2h.columns import numbers_of
-from l2h.decision import AnyCosts, AnyLimit, Judgement, Policy, Proposal, Terms
-from l2h.edge import reasons
-from l2h.edge.auditing import AuditedCall, Auditor, ask_alone, make_auditor
-from l2h.edge.breaker import Admission
-from l2h.edge.call import PredictCall, Rows, SentRequest
-from l2h.edge.dispatch import Inquiry
+from l2h.decision import AnyCosts, AnyLimit, Judgement, Proposal, Terms
+from l2h.edge.asking import Asker
+from l2h.edge.auditing import AuditedCall, Auditor, make_auditor
+from l2h.edge.call import PredictCall
 from l2h.edge.metrics import edge_families
 from l2h.edge.observing import ObservedEdge
 from l2h.edge.options import EdgeError, EdgeSettingsError, check_seconds
-from l2h.edge.reasons import CODE, REASONS
+from l2h.edge.reasons import REASONS
 from l2h.edge.reporting import check_report, news_for
 from l2h.edge.servers import Address, make_servers, start_reports
 from l2h.edge.service import BundleService, load_bundle
 from l2h.edge.stats import FEW, AnswerCounter, EdgeStats
-from l2h.errors import L2HError
-from l2h.telemetry import Family, event
+from l2h.telemetry import Family
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -39,13 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
 _MARGIN, _MARGIN_SHARE = 0.01, 0.05
-#: The part of the time left in which a limiter must decide: what it permits is still to be sent and answered.
-_PERMIT_SHARE = 0.5
 _TEXT = np.array(REASONS)
 _SOURCE = np.array(["local", "remote"])
 _KEPT_SOURCE, _KEPT_REASON = _SOURCE[:1], _TEXT[:1]
-#: The reason by 2 * asked + wanted.
-_DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
 #: For one input that is worth asking the only server about; without a limit nobody reads the saving.
 _ASK_ONE = Proposal(
     saving=np.zeros(1),
@@ -118,9 +110,9 @@ class EdgeCore(ObservedEdge):
         absent = frozenset(each.name for each in self._servers if asked and each not in asked)
         self._labels = None if first.labels.values is None else first.labels
         self._rng = np.random.default_rng(0)
-        self._limiter_failed = False
         present = [s for s, each in enumerate(self._servers) if each in asked]
         self._auditor = make_auditor(audit, audits, present, self._local, device)
+        self._asker = Asker(self._servers, self._local, self._auditor)
         self._service = BundleService(first, limit, costs, absent, float(audit))
         self._bounded = bool(self._service.live.policy.limits)
         self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)
@@ -251,44 +243,8 @@ class EdgeCore(ObservedEdge):
         call.label = label if student is None else np.where(proposal.local == 0, label, student)
         if call.abandoned:
             return None
-        self._ask(call, None)
+        self._asker.ask(call, None)
         return None if call.requests or call.abandoned else self._finish(call)
-
-    def _settle(self, call: PredictCall) -> list[Rows]:
-        """Take in the replies that came, and return the inputs of those requests that failed while time is left."""
-        now = time.monotonic()
-        requests, call.requests, failed = call.requests, [], []
-        for request in requests:
-            if request.is_under_way(now):
-                call.requests.append(request)
-                continue
-            reply, rows = request.reply(), request.rows
-            self._servers[request.server].recorder.settled(len(rows), reply.reason)
-            if call.audit is not None:
-                call.audit.settle(rows, request.server, reply)
-            if request.by_chance:
-                assert self._auditor is not None
-                self._auditor.settle(call, rows, request.server, reply)
-            elif reply.label is not None:
-                call.label[rows], call.column[rows] = reply.label, self._local + request.server
-            elif reply.reason is not None:
-                call.codes[rows] = CODE[reply.reason]
-                failed.append(self._next_best(call, rows, request.server))
-        return [rows for rows in failed if len(rows)]
-
-    def _next_best(self, call: PredictCall, rows: Rows, failed: int) -> Rows:
-        """Leave a server that failed out of the decision about some inputs; return those that another may answer."""
-        if len(self._servers) == 1:
-            return rows[:0]
-        able = call.proposal.able.copy()
-        able[rows, failed] = False
-        call.proposal = call.proposal._replace(able=able)
-        return rows[able[rows].any(axis=1)]
-
-    def _ask_again(self, call: PredictCall, failed: list[Rows]) -> None:
-        """Ask the next best servers about inputs whose servers failed."""
-        if failed and not (call.abandoned or self._closed) and time.monotonic() < call.until:
-            self._ask(call, np.sort(np.concatenate(failed)))
 
     def _finish(self, call: PredictCall) -> Answers:
         """Return one answer per input, with what the servers said by now."""
@@ -366,7 +322,7 @@ class EdgeCore(ObservedEdge):
 
     def _close(self) -> None:
         """End what is under way and close the connections."""
-        self._closed = True
+        self._closed = self._asker.closed = True
         self._ended.set()
         for each in self._servers:
             if each.dispatcher is not None:
@@ -374,126 +330,6 @@ class EdgeCore(ObservedEdge):
         self._end_observing()
         if self._auditor is not None:
             self._auditor.log.close()
-
-    def _permit(
-        self, policy: Policy, proposal: Proposal, room: list[int | None], until: float, again: bool
-    ) -> tuple[Rows, int]:
-        now = time.monotonic()
-        try:
-            return policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
-        except L2HError as error:  # a limiter's clock or file; no permit, no request
-            if not self._limiter_failed:
-                log.warning(
-                    "the limiter fails, so the server is not asked: %s",
-                    error,
-                    extra=event("limiter_failed", error=str(error)),
-                )
-            self._limiter_failed = True
-            return np.full(len(proposal.able), -1), len(proposal.able)
-
-    def _ask(self, call: PredictCall, rows: Rows | None) -> None:
-        """Send what the policy permits and the breakers admit, and note the reasons of the rest.
-
-        ``rows`` are inputs whose server failed, which keep that reason where no other is asked; None for all.
-        """
-        proposal = call.proposal if rows is None else call.proposal.rows(rows)
-        unable = [each.unable(call.until) for each in self._servers]
-        # The breakers are asked before the limiters: no permit is spent on what is then not sent.
-        admissions: list[list[Admission]] = []
-        try:
-            for s, each in enumerate(self._servers):
-                admissions.append([] if unable[s] else each.admit(int(proposal.able[:, s].sum())))
-            room = [len(admissions[s]) * each.options.max_batch for s, each in enumerate(self._servers)]
-            reachable = [None if unable[s] else most for s, most in enumerate(room)]
-            choice, decided = self._permit(call.live.policy, proposal, reachable, call.until, rows is not None)
-            if rows is None:
-                call.codes = _DECIDED[2 * (choice >= 0) + proposal.wanted]
-                if decided < len(choice):
-                    call.codes[decided:][proposal.able[decided:].any(axis=1)] = CODE[reasons.DEADLINE]
-            for s, most in enumerate(room):
-                chosen = np.flatnonzero(choice == s)
-                sent, left = chosen[:most], chosen[most:]
-                if rows is None and len(left):
-                    why = unable[s] or reasons.CIRCUIT_OPEN
-                    call.codes[left] = CODE[why]
-                    self._servers[s].recorder.settled(len(left), why)
-                if rows is not None:
-                    sent = rows[sent]
-                    call.codes[sent] = _DECIDED[2 + call.proposal.wanted[sent]]
-                if len(sent) and not call.abandoned:
-                    self._send_all(call, s, sent, admissions[s], unable)
-            if rows is None and call.audit is not None and not call.abandoned:
-                self._ask_by_chance(call, choice, decided, unable)
-        except BaseException:
-            call.abandon()
-            raise
-        finally:
-            for admission in [left for each in admissions for left in each]:
-                admission.report(None)
-
-    def _ask_by_chance(self, call: PredictCall, choice: Rows, decided: int, unable: list[str | None]) -> None:
-        """Ask about the inputs of an audit that would be kept, as far as limits permit and breakers admit."""
-        auditor, before = self._auditor, len(call.requests)
-        assert auditor is not None
-        for s, rows in auditor.choose(call, choice, decided):
-            admissions = [] if unable[s] else self._servers[s].admit(len(rows))
-            try:
-                room = len(admissions) * self._servers[s].options.max_batch
-                auditor.refuse(rows[room:], unable[s] or reasons.CIRCUIT_OPEN)
-                most = [room if o == s else None for o in range(len(self._servers))]
-                proposal = ask_alone(call.proposal, s, rows[:room])
-                permitted, count = self._permit(call.live.policy, proposal, most, call.until, again=True)
-                auditor.refuse(rows[:room][:count][permitted[:count] < 0], OVER_LIMIT)
-                auditor.refuse(rows[:room][count:], reasons.DEADLINE)
-                sent = rows[:room][permitted >= 0]
-                if len(sent):
-                    self._send_all(call, s, sent, admissions, unable)
-            finally:
-                for admission in admissions:
-                    admission.report(None)
-        assert call.audit is not None
-        if call.audit.codes is not None:  # a failure to send is no reason of an answer that would be kept
-            call.codes[:] = call.audit.codes
-        for request in call.requests[before:]:
-            request.by_chance = True
-
-    def _send_all(
-        self, call: PredictCall, s: int, rows: Rows, admissions: list[Admission], unable: list[str | None]
-    ) -> None:
-        """Send inputs to a server, in as many requests as it takes."""
-        server = self._servers[s]
-        inputs = call.inputs = call.live.bundle.check(call.inputs)
-        if server.options.function is None:  # what travels; a function gets the rows of a table themselves
-            inputs = numbers_of(inputs)
-        size = server.options.max_batch
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
-            until = call.until - self._reserved(call, s, part, unable)
-            if self._send(call, s, Inquiry(inputs[part], part, until), admissions[-1]):
-                admissions.pop()
-
-    def _reserved(self, call: PredictCall, s: int, rows: Rows, unable: list[str | None]) -> float:
-        """Return the seconds that a server must leave to those which could be asked about its inputs next."""
-        if len(self._servers) == 1:
-            return 0.0
-        left = call.until - time.monotonic()
-        able = np.flatnonzero(call.proposal.able[rows].any(axis=0)).tolist()
-        reserved = max((self._servers[o].reserve(left) for o in able if o != s and not unable[o]), default=0.0)
-        return min(reserved, self._servers[s].spare(left))
-
-    def _send(self, call: PredictCall, s: int, inquiry: Inquiry, admission: Admission) -> bool:
-        """Send some inputs; False where the loop has ended, and the admission was not used."""
-        dispatcher = self._servers[s].dispatcher
-        assert dispatcher is not None
-        inquiry.scope.trace = call.trace
-        try:
-            dispatcher.send(inquiry)
-        except RuntimeError:  # closed by another thread meanwhile, or no thread could be started
-            call.codes[inquiry.rows] = CODE[reasons.SERVER_UNREACHABLE]
-            return False
-        ends = inquiry.scope.until + (call.deadline - call.until)
-        call.requests.append(SentRequest(inquiry, admission, s, dispatcher, ends))
-        return True
 
     def _require_usable(self) -> None:
         if self._closed:

@@ -25,6 +25,8 @@ from l2h.telemetry import event
 log = logging.getLogger("l2h.edge")
 #: For so many inputs a new bundle is on trial, and over so many of them its drift is watched.
 _TRIAL, _WINDOW = 5000, 500
+#: The old bundle is the better one where it is off by less than this part of what the new one is.
+_NEARER = 0.5
 #: In so many inputs without drift no alarm is raised, with 95% confidence; so many inputs are passed on at a time.
 _HORIZON, _BATCH = 20_000, 50
 #: What must stay the same while a client runs: its connections, counters and callers rely on it.
@@ -169,7 +171,7 @@ class Trial:
     """A new bundle beside the old one, on the same inputs: is one further from what its calibration promised?
 
     Each has the drift alarm of its own calibration samples. The new one is worse where its alarm is raised, and the
-    old one's is not, or the old one is nearer to its calibrated share.
+    old one is less than half as far from its calibrated share.
     """
 
     def __init__(self, old: LiveBundle, new: LiveBundle, alarms: tuple[DriftAlarm | None, DriftAlarm]) -> None:
@@ -196,7 +198,8 @@ class Trial:
                 self._old.observe(self.old.savings(before))
             if not self._new.raised:
                 return True if self._left <= 0 else None
-            if self._old is not None and self._old.raised and self._old.distance >= self._new.distance:
+            # Where the traffic itself has changed, both are off alike, and there is no point in going back.
+            if self._old is not None and self._old.distance > _NEARER * self._new.distance:
                 return True if self._left <= 0 else None
             self.reason = str(self._new)
             return False

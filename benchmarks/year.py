@@ -1,0 +1,254 @@
+"""Simulate a year in the field with shift, and measure what closing the loop is worth.
+
+    python benchmarks/year.py --out results/year [--seeds 5] [--inputs 20000]
+
+A system on scikit-learn's digits is trained, calibrated and exported once per seed. Then come twelve months. From
+month 4 on the three classes that the client is worst at are six times as frequent, from month 7 on the images are
+blurred as well, and from month 10 on the server also draws 30% of its answers at random. The models stay. What is
+measured is the risk: the price of asking (0.1), where that was paid, and 1 for a wrong answer, on average.
+
+without     the bundle as it was exported
+loop        the real thing: an edge client that audits 1% of what it keeps, true labels for 30% of the pairs, and every
+            quarter of a month `recalibrate` on the pairs of the bundle in service, and `edge.reload` where it is better
+no labels   the same, without any label
+oracle      scale and shift of every head, fitted before each month to the true labels of 20,000 other samples of that
+            month: what recalibrating can do with all labels and without delay
+
+Inputs are drawn with replacement from samples that nothing was trained on, a little noise added to each. The risk of
+the loops includes what their audits cost. Writes year.csv, year.json and year.png; takes about a minute per seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.ndimage import gaussian_filter
+from sklearn.linear_model import LogisticRegression
+
+import l2h
+from l2h.audits import AuditLog
+from l2h.bundle import DeviceBundle, ServerBundle
+from l2h.files import write_atomically
+from l2h.metrics import fit_platt, spread
+from l2h.recalibration import RecalibrationError, recalibrate
+from l2h.report.common.axes import titled
+from l2h.report.common.colours import CLIENT, INK, SERVER, SYSTEM
+from l2h.report.common.figure import blank, legend_below, png
+
+COSTS = l2h.Costs(c_e=0.1)
+MONTHS, PARTS, PLENTY = 12, 4, 20_000
+#: The first month with each shift.
+MIX, BLUR, WORSE = 4, 7, 10
+AUDIT, LABELLED, OFTEN, SOFT, CHANCE = 0.01, 0.3, 6.0, 0.6, 0.3
+LOOKS = {"without": (CLIENT, "--"), "no labels": (SERVER, "-."), "loop": (SYSTEM, "-"), "oracle": (INK, ":")}
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """What the year's inputs are drawn from, and the server as it is in a month."""
+
+    X: Array
+    y: Array
+    hard: Array  # classes
+    server: ServerBundle
+    seed: int
+
+    def draw(self, month: int, n: int, part: int) -> tuple[Array, Array]:
+        """Return inputs of a month and their true labels."""
+        rng = np.random.default_rng((self.seed, month, part))
+        weight = np.where(np.isin(self.y, self.hard) & (month >= MIX), OFTEN, 1.0)
+        rows = rng.choice(len(self.y), n, p=weight / weight.sum())
+        X = self.X[rows] + rng.normal(0, 8, (n, *self.X.shape[1:]))
+        X = gaussian_filter(X, (0, 0, SOFT, SOFT)) if month >= BLUR else X
+        return np.clip(X, 0, 255).round().astype(np.uint8), self.y[rows]
+
+    def answers(self, X: Array, month: int) -> Array:
+        """Return the server's labels; those that are random depend on the input alone."""
+        label = self.server.run(X).argmax(axis=1)
+        if month < WORSE:
+            return label
+        rng = np.random.default_rng(self.seed)
+        weights = rng.integers(1, 2**31, X[0].size)
+        number = (X.reshape(len(X), -1).astype(np.int64) @ weights) % 1_000_003
+        return np.where(number % 100 < 100 * CHANCE, number % 10, label)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--inputs", type=int, default=20_000, help="in a month")
+    arguments = parser.parse_args()
+    by_seed = []
+    for seed in range(arguments.seeds):
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            by_seed.append(live_through(Path(folder), seed, arguments.inputs))
+        print(f"seed {seed}: {time.monotonic() - begun:.0f} s, {by_seed[-1]['taken']} reloads", flush=True)
+    report(by_seed, arguments.out)
+
+
+def make_field(folder: Path, seed: int) -> Field:
+    """Train a system, export it to a folder, and return the field around it."""
+    data = l2h.load_dataset("digits", seed=seed)
+    X, y = np.concatenate([data.X_train, data.X_test]), np.concatenate([data.y_train, data.y_test])
+    order = np.random.default_rng(seed).permutation(len(y))
+    old, fit, cal, rest = np.split(order, [150, 850, 1150])
+    flat = X.reshape(len(X), -1)
+    client = LogisticRegression(C=1e-6, max_iter=300).fit(flat[old], y[old])
+    stage = l2h.StageSettings(epochs=10, batch=32, lr=3e-3)
+    settings = l2h.Settings(server=stage, rejector=stage, folds=2, copies=1, device="cpu", seed=seed, threads=1)
+    small = {"width": 1, "hidden": 8}
+    system = l2h.HelpSystem(client, "lenet5", settings=settings, dataset="digits", rejector_options=small)
+    system.fit(X[fit], y[fit]).calibrate(X[cal], y[cal])
+    system.export(folder, costs=COSTS)
+    wrong = client.predict(flat[cal]) != y[cal]
+    hard = np.argsort([-wrong[y[cal] == k].mean() for k in range(10)])[:3]
+    return Field(X[rest], y[rest], hard, ServerBundle(folder), seed)
+
+
+def live_through(folder: Path, seed: int, inputs: int) -> dict[str, Any]:
+    """Return the risk of every month, by who lives through it."""
+    field = make_field(folder / "bundle", seed)
+    device = DeviceBundle(folder / "bundle")
+    (platt,) = np.array(device.manifest.rejector.platt)
+    risk: dict[str, list[float]] = {name: [] for name in LOOKS}
+    for month in range(1, MONTHS + 1):
+        for name in ("without", "oracle"):
+            used = platt if name == "without" else best_platt(field, device, month)
+            parts = [fixed_losses(field, device, used, month, inputs // PARTS, part) for part in range(PARTS)]
+            risk[name].append(float(np.mean(parts)))
+    taken = {}
+    for name, labelled in (("loop", LABELLED), ("no labels", 0.0)):
+        risk[name], taken[name] = close_the_loop(field, folder, inputs, labelled, name)
+    return {"risk": risk, "taken": taken}
+
+
+def best_platt(field: Field, device: DeviceBundle, month: int) -> Array:
+    """Return scale and shift of both heads by plenty of labels of a month; other samples than its own."""
+    X, y = field.draw(month, PLENTY, PARTS)
+    label, judgement = device.judge(X)
+    right = [label == y, field.answers(X, month) == y]
+    return np.array([fit_platt(judgement.scores[:, j], right[j]) for j in (0, 1)])
+
+
+def fixed_losses(field: Field, device: DeviceBundle, platt: Array, month: int, n: int, part: int) -> Array:
+    """Return what the inputs of a part of a month cost where these scales and shifts decide."""
+    X, y = field.draw(month, n, part)
+    label, judgement = device.judge(X)
+    remote = type(judgement).from_heads(judgement.scores, platt).remote(COSTS)
+    return np.where(remote, COSTS.c_e + (field.answers(X, month) != y), label != y)
+
+
+def close_the_loop(
+    field: Field, folder: Path, inputs: int, labelled: float, name: str
+) -> tuple[list[float], list[str]]:
+    """Live through the year with an edge client that audits, is recalibrated and reloads."""
+    audits, now = folder / f"audits of {name}", [1]
+    rng, risk, taken = np.random.default_rng(field.seed), [], []
+    with l2h.EdgeClient(
+        folder / "bundle",
+        lambda X: field.answers(X, now[0]),
+        deadline=60.0,
+        max_batch=4096,
+        audit=AUDIT,
+        audits=AuditLog(audits, seed=field.seed),
+    ) as edge:
+        for month in range(1, MONTHS + 1):
+            now[0], losses = month, []
+            for part in range(PARTS):
+                X, y = field.draw(month, inputs // PARTS, part)
+                for rows in np.array_split(np.arange(len(y)), 20):
+                    answers = edge.predict(X[rows])
+                    losses.append(answers.cost + (answers.label != y[rows]))
+                    for i in np.flatnonzero((answers.id != "") & (rng.random(len(rows)) < labelled)):
+                        edge.feedback(answers.id[i], y[rows[i]])
+                new = folder / f"{name} {month}.{part}"
+                try:
+                    recalibrate(edge.bundle.folder, audits).write(new)
+                except RecalibrationError:
+                    continue
+                edge.reload(new)
+                taken.append(f"{month}.{part + 1}")
+            risk.append(float(np.mean(np.concatenate(losses))))
+    shutil.rmtree(audits)
+    return risk, taken
+
+
+def closed(risk: dict[str, Any], name: str, months: range) -> float:
+    """Return which part of the gap between living without the loop and the oracle is closed, over some months."""
+    without, oracle, own = (mean_risk(risk, who, months) for who in ("without", "oracle", name))
+    return (without - own) / (without - oracle)
+
+
+def mean_risk(risk: dict[str, Any], name: str, months: range) -> float:
+    """Return the mean risk over some months."""
+    return float(np.mean([risk[name][m - 1] for m in months]))
+
+
+def report(by_seed: list[dict[str, Any]], out: Path) -> None:
+    """Print, plot and write what came of it."""
+    risks = [each["risk"] for each in by_seed]
+    rows = []
+    for month in range(1, MONTHS + 1):
+        row: dict[str, Any] = {"month": month}
+        for name in LOOKS:
+            found = spread([risk[name][month - 1] for risk in risks])
+            row |= {name: found.mean, f"{name} sem": found.sem}
+        rows.append(row)
+        print(f"month {month:>2}  " + "  ".join(f"{name} {row[name]:.4f}" for name in LOOKS))
+    parts = {
+        "year": range(1, 13),
+        "shifted months": range(MIX, 13),
+        "mix": range(MIX, BLUR),
+        "blur": range(BLUR, WORSE),
+        "worse server": range(WORSE, 13),
+    }
+    summary = {
+        part: {name: spread([closed(risk, name, months) for risk in risks]).as_dict() for name in ("loop", "no labels")}
+        | {"risk": {name: spread([mean_risk(risk, name, months) for risk in risks]).as_dict() for name in LOOKS}}
+        for part, months in parts.items()
+    }
+    for part, found in summary.items():
+        print(
+            f"{part}: closed by the loop {found['loop']['mean']:.0%}, without labels {found['no labels']['mean']:.0%}"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "year.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    write_atomically(out / "year.json", (json.dumps({"closed": summary, "seeds": by_seed}, indent=1) + "\n").encode())
+    write_atomically(out / "year.png", png(plot(rows, len(by_seed))))
+
+
+def plot(rows: list[dict[str, Any]], seeds: int) -> Any:
+    """Return the figure: the risk of every month."""
+    figure, (axes,) = blank(7.2, 4.2)
+    months = [row["month"] for row in rows]
+    for name, (colour, style) in LOOKS.items():
+        mean = np.array([row[name] for row in rows])
+        sem = np.array([row[f"{name} sem"] or 0.0 for row in rows])
+        axes.plot(months, mean, style, color=colour, label=name)
+        axes.fill_between(months, mean - sem, mean + sem, color=colour, alpha=0.15, linewidth=0)
+    for month, text in ((MIX, "class mix"), (BLUR, "+ blur"), (WORSE, "+ worse server")):
+        axes.axvline(month - 0.5, color=INK, linewidth=0.6, alpha=0.5)
+        axes.annotate(text, (month - 0.45, 1.0), xycoords=("data", "axes fraction"), va="top", fontsize=8, color=INK)
+    axes.set_xticks(months)
+    titled(axes, f"A year in the field ({seeds} seeds, ± s.e.)", "month", "risk")
+    legend_below(figure, *axes.get_legend_handles_labels(), columns=4)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
