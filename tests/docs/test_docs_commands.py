@@ -27,6 +27,7 @@ ONLY_PARSED = {
     r" \.\.\.": "a part of a command",
     r"--role (server|client)": "two hosts: tests/training/hosts runs both",
     r"compare --dataset digits --seeds 5|DATA/": "how the figures were made, in minutes to hours",
+    r"compare (--crossed|--rows)": "tests/cli/test_cli_crossed.py crosses losses, and shows rows of both kinds",
     r"^l2h frontier": "a training for each budget and seed: tests/cli/test_cli_frontier.py runs smaller ones",
     r"\b(box|cloud)\b|(bundles|runs)/two": "several servers: tests/cli, tests/edge and tests/serving run them",
     r"--server https://host": "a host of somebody: tests/remote runs a training against one",
