@@ -200,9 +200,12 @@ def test_the_command_shows_before_and_after_and_signs(audits: dict[str, Path], t
     make_key(tmp_path / "key")
     key = tmp_path / "key.pub"
     assert call("sign", "bundle", bundle, "--key", tmp_path / "key").status == 0
-    plain = call("recalibrate", bundle, "--from", audits["server"], "--out", tmp_path / "plain")
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text('{"kind": "audit", "id": "1"}\nnothing\n')
+    plain = call("recalibrate", bundle, "-f", audits["server"], "-f", foreign, "--out", tmp_path / "plain")
     assert plain.status == 0, plain.err
-    for words in ("log-loss", "calibration error", "risk", "before", "after", "is not yet: l2h sign bundle"):
+    shown = ("log-loss", "calibration error", "risk", "before", "after", "left out", "is not yet: l2h sign bundle")
+    for words in shown:
         assert words in plain.out
     said = call("recalibrate", bundle, "-f", audits["client"], "-o", out, "-k", tmp_path / "key", "--json").json()
     assert said["judged_by"] == "agreement"
@@ -232,3 +235,18 @@ def test_a_device_half_alone_can_be_recalibrated(audits: dict[str, Path], tmp_pa
     DeviceBundle(tmp_path / "new")
     shutil.copy(BUNDLE / "server.onnx", tmp_path / "new")
     ServerBundle(tmp_path / "new")
+
+
+def test_the_figures_are_those_of_a_second_computation(tmp_path: Path) -> None:
+    write_audits(tmp_path, MANIFEST, 3000, client=WORSE_CLIENT, server=WORSE_SERVER, labels=1.0, share=0.3)
+    pairs, changes = read_audits(tmp_path), recalibrate(BUNDLE, tmp_path).changes
+    right = np.stack([pairs.client == pairs.label, pairs.server == pairs.label], axis=1)
+    loss = -np.log(np.where(right, pairs.stated, 1 - pairs.stated)).mean(axis=1)
+    assert changes["log_loss"].before == pytest.approx(np.average(loss, weights=pairs.weight))
+    errors = [expected_calibration_error(pairs.stated[:, j], right[:, j], weights=pairs.weight) for j in (0, 1)]
+    assert changes["calibration_error"].before == pytest.approx(np.mean(errors))
+    # The device decided so itself, at these prices.
+    paid = np.where(pairs.asked, 0.1 + ~right[:, 1], ~right[:, 0])
+    assert changes["risk"].before == pytest.approx(np.average(paid, weights=pairs.weight))
+    difference = changes["log_loss"].interval
+    assert difference.low < difference.difference < difference.high < 0

@@ -69,6 +69,8 @@ def _print(found: Recalibration) -> None:
         f"{found.folder}: version {found.manifest.version}, {found.pairs} pairs, {found.audits} of them audits, "
         f"{found.labelled} with a label"
     )
+    for line in found.left_out:
+        print_line(line)
     table = make_table(
         ("answerer", "scale", "shift", "new scale", "new shift"), right=("scale", "shift", "new scale", "new shift")
     )
@@ -76,9 +78,8 @@ def _print(found: Recalibration) -> None:
         new = [f"{value:.3f}" for value in each["after"]] if each["refitted"] else ["kept", "kept"]
         table.add_row(name, *(f"{value:.3f}" for value in each["before"]), *new)
     make_console().print(table)
-    table = make_table(
-        ("on held-out pairs", "before", "after", "change", f"{CONFIDENCE:.0%} interval"), right=("before", "after")
-    )
+    figures = ("before", "after", "change")
+    table = make_table(("on held-out pairs", *figures, f"{CONFIDENCE:.0%} interval"), right=figures)
     for name, change in found.changes.items():
         span = f"{change.interval.low:+.4f} to {change.interval.high:+.4f}"
         difference = f"{change.interval.difference:+.4f}"

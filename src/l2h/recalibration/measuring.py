@@ -8,13 +8,13 @@ import numpy.typing as npt
 
 from l2h.audits import AuditPairs
 from l2h.costs import BoolArray, FloatArray
-from l2h.metrics import apply_platt, expected_calibration_error
-from l2h.metrics.spread import Interval, interval
+from l2h.metrics import apply_platt
+from l2h.metrics.spread import Interval, bootstrap_means, interval
 from l2h.recalibration.fitting import agreement_probability, apply_platt_rows, fit_heads, input_weights, local_answers
 
 #: Of the intervals: a change whose interval is below 0 is one for the better in 95 of 100 cases.
 CONFIDENCE = 0.9
-_FOLDS, _DRAWS = 5, 500
+_FOLDS, _DRAWS, _BINS = 5, 500, 10
 _SMALLEST = 1e-12
 
 
@@ -66,22 +66,15 @@ def measure_changes(pairs: AuditPairs, start: FloatArray, found: FloatArray, by_
     claims = _claims_on_labels(pairs, old, found, labelled) + _claims_on_agreement(pairs, old, found, ~labelled)
     risks = [_losses(pairs, platt, by_labels) for platt in (old, found)]
     weights, judged = input_weights(pairs), labelled if by_labels else np.ones(len(pairs), dtype=bool)
-    rng = np.random.default_rng(0)
-
-    def figures(w: FloatArray) -> FloatArray:
-        sides = ((*_score(claims, w, side), np.average(risks[side], weights=w * judged)) for side in (0, 1))
-        return np.array(list(sides))
-
-    now = figures(weights)
-    drawn: list[FloatArray] = []
-    while len(drawn) < _DRAWS:
-        w = weights * np.bincount(rng.integers(0, len(pairs), len(pairs)), minlength=len(pairs))
-        if w[judged].any():
-            before, after = figures(w)
-            drawn.append(after - before)
-    spread = np.array(drawn)
+    sums = _sums(claims, risks, weights, weights * judged)
+    drawn = _figures(bootstrap_means([sums], draws=_DRAWS))
+    before, after = _figures(sums.mean(axis=0, keepdims=True))[:, 0]
     return {
-        name: Change(float(now[0, i]), float(now[1, i]), interval(spread[:, i], now[1, i] - now[0, i], CONFIDENCE))
+        name: Change(
+            float(before[i]),
+            float(after[i]),
+            interval(drawn[1, :, i] - drawn[0, :, i], float(after[i] - before[i]), CONFIDENCE),
+        )
         for i, name in enumerate(("log_loss", "calibration_error", "risk"))
     }
 
@@ -128,15 +121,31 @@ def _losses(pairs: AuditPairs, platt: FloatArray, by_labels: bool) -> FloatArray
     return np.asarray(np.where(remote, asked, own))
 
 
-def _score(claims: list[_Claim], weights: FloatArray, side: int) -> tuple[float, float]:
-    """Return the mean log-loss and the mean calibration error of all claims."""
-    total = loss = error = 0.0
+def _sums(claims: list[_Claim], risks: list[FloatArray], weights: FloatArray, judged: FloatArray) -> FloatArray:
+    """Return columns (n, M) whose sums over pairs make up the figures of :func:`_figures`.
+
+    The weights of the claims and of the risks, then before and after: log-loss, risk, and of each claim and bin how
+    much more was stated than came true.
+    """
+    n, totals = len(weights), np.stack([np.zeros_like(weights), judged], axis=1)
     for claim in claims:
-        drawn = weights[claim.rows] > 0
-        w, true = weights[claim.rows][drawn], claim.true[drawn]
-        p = np.clip(claim.stated[side][drawn], _SMALLEST, 1 - _SMALLEST)
-        if len(w):
-            loss += float((w * -np.log(np.where(true, p, 1 - p))).sum())
-            error += float(w.sum()) * expected_calibration_error(p, true, weights=w)
-            total += float(w.sum())
-    return loss / total, error / total
+        totals[claim.rows, 0] += weights[claim.rows]
+    sides = []
+    for side, risk in enumerate(risks):
+        loss, bins = np.zeros(n), np.zeros((n, len(claims), _BINS))
+        for c, claim in enumerate(claims):
+            p, w = np.clip(claim.stated[side], _SMALLEST, 1 - _SMALLEST), weights[claim.rows]
+            loss[claim.rows] -= w * np.log(np.where(claim.true, p, 1 - p))
+            bins[claim.rows, c, np.minimum((p * _BINS).astype(int), _BINS - 1)] = w * (p - claim.true)
+        sides += [loss[:, None], (judged * risk)[:, None], bins.reshape(n, -1)]
+    return np.concatenate([totals, *sides], axis=1)
+
+
+def _figures(sums: FloatArray) -> FloatArray:
+    """Return log-loss, calibration error and risk, (2, draws, 3), before and after, from the sums (draws, M)."""
+    claimed, judged = np.maximum(sums[:, 0], _SMALLEST), np.maximum(sums[:, 1], _SMALLEST)
+    out = []
+    for side in np.split(sums[:, 2:], 2, axis=1):
+        error = np.abs(side[:, 2:]).sum(axis=1)
+        out.append(np.stack([side[:, 0] / claimed, error / claimed, side[:, 1] / judged], axis=1))
+    return np.stack(out)

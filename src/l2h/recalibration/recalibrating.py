@@ -44,6 +44,7 @@ class Recalibration:
     changes: dict[str, Change]  # log_loss, calibration_error and risk
     scores: npt.NDArray[np.float32] | None  # (n, J), the samples of new thresholds; None where the old ones stay
     refusal: str | None  # why it is not better; None where it is
+    left_out: tuple[str, ...] = ()  # lines of the audit files that were not used, and why
 
     def write(self, out: str | Path, *, force: bool = False) -> Manifest:
         """Write the new bundle in one piece, and return its manifest; the models are copied byte for byte.
@@ -97,6 +98,7 @@ class Recalibration:
             "changes": {name: change.as_dict() for name, change in self.changes.items()},
             "threshold_samples": None if self.scores is None else len(self.scores),
             "refusal": self.refusal,
+            "left_out": list(self.left_out),
         }
 
 
@@ -157,6 +159,7 @@ def recalibrate(
         changes=changes,
         scores=_threshold_scores(every, seed),
         refusal=_refusal(changes),
+        left_out=tuple(map(str, every.left_out)),
     )
 
 
