@@ -112,26 +112,30 @@ class BundleService:
         if live is not trial.new:
             return
         verdict = trial.observe(X, judgement)
-        if verdict is None:
+        # While another bundle is being loaded, no call waits for that: the next one looks again.
+        if verdict is None or not self._lock.acquire(blocking=False):
             return
-        with self._lock:
-            if self.trial is not trial:
-                return
-            self.trial = None
-            if verdict:
-                return
-            old = trial.old
-            try:
-                self.live = replace(old, terms=old.policy.settle_on(self._costs, self._absent)).watched()
-            except L2HError as error:
-                version = live.bundle.manifest.version
-                what = event("bundle_stuck", version=version, error=str(error))
-                log.warning("bundle %s drifts, and cannot be taken back: %s", version, error, extra=what)
-                return
-            self._refused = live.bundle.manifest
-        versions = [each.bundle.manifest.version for each in (live, old)]
-        what = event("bundle_rolled_back", version=versions[1], refused=versions[0], reason=trial.reason)
-        log.warning("bundle %s is taken back, %s is in service again: %s", *versions, trial.reason, extra=what)
+        try:
+            if self.trial is trial:
+                self.trial = None
+                if not verdict:
+                    self._take_back(trial)
+        finally:
+            self._lock.release()
+
+    def _take_back(self, trial: Trial) -> None:
+        old = trial.old
+        new_version, old_version = (each.bundle.manifest.version for each in (trial.new, old))
+        try:
+            self.live = replace(old, terms=old.policy.settle_on(self._costs, self._absent)).watched()
+        except L2HError as error:
+            what = event("bundle_stuck", version=new_version, error=str(error))
+            log.warning("bundle %s drifts, and cannot be taken back: %s", new_version, error, extra=what)
+            return
+        self._refused = trial.new.bundle.manifest
+        what = event("bundle_rolled_back", version=old_version, refused=new_version, reason=trial.reason)
+        words = "bundle %s is taken back, %s is in service again: %s"
+        log.warning(words, new_version, old_version, trial.reason, extra=what)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters of reloads, and drift."""
