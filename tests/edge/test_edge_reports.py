@@ -123,6 +123,14 @@ def test_the_async_client_reports(real, bundle: DeviceBundle) -> None:
     assert until(lambda: known(server, "async"))["inputs"] == 0  # as of the moment when it asked
 
 
+def test_a_device_that_is_gone_is_offline_while_another_is_not(real, connect) -> None:
+    server, key = real
+    connect(server.url, key=key, costs=NONE, report=0.5, device="stays")
+    with EdgeClient(connect(None).bundle, server.url, key=key, costs=NONE, report=0.5, device="goes"):
+        until(lambda: known(server, "goes") and known(server, "stays"))
+    until(lambda: [known(server, name)["flags"] for name in ("goes", "stays")] == [["offline"], []])
+
+
 def test_a_report_rides_on_one_request_and_the_next_only_later(server: RoughServer, connect) -> None:
     edge = connect(server.url, costs=ALL, deadline=5.0, report=RARELY, device="cam-7")
     for x in X_TEST[:20]:

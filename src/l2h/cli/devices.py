@@ -46,6 +46,7 @@ def show(
     for device in found["devices"]:
         table.add_row(*_cells(device))
     make_console().print(table)
+    print_line(f"as of {found['now']}")
 
 
 def forget(
