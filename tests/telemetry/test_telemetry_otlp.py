@@ -22,6 +22,7 @@ from serving_process import Client, Server
 from waiting import free_port
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient
+from l2h.edge import EdgeSettingsError
 from l2h.errors import SettingsError
 from l2h.telemetry import Tracer, check_otlp
 
@@ -189,6 +190,12 @@ def test_a_failed_request_says_why(bundle: Path, inputs: np.ndarray, collector: 
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(SettingsError, match="no collector's address"):
         check_otlp(address, "--otlp")
+
+
+@pytest.mark.parametrize("options", [{"otlp": "collector:4318"}, {"otlp": 4318}, {"traces": -1}, {"traces": "many"}])
+def test_options_that_make_no_sense_are_refused(bundle: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(EdgeSettingsError, match=next(iter(options))):
+        EdgeClient(bundle, **options)
 
 
 def test_a_tracer_gives_back_what_it_did_not_use() -> None:

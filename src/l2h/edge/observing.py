@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from l2h.edge.metrics import MetricsServer
+from l2h.edge.options import EdgeSettingsError
 from l2h.edge.tracing import CallTracer, check_traces
+from l2h.errors import SettingsError
 from l2h.telemetry import Family, MetricsSender, check_otlp, write_text
 
 if TYPE_CHECKING:
@@ -46,8 +48,13 @@ class ObservedEdge:
         if otlp is None:
             return
         if isinstance(otlp, str):
-            otlp = check_otlp(otlp, "otlp=")
+            try:
+                otlp = check_otlp(otlp, "otlp=")
+            except SettingsError as error:
+                raise EdgeSettingsError(str(error)) from error
             self._close_at_end(MetricsSender(otlp, _SERVICE, self._collector(), device).close)
+        elif not callable(getattr(otlp, "get_tracer", None)):
+            raise EdgeSettingsError(f"otlp={otlp!r} must be a collector's address or a tracer provider")
         self._tracer = CallTracer(otlp, _SERVICE, per_second, device)
         self._close_at_end(self._tracer.close)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from l2h.answers import Answers
-from l2h.errors import SettingsError
+from l2h.edge.options import EdgeSettingsError
 from l2h.telemetry import Tracer
 
 if TYPE_CHECKING:
@@ -69,5 +69,5 @@ class RequestTrace:
 def check_traces(traces: Any) -> float:
     """Return how many traces per second may be recorded."""
     if isinstance(traces, bool) or not isinstance(traces, int | float) or not 0 <= traces <= 1e6:
-        raise SettingsError(f"traces={traces!r}: how many per second are recorded, 0 for none of its own")
+        raise EdgeSettingsError(f"traces={traces!r}: how many per second are recorded, 0 for none of its own")
     return float(traces)
