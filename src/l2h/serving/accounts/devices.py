@@ -207,16 +207,19 @@ class DeviceHistory:
             raise LedgerError(f"cannot change {self._path}: {error}") from error
 
     def _read(self) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        """Return the last reports, and since when they are heard, until when, and what is served."""
+        unheard = (0.0, time.time(), "", 0)
         try:
             with closing(_connect(self._path)) as db:
                 if self._path.exists() and not _is_empty(db):
                     db.execute("BEGIN")  # both as of one moment
                     found = db.execute("SELECT key_id, first, time, report FROM devices ORDER BY time, device")
-                    return found.fetchall(), db.execute("SELECT since, seen, model, created FROM hearing").fetchone()
+                    rows, hearing = found.fetchall(), db.execute("SELECT since, seen, model, created FROM hearing")
+                    return rows, hearing.fetchone() or unheard
         except sqlite3.Error as error:
             if self._path.exists():
                 raise LedgerError(f"cannot read {self._path}: {error}") from error
-        return [], (0.0, time.time(), "", 0)
+        return [], unheard
 
 
 def _told(report: DeviceReport) -> dict[str, Any]:
