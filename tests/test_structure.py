@@ -65,7 +65,7 @@ PACKAGES = {
                "training"},
     "experiments": {"classifiers", "data", "losses", "methods", "models", "remote", "routing", "system", "training"},
     "estimator": {"data", "experiments", "methods", "system"},
-    "report": {"data", "experiments", "methods"},
+    "report": {"audits", "data", "experiments", "methods"},
     "cli": {"audits", "bundle", "data", "edge", "experiments", "export", "methods", "models", "recalibration", "report",
             "routing", "serving", "system", "training"},
 }  # fmt: skip

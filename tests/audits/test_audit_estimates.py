@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from itertools import product
 
 import numpy as np
@@ -166,7 +167,7 @@ def test_the_command_prints_the_report_and_names_what_it_left_out(tmp_path):
         log.feedback(f"{i:016x}", 0)
     write(tmp_path / "b", [pair(300)], bundle="old")
     sources = [tmp_path / "a", tmp_path / "b", "--bundle", "0123456789ab"]
-    told = call("audit", "report", *sources)
+    told = call("audit", "report", *sources, "--out", tmp_path / "page.html")
     assert told.status == 0
     assert "1 line left out: another bundle, old" in told.err
     for line in ("60 asked by chance, 20 asked anyway, 30 with a label", "deadline 1", "about 6200 inputs", "cam-7"):
@@ -180,6 +181,9 @@ def test_the_command_prints_the_report_and_names_what_it_left_out(tmp_path):
     assert found["audit_cost"] == pytest.approx(60 * 0.1 / 6200)
     for sentence in report.sentences():
         assert sentence in told.out.replace("\n", " ")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for text in (*report.sentences(), *report.figures(), *report.left_out):
+        assert escape(text) in page
     missing = call("audit", "report", tmp_path / "never")
     assert missing.status == 1
     assert one_line(missing.err)

@@ -75,6 +75,7 @@ foreign |= {"kind": "audit", "heads": [1, 2], "client": 0, "server": 1, "by": "s
         (foreign | {"server": -1}, "damaged"),
         (foreign | {"probability": 0}, "damaged"),
         (foreign | {"probability": 1.5}, "damaged"),
+        (foreign | {"time": 1e30}, "damaged"),
         (foreign | {"by": "cloud"}, "an answerer that the bundle does not have"),
         (foreign | {"which": 1}, "other heads"),
         (foreign | {"local": 1}, "an answerer that the bundle does not have"),
@@ -118,6 +119,14 @@ def test_pairs_of_other_bundles_or_classes_are_left_out_and_the_newest_bundle_is
     whole = tmp_path / "whole.txt"
     whole.write_bytes(b"".join(path.read_bytes() for path in files(tmp_path)))
     assert len(read_audits(whole)) == 5
+
+
+def test_while_one_bundle_follows_another_each_pair_stands_below_its_own(tmp_path):
+    log, old, new = AuditLog(tmp_path), header(bundle="old"), header(bundle="new")
+    for number, of in enumerate([old, old, new, old, new, new]):
+        log.write([pair(number)], of)
+    assert read_audits(tmp_path, bundle="old").id == tuple(f"{i:016x}" for i in (0, 1, 3))
+    assert read_audits(tmp_path).id == tuple(f"{i:016x}" for i in (2, 4, 5))
 
 
 def test_sources_without_audits_are_refused(tmp_path):

@@ -32,7 +32,7 @@ ONLY_PARSED = {
     r"\b(box|cloud)\b|(bundles|runs)/two": "several servers: tests/cli, tests/edge and tests/serving run them",
     r"--server https://host": "a host of somebody: tests/remote runs a training against one",
     r"devices forget": "it needs a device that has reported: tests/serving makes one forgotten",
-    r"^l2h (recalibrate|sign)|--verify-key": "pairs of a device in service, and keys: tests/recalibration, tests/edge",
+    r"^l2h (audit|recalibrate|sign)|--verify-key": "pairs of a device, and keys: tests/audits, recalibration, edge",
     r"serve mymodel.py:predict": "tests/serving runs functions without a bundle",
 }
 #: Pages that build on each other, in the order in which they run in one folder.

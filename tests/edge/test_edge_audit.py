@@ -256,6 +256,8 @@ def test_a_share_out_of_its_range_is_refused(connect, model, share, tmp_path):
 
 
 def test_an_audit_needs_a_server_and_a_folder(connect, model, tmp_path):
+    with pytest.raises(EdgeSettingsError, match="asks about nothing"):
+        connect(model, audit=1e-9, audits=tmp_path)
     with pytest.raises(EdgeSettingsError, match="give server="):
         connect(None, audit=0.1, audits=tmp_path)
     (tmp_path / "file").touch()

@@ -14,8 +14,10 @@ SCHEMA = 1
 PREFIX, SUFFIX = "audit-", ".jsonl"
 #: The longest line that is read, in bytes: a header with very many classes.
 LONGEST_LINE = 16 * 2**20
-#: A number of JSON may be too large for a float, which would then be infinite.
-Finite = Annotated[float, Meta(ge=-1e300, le=1e300)]
+#: Larger numbers are no scores or costs, and what is computed of them would not be finite.
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+#: Seconds since 1970, up to the year 9999.
+Time = Annotated[float, Meta(ge=0, lt=253_402_300_800)]
 Number = Annotated[int, Meta(ge=0)]
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -37,7 +39,7 @@ class AuditHeader(msgspec.Struct, frozen=True, kw_only=True):
     #: Of each rejector the scale and shift of every head; None where it was trained for one price and states none.
     platt: tuple[tuple[tuple[Finite, Finite], ...] | None, ...]
     device: str | None = None
-    time: Finite = 0.0  # when the file was begun, in seconds since 1970
+    time: Time = 0.0  # when the file was begun, in seconds since 1970
 
     def describes_the_same(self, other: AuditHeader) -> bool:
         """Return whether pairs of both can be put together."""
@@ -52,8 +54,8 @@ class AuditPair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Literal["audit", "asked"]  # asked by chance, although it would be kept; or asked anyway
     id: Id
-    time: Finite  # seconds since 1970
-    probability: Annotated[float, Meta(gt=0, le=1)]  # of being among the pairs, for an input like this
+    time: Time  # seconds since 1970
+    probability: Annotated[float, Meta(ge=1e-9, le=1)]  # of being among the pairs, for an input like this
     reason: str  # of the decision: not_worth_asking, over_limit, worth_asking or within_limit
     which: Number  # the number of the rejector
     heads: tuple[Finite, ...]  # its raw scores, before the scale and shift of the calibration
@@ -71,7 +73,7 @@ class LabelLine(msgspec.Struct, frozen=True, kw_only=True, tag="label", tag_fiel
 
     id: Id
     label: Number
-    time: Finite
+    time: Time
 
 
 encode = msgspec.json.Encoder().encode

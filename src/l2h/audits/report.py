@@ -120,6 +120,40 @@ class AuditReport:
         tested += [min(1.0, check.p_value * len(self.heads)) for check in self.heads.values()]
         return min(tested) >= SIGN if tested else None
 
+    def figures(self) -> dict[str, Estimate]:
+        """Return every estimate by a name for people."""
+        risk = self.risk
+        found = {
+            "asked": self.asked_share,
+            "agree where kept": self.agreement["kept"],
+            "agree where asked": self.agreement["asked"],
+            **{f"agree where kept, {name}": estimate for name, estimate in self.servers.items()},
+            "risk, if the heads are calibrated": risk.stated,
+            "risk, by labels": risk.realised,
+            "risk of never asking, by labels": risk.never,
+            "risk of always asking, by labels": risk.always,
+        }
+        for rule, saved in self.saved.items():
+            found |= {
+                f"saved against {rule} asking, at least": saved.least,
+                f"saved against {rule} asking, at most": saved.most,
+                f"saved against {rule} asking, if the heads are calibrated": saved.stated,
+                f"saved against {rule} asking, by labels": saved.realised,
+            }
+        return {name: estimate for name, estimate in found.items() if estimate is not None}
+
+    def about(self) -> dict[str, str]:
+        """Return what the pairs are, for people."""
+        unanswered = ", ".join(f"{reason} {count}" for reason, count in self.unanswered.items())
+        return {
+            "bundle": f"{self.name} {self.bundle}",
+            "devices": ", ".join(self.devices) or "without names",
+            "pairs": f"{self.audited} asked by chance, {self.asked} asked anyway, {self.labels} with a label",
+            "without an answer": unanswered or "none",
+            "stand for": f"about {self.inputs:.0f} inputs, {_day(self.since)} to {_day(self.until)} UTC",
+            "audits cost": f"{self.audit_cost:.3g} per input",
+        }
+
     def sentences(self) -> Iterator[str]:
         """Yield what the figures mean, one sentence each."""
         kept = self.agreement["kept"]
@@ -353,6 +387,5 @@ def _saving(saved: Saved) -> str:
     return f"it saves {'; '.join(parts)}"
 
 
-def day(seconds: float) -> str:
-    """Return a time as text, to the minute, in UTC."""
+def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Rows = npt.NDArray[np.intp]
 #: Of the inputs that are asked about anyway, so many times the share of audits is kept.
 _ASKED = 10
+#: The smallest share but 0.
+_LEAST = 1e-6
 
 
 class AuditedCall:
@@ -205,6 +207,8 @@ def make_auditor(
         raise EdgeSettingsError(f"audit={share!r} must be a share from 0 to 1, such as 0.01")
     if not share:
         return None
+    if share < _LEAST:
+        raise EdgeSettingsError(f"audit={share!r} asks about nothing: give {_LEAST:g} or more, or 0")
     if not servers:
         raise EdgeSettingsError("audit= asks a server, and there is none: give server=, or leave out audit=")
     try:

@@ -10,6 +10,7 @@ from typing import Any
 from l2h.errors import missing_extra
 
 _NAMES = {
+    "audit": ("audit_tables", "write_audit"),
     "common.figure": ("png",),
     "comparison.page": ("write_comparison",),
     "comparison.plots": ("plot_frontiers", "plot_pairs", "plot_risk_grid"),

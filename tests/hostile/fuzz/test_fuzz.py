@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in HERE.glob("fuzz_*.py"))
 #: Inputs of the short form: one to two seconds each on a quiet core.
-RUNS = {"manifest": 1000, "npz": 500, "onnx": 4000, "snapshot": 500, "wire": 2500}
+RUNS = {"audits": 1000, "manifest": 1000, "npz": 500, "onnx": 4000, "snapshot": 500, "wire": 2500}
 
 
 @pytest.mark.parametrize("target", TARGETS)
