@@ -51,7 +51,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rejectors", type=int, nargs="+", default=[1, 2, 5, 10, 20, 54, 108, 200])
     parser.add_argument("--hidden", type=int, default=4096, help="of AlexNet; smaller to try the script out")
-    parser.add_argument("--channels-last", action="store_true", help="the server's convolutions in that memory format")
     arguments = parser.parse_args()
     device = pick_device(arguments.device)
     cells = [RejectorSpec("paper", costs) for costs in FULL.tradeoff]
@@ -187,8 +186,6 @@ def pass_step(
     steps = arguments.steps
     x, y = data(device, steps * BATCH)
     net = server(arguments.hidden).to(device)
-    if arguments.channels_last:
-        net = net.to(memory_format=torch.channels_last)
     view = client_view(torch.log_softmax(torch.randn(len(x), CLASSES, device=device), dim=-1))
     settings = FULL.published_settings(0, str(device))
     stage = AlternatingStage(

@@ -136,4 +136,7 @@ def server_optimizer(settings: StageSettings, server: nn.Module, context: Contex
     plain = settings.optimizer == "sgd" and settings.momentum > 0 and not settings.weight_decay
     if not own or not plain or context.settings.precision == "bf16":
         return usual
+    if context.device.type == "cuda":
+        # In torch's usual order of channels a GPU's convolutions copy what they read and write.
+        server.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return AccumulatingSGD(server, usual.param_groups[0]["lr"], settings.momentum)

@@ -96,7 +96,7 @@ def train_paper(job: Job, context: Context, client_correct: npt.NDArray[np.bool_
         "server and rejector", server, rejectors, specs, x, y, view, known, for_server, for_rejector, context
     )
     run_stage(stage, context)
-    server.eval()
+    server.eval().to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return Trained((server,), rejectors, None)
 
 
