@@ -6,6 +6,7 @@ import asyncio
 import io
 import logging
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from l2h.bundle import BundleError, DeviceBundle, Manifest
 from l2h.bundle.signing import SIGNATURE, make_key
 from l2h.bundle.writing import put_in_place, sign_bundle
 from l2h.edge import EdgeError, EdgeSettingsError
-from l2h.errors import SettingsError
+from l2h.errors import MissingExtraError, SettingsError
 
 LIKE_TEST, _ = samples(4000, 9)
 
@@ -268,6 +269,14 @@ def test_what_is_no_key_is_refused(folder: Path, tmp_path: Path, keys, content: 
         DeviceBundle(folder, verify_key=keys[0])
     with pytest.raises(SettingsError, match="there already"):
         make_key(keys[0])
+
+
+def test_only_a_key_needs_the_package_of_signatures(folder: Path, keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with EdgeClient(folder, None) as edge:
+        assert len(edge.predict(X_TEST[:2])) == 2
+    with pytest.raises(MissingExtraError, match="signing"):
+        EdgeClient(folder, verify_key=keys[1])
 
 
 def test_the_commands_make_keys_sign_and_check(folder: Path, tmp_path: Path) -> None:

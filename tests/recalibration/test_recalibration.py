@@ -14,6 +14,7 @@ from audit_maker import SHARE, write_audits
 from bundle_maker import copied, edit
 from commands import call
 
+import l2h
 from l2h.audits import AuditError, read_audits
 from l2h.bundle import DeviceBundle, Manifest, ServerBundle
 from l2h.bundle.signing import make_key, read_verify_key
@@ -250,3 +251,23 @@ def test_the_figures_are_those_of_a_second_computation(tmp_path: Path) -> None:
     assert changes["risk"].before == pytest.approx(np.average(paid, weights=pairs.weight))
     difference = changes["log_loss"].interval
     assert difference.low < difference.difference < difference.high < 0
+
+
+def test_the_whole_loop_with_a_real_client(tmp_path: Path) -> None:
+    """Noise is nothing that the bundle was calibrated on: audits show it, and the new bundle knows."""
+    run, rng = ServerBundle(BUNDLE).run, np.random.default_rng(0)
+    X = rng.integers(0, 256, (4000, *MANIFEST.input.shape)).astype(MANIFEST.input.dtype)
+    truth = run(X).argmax(axis=1)
+    with l2h.EdgeClient(BUNDLE, run, deadline=30.0, max_batch=4096, audit=0.2, audits=tmp_path / "audits") as edge:
+        first = edge.predict(X)
+        for i in np.flatnonzero(first.id != "")[::2]:
+            edge.feedback(first.id[i], int(truth[i]))
+        manifest = recalibrate(BUNDLE, tmp_path / "audits").write(tmp_path / "new")
+        assert edge.reload(tmp_path / "new")
+        second = edge.predict(X)
+        risks = [float((each.cost + (each.label != truth)).mean()) for each in (first, second)]
+        assert risks[1] < risks[0]
+        again = recalibrate(tmp_path / "new", tmp_path / "audits")
+    assert again.manifest == manifest, "the pairs of the new bundle are told from those of the old one"
+    assert again.labelled == 0
+    assert again.changes["log_loss"].before < recalibrate(BUNDLE, tmp_path / "audits").changes["log_loss"].before

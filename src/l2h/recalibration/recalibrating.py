@@ -23,6 +23,8 @@ from l2h.recalibration.measuring import Change, cross_fitted, measure_changes
 #: So many pairs with an answer of the server are needed, so many of them of inputs that the device would have kept, and
 #: so many that stand for equally many inputs to replace the samples that thresholds are taken from.
 PAIRS, AUDITS, _ROWS = 100, 30, 100
+#: A device that keeps at most this part of its inputs needs no audits of them.
+_HARDLY = 0.05
 
 
 class RecalibrationError(L2HError, RuntimeError):
@@ -178,15 +180,19 @@ def _require_heads(manifest: Manifest) -> None:
 
 
 def _require_enough(pairs: AuditPairs) -> None:
-    kept = int((~pairs.asked).sum())
-    if len(pairs) >= PAIRS and kept >= AUDITS:
+    audits = ~pairs.asked
+    kept = int(audits.sum())
+    # An input that is asked about anyway is among the pairs ten times as often as one that is kept, or always.
+    rate = float(np.median(pairs.probability[audits]) if kept else np.min(pairs.probability, initial=1.0) / 10)
+    # By the rule of three, no more inputs are kept than this, with 95% confidence, where hardly any audit was drawn.
+    most = (kept + 3) / rate
+    if len(pairs) >= PAIRS and (kept >= AUDITS or most <= _HARDLY * input_weights(pairs).sum()):
         return
     missing = max(AUDITS - kept, 0 if len(pairs) >= PAIRS else PAIRS - len(pairs))
-    rate = float(np.median(pairs.probability[~pairs.asked])) if kept else 0.01
     raise RecalibrationError(
         f"too few pairs with an answer of the server: {len(pairs)}, of which {kept} are audits of inputs that the "
         f"device would have kept; {PAIRS} are needed, {AUDITS} of them audits. With audit={rate:g} that takes about "
-        f"{round(missing / rate, -2):,.0f} more inputs"
+        f"{max(100.0, round(missing / rate, -2)):,.0f} more inputs"
     )
 
 
