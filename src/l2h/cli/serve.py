@@ -80,7 +80,7 @@ class ServeOptions:
     otlp: Annotated[
         str | None, _seen(help="Send traces and metrics to this OpenTelemetry collector: http://HOST:4318.")
     ] = None
-    traces: Annotated[float, _seen(help="Requests per second that are traced at most, of all workers.")] = 100.0
+    traces: Annotated[float, _seen(help="The most traces that begin here per second, and as many of callers.")] = 10.0
     metric_keys: Annotated[
         int, _seen(help="Keys with metrics of their own; the others are counted together. (0: none)")
     ] = 50

@@ -17,7 +17,7 @@ class CallTracer(Tracer):
 
     def begin(self, name: str) -> CallTrace | None:
         """Return the trace of a call, None where it has none."""
-        return CallTrace(self, self.start(name)) if self.inside() or self.admits() else None
+        return CallTrace(self, self.start(name)) if self.inside() or self.begun.admits() else None
 
 
 class CallTrace:

@@ -2,7 +2,7 @@
 
 from l2h.telemetry.families import SECONDS, Distribution, Family, write_text
 from l2h.telemetry.logs import JsonLines, event, log_as_json, stamp
-from l2h.telemetry.otlp import MetricsSender, Tracer, check_otlp
+from l2h.telemetry.otlp import MetricsSender, TraceLimit, Tracer, check_otlp
 
 __all__ = [
     "SECONDS",
@@ -10,6 +10,7 @@ __all__ = [
     "Family",
     "JsonLines",
     "MetricsSender",
+    "TraceLimit",
     "Tracer",
     "check_otlp",
     "event",

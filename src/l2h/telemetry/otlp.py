@@ -50,14 +50,32 @@ def check_otlp(address: str, flag: str) -> str:
     return address.rstrip("/")
 
 
+class TraceLimit:
+    """Bounds what is traced: so many per second, as many at once, and one at least unless it is 0."""
+
+    def __init__(self, per_second: float) -> None:
+        self._rate, self._burst = per_second, max(1.0, per_second) if per_second else 0.0
+        self._room, self._last = self._burst, time.monotonic()
+
+    def admits(self) -> bool:
+        """Return whether another may be traced now, and count it."""
+        now = time.monotonic()
+        self._room = min(self._burst, self._room + (now - self._last) * self._rate)
+        self._last = now
+        if self._room < 1.0:
+            return False
+        self._room -= 1.0
+        return True
+
+
 class Tracer:
-    """Makes spans, at most so many per second that are the first of this process in their trace.
+    """Makes spans.
 
     Args:
         otlp: the address of a collector; or a tracer provider of the program's own, which decides by itself what is
             kept, and is not closed.
         service: the name of the service, where ``OTEL_SERVICE_NAME`` does not say another.
-        per_second: the bound; so many may come at once.
+        per_second: the bound of traces that begin here.
         instance: which of several it is; a random name where None.
     """
 
@@ -71,18 +89,7 @@ class Tracer:
         self._own = _make_provider(otlp, service, instance) if isinstance(otlp, str) else None
         provider: Any = self._own or otlp
         self._tracer = provider.get_tracer("l2h", l2h.__version__)
-        self._rate, self._burst = per_second, max(1.0, per_second) if per_second else 0.0
-        self._room, self._last = self._burst, time.monotonic()
-
-    def admits(self) -> bool:
-        """Return whether another trace may be recorded now, and count it."""
-        now = time.monotonic()
-        self._room = min(self._burst, self._room + (now - self._last) * self._rate)
-        self._last = now
-        if self._room < 1.0:
-            return False
-        self._room -= 1.0
-        return True
+        self.begun = TraceLimit(per_second)  # of the traces that begin in this process
 
     def inside(self) -> bool:
         """Return whether the caller is within a span of its own that is recorded."""

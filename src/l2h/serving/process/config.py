@@ -60,7 +60,7 @@ class ServingConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     otlp: str | None = None
-    traces: float = _between(0.0, 1e6, 100.0)
+    traces: float = _between(0.0, 1e6, 10.0)
     metric_keys: int = _between(0, 10**4, 50)
     log_requests: bool = True
     log_level: str = "info"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from l2h.telemetry import Tracer
+from l2h.telemetry import TraceLimit, Tracer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
@@ -32,13 +32,18 @@ class ModelCall:
 
 
 class RequestTracer(Tracer):
-    """Decides which requests are traced: so many per second, and none whose caller says that it is not."""
+    """Decides which requests are traced: so many per second that have no trace yet, as many whose caller has one."""
+
+    def __init__(self, otlp: str, service: str, per_second: float) -> None:
+        super().__init__(otlp, service, per_second)
+        self._joined = TraceLimit(per_second)
 
     def begin(self, headers: Mapping[bytes, bytes], path: str) -> RequestSpan | None:
-        """Return the trace of a request, None where it has none."""
+        """Return the trace of a request, None where it has none, and where its caller says that it is not recorded."""
         sent = headers.get(b"traceparent")
         parent = None if sent is None else _PARENT.fullmatch(sent)
-        if (parent is not None and not int(parent[1], 16) & 1) or not self.admits():
+        recorded = parent is None or int(parent[1], 16) & 1
+        if not recorded or not (self.begun if parent is None else self._joined).admits():
             return None
         context = None
         if sent is not None and parent is not None:
