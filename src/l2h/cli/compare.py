@@ -54,6 +54,14 @@ class CompareOptions(StudyOptions):
         ),
     ] = None
     method_files: shared.MethodFiles = None
+    outcomes: Annotated[
+        str | None,
+        Option(
+            help="A table of outcomes instead of --data, as in l2h train: a text, or numbers, and who was right. What "
+            "needs more is left out.",
+        ),
+    ] = None
+    text_column: shared.TextColumn = None
     classes: Annotated[
         str | None, Option(help="Only these classes, by name, with commas: 3,8. Two make it a binary task.")
     ] = None
@@ -123,6 +131,8 @@ def compare(options: CompareOptions) -> None:
 
     Example: [bold]l2h compare --data data/cifar10 --budget 0.3 --seeds 3 --out runs/equal-cost[/]
 
+    Example: [bold]l2h compare --outcomes answers.parquet --seeds 5 --out runs/compare-outcomes[/]
+
     Example: [bold]l2h compare --crossed --data data/cifar10 --c-1 1 --c-e 0.1 --c-e 0.25 --seeds 3 --out
     runs/crossed[/]
     """
@@ -135,13 +145,19 @@ def compare(options: CompareOptions) -> None:
     if options.price or len(options.server or ()) > 1:
         _print_several(_compare_several(options), options.as_json)
         return
+    from l2h.budgets import DEFAULT_BUDGET
+    from l2h.data.outcomes import TEXT_COLUMN
     from l2h.experiments.compare.comparing import GRID_1, GRID_E, compare_methods, with_budget
 
     prices = {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
     server = options.server[0] if options.server else None
-    plan = options.plan(sized=bool(options.budgets), server=server, **prices, **_given(options))
+    if options.outcomes and (options.client or server or options.classes or options.augment):
+        raise SettingsError("--outcomes has no client, server, classes or images: leave those options out")
+    named = options if options.outcomes is None else replace(options, data=options.outcomes)
+    plan = named.plan(sized=bool(options.budgets or options.outcomes), server=server, **prices, **_given(options))
+    plan = with_budget(plan, options.budgets or [str(DEFAULT_BUDGET)]) if options.budgets or options.outcomes else plan
     summary = compare_methods(
-        with_budget(plan, options.budgets) if options.budgets else plan,
+        plan,
         options.methods,
         options.all_seeds,
         options.out,
@@ -151,6 +167,7 @@ def compare(options: CompareOptions) -> None:
         jobs=options.jobs,
         command=command_line(),
         force=options.force,
+        text_column=(options.text_column or TEXT_COLUMN) if options.outcomes else None,
     )
     _print_comparison(summary, options)
 
@@ -258,8 +275,11 @@ def _print_crossed(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_left_out(summary: dict[str, Any]) -> None:
+    reasons: dict[str, list[str]] = {}
     for method in summary["skipped"]:
-        make_console().print(f"Left out: {method['method']} ({method['why']}).", markup=False)
+        reasons.setdefault(method["why"], []).append(method["method"])
+    for why, names in reasons.items():
+        make_console().print(f"Left out: {', '.join(names)} ({why}).", markup=False)
 
 
 def _given(options: CompareOptions) -> dict[str, Any]:

@@ -79,7 +79,8 @@ class Bench:
     The server of the job is trained here, once, unless its ``outcome`` is given. Every learned method gets the same
     number of samples and steps: those that learn from the server's softmax also use changed copies of the samples that
     the server was fitted to; the others, which need outcomes on unseen samples, get as many more copies of those
-    instead. The ``calibration`` samples (X, y) belong to nobody else.
+    instead. The ``calibration`` samples (X, y) belong to nobody else. Where only outcomes are known, they are given as
+    such, and so are the ``pools`` to learn from.
     """
 
     def __init__(
@@ -87,15 +88,16 @@ class Bench:
         job: Job,
         context: Context,
         costs: Sequence[Costs],
-        calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]],
+        calibration: tuple[npt.NDArray[Any], npt.NDArray[np.int64]] | Outcomes,
         rejector_options: Mapping[str, Any] | None = None,
         outcome: ServerOutcome | None = None,
+        pools: RejectorPools | None = None,
     ) -> None:
         self.job, self.context, self.costs = job, context, tuple(costs)
         self.rejector_options = dict(rejector_options or {})
         self.outcome: ServerOutcome = outcome or train_server(job, context)
-        self.pools: RejectorPools = make_pools(job, context, self.outcome)
-        self.calibration = self.outcomes(*calibration)
+        self.pools: RejectorPools = pools or make_pools(job, context, self.outcome)
+        self.calibration = calibration if isinstance(calibration, Outcomes) else self.outcomes(*calibration)
 
     @property
     def num_classes(self) -> int:
@@ -201,6 +203,8 @@ class Method(ABC):
     traits: ClassVar[Traits | None] = None  # its row of the property table; None for rules without a rejector
     published_traits: ClassVar[Traits | None] = None  # the row that the L2H paper prints for it
     classes: ClassVar[int | None] = None  # the number of classes it is made for; None for any
+    #: What it reads beside the input and who was right, such as "the client's scores"; without it, it cannot run.
+    reads: ClassVar[str | None] = None
 
     @abstractmethod
     def fit(self, bench: Bench) -> Rule:
@@ -213,6 +217,14 @@ class Method(ABC):
                 f"method {self.name!r} is for {self.classes} classes, the data have {num_classes}: leave it out, or "
                 "take two classes with --classes"
             )
+
+    def why_not(self, num_classes: int, outcomes_only: bool = False) -> str | None:
+        """Return why the method cannot take such data; None where it can."""
+        if outcomes_only and self.reads is not None:
+            return f"it reads {self.reads}, and only outcomes are known"
+        if self.classes not in (None, num_classes):
+            return f"it is for {self.classes} classes"
+        return None
 
     def card(self) -> dict[str, Any]:
         """Return what the method says of itself, as plain values."""

@@ -65,6 +65,7 @@ class BinaryL2H(Learned):
     )
     traits = Traits(separate=True, learns_client=True, learns_server=True, asynchronous=False)
     classes = 2
+    reads = "the server's probabilities"
     net = "separate"
 
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:

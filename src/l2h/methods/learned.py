@@ -151,6 +151,11 @@ class Learned(Method):
     budget: Mapping[str, Any] | None = None  # what its net was sized to (:class:`l2h.training.job.RejectorSize`)
     rule: ClassVar[type[LearnedRule]] = LearnedRule  # how it decides in a comparison
 
+    def why_not(self, num_classes: int, outcomes_only: bool = False) -> str | None:
+        if outcomes_only and self.net != "separate":
+            return "it reads the client's scores, and only outcomes are known"
+        return super().why_not(num_classes, outcomes_only)
+
     def loss(self, scores: Tensor, pool: SamplePool, prices: Prices) -> Tensor:
         """Return the losses (R, n) of R rejectors on n samples, from their scores (R, n, 2)."""
         raise NotImplementedError(f"{type(self).__name__} has no loss: define it, or objective() as a whole")

@@ -106,6 +106,7 @@ class Confidence(Method):
     )
     traits = Traits(separate=False, learns_client=True, learns_server=False, asynchronous=None)
     published_traits: ClassVar[Traits | None] = traits
+    reads = "the client's scores"
     doubt = staticmethod(largest)
 
     def fit(self, bench: Bench) -> ThresholdRule:
@@ -194,6 +195,7 @@ class LabelFree(Method):
     """Knows the server's softmax of every input, without asking, but not the truth."""
 
     name, title, family = "label-free", "Label-free bound", "reference"
+    reads = "the server's probabilities"
     equation = "REMOTE iff 1 - p_e(m(x)|x) >= c_e + c_1 (1 - max p_e(.|x)); ranked by max p_e - p_e(m(x))"
     change = (
         "the server's softmax is temperature-scaled on the calibration samples. It does not bound rules that also know "

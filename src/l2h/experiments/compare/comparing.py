@@ -16,11 +16,15 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import numpy as np
+
 from l2h import methods
+from l2h.data import Dataset
+from l2h.data.outcomes import OutcomeTable, read_outcomes
 from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments import runs
 from l2h.experiments.compare.rows import CSV, read_rows, rows_of, write_rows
-from l2h.experiments.compare.seed import SeedResult, SeedStudy, run_seed
+from l2h.experiments.compare.seed import SeedResult, SeedStudy, classes_of, run_seed
 from l2h.experiments.compare.summary import curves, summarise
 from l2h.experiments.overrides import make_settings, parse_options
 from l2h.experiments.plan import Plan, digits_plan, with_augment
@@ -43,6 +47,14 @@ class Comparison(SeedStudy):
     """What is compared, on what, how often."""
 
     methods: tuple[str, ...] = ()
+    text_column: str | None = None  # of a table of outcomes; None where the data are samples
+
+    def read(self, seed: int) -> Dataset | OutcomeTable:
+        """Return the data of a seed."""
+        if self.text_column is None:
+            return self.load(seed)
+        table, limit = read_outcomes(self.plan.data, self.text_column), self.plan.limit
+        return table if limit is None else table.part(np.arange(min(limit, len(table))))
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
@@ -57,7 +69,8 @@ class Comparison(SeedStudy):
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the results depend on, but for the seed."""
-        return self.depends_on(methods=self.methods, classes=self.classes)
+        more = {} if self.text_column is None else {"text_column": self.text_column}
+        return self.depends_on(methods=self.methods, classes=self.classes, **more)
 
 
 def compare_methods(
@@ -72,24 +85,28 @@ def compare_methods(
     jobs: int | None,
     command: str,
     force: bool,
+    text_column: str | None = None,
 ) -> dict[str, Any]:
     """Compare the methods that fit the data, and return the content of ``comparison.json``.
 
-    Without ``names`` all methods are compared, without ``classes`` on all of them. What does not fit the number of
-    classes is left out, with the reason; a SettingsError is raised where nothing is left. Seeds
-    that the folder holds already are not run again, unless ``force`` replaces what it holds. ``jobs`` is the number of
-    seeds at once; None: one per CPU core, or one on a GPU.
+    Without ``names`` all methods are compared, without ``classes`` on all of them. The data of the plan are a table of
+    outcomes where it has a ``text_column``. What cannot take the data is left out, with the reason; a SettingsError is
+    raised where nothing is left. Seeds that the folder holds already are not run again, unless ``force`` replaces what
+    it holds. ``jobs`` is the number of seeds at once; None: one per CPU core, or one on a GPU.
     """
     chosen = methods.get(names or methods.known())
     everyone = tuple(method.name for method in chosen)
-    comparison = Comparison(plan, tuple(seeds), None if classes is None else tuple(classes), everyone)
-    dataset = comparison.load(seeds[0])
-    unfit = {method.name: method.classes for method in chosen if method.classes not in (None, dataset.num_classes)}
+    comparison = Comparison(plan, tuple(seeds), None if classes is None else tuple(classes), everyone, text_column)
+    dataset = comparison.read(seeds[0])
+    classes_there, outcomes = classes_of(dataset), isinstance(dataset, OutcomeTable)
+    reasons = {method.name: method.why_not(classes_there, outcomes) for method in chosen}
+    unfit = {name: why for name, why in reasons.items() if why is not None}
     kept = tuple(name for name in everyone if name not in unfit)
     if not kept:
-        chosen[0].check(dataset.num_classes)
+        chosen[0].check(classes_there)
+        raise SettingsError(f"method {everyone[0]!r}: {unfit[everyone[0]]}")
     jobs = jobs or _default_jobs(plan.settings.device, len(seeds))
-    plan = with_augment(plan, dataset, augment)
+    plan = plan if isinstance(dataset, OutcomeTable) else with_augment(plan, dataset, augment)
     if jobs > 1 and plan.settings.threads is None:
         plan = replace(plan, settings=replace(plan.settings, threads=1))
     comparison = replace(comparison, plan=plan, methods=kept)
@@ -103,14 +120,14 @@ def compare_methods(
     results = [SeedResult.load(seed_file(folder, seed)) for seed in seeds]
     if len({result.names for result in results}) > 1:
         raise DataError("the seeds compared different methods: run them again with --force")
-    rows = [row for one in results for row in rows_of(one, plan.costs, dataset.name, dataset.num_classes)]
+    rows = [row for one in results for row in rows_of(one, plan.costs, dataset.name, classes_there)]
     write_rows(folder / CSV, rows)
     summary = summarise(rows, command)
     settled = replace(plan, settings=plan.settings.with_seed(seeds[0]))
     return summary | {
         "frontiers": summary["frontiers"] | {"methods": curves(results)},
         "settings": json.loads(json.dumps(settled.as_dict())),
-        "skipped": [{"method": name, "why": f"it is for {count} classes"} for name, count in unfit.items()],
+        "skipped": [{"method": name, "why": why} for name, why in unfit.items()],
     }
 
 
@@ -192,7 +209,7 @@ def _run(
     folder: Path, comparison: Comparison, seed: int, done: Callable[[str], None], progress: Progress | None = None
 ) -> None:
     plan = comparison.plan_of(seed)  # made anew, so that a process of its own knows the methods of its files
-    result = run_seed(plan, comparison.load(seed), methods.get(comparison.methods), progress=progress, done=done)
+    result = run_seed(plan, comparison.read(seed), methods.get(comparison.methods), progress=progress, done=done)
     result.save(seed_file(folder, seed))
 
 

@@ -15,9 +15,11 @@ from l2h import metrics
 from l2h.budgets import Budget
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.data import Dataset
+from l2h.data.outcomes import OutcomeTable
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
 from l2h.experiments.carry_out import SampleParts, divide, load_data, make_client, make_system
+from l2h.experiments.compare.outcomes import CLASSES, outcome_bench
 from l2h.experiments.plan import Plan
 from l2h.experiments.runs import read_arrays, write_arrays
 from l2h.files import digest
@@ -88,7 +90,7 @@ class SeedResult:
 
 def run_seed(
     plan: Plan,
-    dataset: Dataset,
+    dataset: Dataset | OutcomeTable,
     methods: Sequence[Method],
     *,
     progress: Progress | None = None,
@@ -96,17 +98,21 @@ def run_seed(
 ) -> SeedResult:
     """Train client and server, then fit and judge every method; the plan's seed is the seed.
 
-    ``done`` is called with ``"server"`` and then with each method's name as it is finished.
+    A table of outcomes has no client and no server to train. ``done`` is called with ``"server"`` and then with each
+    method's name as it is finished.
     """
     for method in methods:
-        method.check(dataset.num_classes)
+        method.check(classes_of(dataset))
     device = pick_device(plan.settings.device)
     context = Context(plan.settings, device, progress=progress or Silent())
     with repeatable(plan.settings, device):
-        bench = make_bench(plan, dataset, context)
+        if isinstance(dataset, OutcomeTable):
+            bench, test = outcome_bench(plan, dataset, context)
+        else:
+            bench = make_bench(plan, dataset, context)
+            test = bench.outcomes(dataset.X_test, dataset.y_test)
         if plan.budget is not None:
             size_methods(methods, Budget.parse(plan.budget), bench)
-        test = bench.outcomes(dataset.X_test, dataset.y_test)
         done("server")
         judged = []
         for method in methods:
@@ -116,12 +122,17 @@ def run_seed(
     return SeedResult(
         seed=plan.settings.seed,
         names=tuple(method.name for method in methods),
-        test_digest=digest(dataset.X_test, dataset.y_test),
+        test_digest=digest(test.X, test.y),
         client_correct=test.client_correct,
         server_correct=test.server_correct,
         **{name: np.stack([one[name] for one in judged]) for name in stacked},
         facts={method.name: one["facts"] for method, one in zip(methods, judged, strict=True)},
     )
+
+
+def classes_of(dataset: Dataset | OutcomeTable) -> int:
+    """Return the number of classes; of outcomes there are two, right and wrong."""
+    return CLASSES if isinstance(dataset, OutcomeTable) else dataset.num_classes
 
 
 def make_bench(plan: Plan, dataset: Dataset, context: Context, parts: SampleParts | None = None) -> Bench:

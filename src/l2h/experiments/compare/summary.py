@@ -14,13 +14,16 @@ from l2h.experiments.statistics import CONFIDENCE, Contrast, contrast, corrected
 from l2h.metrics import spread
 
 SCHEMA = 2
+SEPARATE = "priced-separate"
 _FIGURES = ("risk", "reject_rate", "accuracy", "gain", "risk_as_published")
 
 
 def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
     """Return the comparison as plain values: what ``comparison.json`` holds, but for curves and settings."""
-    table, default = _Table(rows), methods.DEFAULT
+    table = _Table(rows)
     names, prices = table.names, table.prices
+    # Where only outcomes are known there are no client's scores to read, and the default's loss has a net of its own.
+    default = next((name for name in (methods.DEFAULT, SEPARATE) if name in names), methods.DEFAULT)
     return {
         "schema": SCHEMA,
         "dataset": rows[0]["data"],

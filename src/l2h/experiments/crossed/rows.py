@@ -93,7 +93,7 @@ class _Cells:
             if trunk:
                 common[seed] = common.get(seed, set(rates)) & set(rates)
         for (*cell, seed), rates in by_rate.items():
-            same = {rate: rates[rate] for rate in common.get(seed, ()) if rate in rates} or rates
+            same = {rate: own for rate, own in rates.items() if rate in common.get(seed, ())} or rates
             whole = [own for own in same.values() if len(own) == len(prices)]
             if whole:
                 best = min(whole, key=lambda own: float(np.mean([row["validation"] for row in own])))

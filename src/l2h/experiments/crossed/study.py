@@ -67,8 +67,8 @@ def measure_crossed(
 ) -> dict[str, Any]:
     """Measure what of a study is not in the folder yet, and return the content of ``crossed.json``."""
     dataset = study.load(study.seeds[0])
-    fitting = [method for method in methods.get(study.methods) if method.classes in (None, dataset.num_classes)]
-    skipped = sorted(set(study.methods) - {method.name for method in fitting})
+    reasons = {method.name: method.why_not(dataset.num_classes) for method in methods.get(study.methods)}
+    fitting = methods.get([name for name, why in reasons.items() if why is None])
     study = replace(study, plan=with_augment(study.plan, dataset, augment))
     runs.prepare_study(folder, "crossed", study.as_dict(), (CSV, JSON), force=force)
     path = folder / CSV
@@ -76,9 +76,7 @@ def measure_crossed(
         _measure_seed(study, seed, path, [method for method in fitting if isinstance(method, Learned)], progress)
     rows = [row for row in _rows(path) if row["seed"] in study.seeds]
     summary = summarise(rows, command)
-    summary["skipped"] = [
-        {"method": method.name, "why": f"it is for {method.classes} classes"} for method in methods.get(skipped)
-    ]
+    summary["skipped"] = [{"method": name, "why": why} for name, why in reasons.items() if why is not None]
     runs.write_json(folder / JSON, summary)
     return summary
 
