@@ -229,6 +229,12 @@ def test_marks(tmp_path):
         assert listed(tmp_path)["old"]["flags"] == ["old_bundle"]
         # It has not run for a while: that is seen by the last time that it noted it did.
         db.execute("UPDATE hearing SET since = ?, seen = ?", (now - 9000, now - 2000))
+        # The clock was wrong, and is set back.
+        db.execute("UPDATE hearing SET since = ?, seen = ?", (now + 9000, now + 9000))
+        assert take(news, "drifts", count=2, created=200) == "taken"
+        news.flush(("digits", 150))
+        assert db.execute("SELECT since <= ? FROM hearing", (time.time(),)).fetchone() == (1,)
+        db.execute("UPDATE hearing SET since = ?, seen = ?", (now - 9000, now - 2000))
     assert take(news, "well", count=2, created=200) == "taken"
     news.flush(("digits", 300))
     found = listed(tmp_path)

@@ -8,6 +8,7 @@ Where it cannot be written, the news wait there.
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -29,7 +30,8 @@ FLAGS = ("drift", "offline", "old_bundle")
 #: Devices that are kept, and reports that wait to be written.
 _MOST, _MOST_WAITING = 10_000, 1024
 #: A device is offline after so many times the seconds within which it reports. While the server does not run, nothing
-#: is missed: every so many seconds it notes that it does, and it did not where the last note is older than this.
+#: is missed: every so many seconds it notes that it does, and it did not where the last note is older than this, or
+#: the clock was set.
 _MISSED, _NOTED, _PAUSED = 3.0, 60.0, 300.0
 #: Seconds to wait for another process's lock: while an answer waits, and otherwise.
 _MOMENT, _WHILE = 0.01, 1.0
@@ -51,7 +53,7 @@ INSERT INTO devices VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6) ON CONFLICT DO UPDATE SE
 WHERE key_id = ?7 OR (key_id = ?2 AND (excluded.start, excluded.count) > (start, count))"""
 _HEAR = f"""
 INSERT INTO hearing VALUES (1, ?1, ?1, ?2, ?3) ON CONFLICT DO UPDATE SET
-    since = CASE WHEN excluded.seen - seen > {_PAUSED} THEN excluded.seen ELSE since END,
+    since = CASE WHEN abs(excluded.seen - seen) > {_PAUSED} THEN excluded.seen ELSE since END,
     seen = excluded.seen, model = excluded.model, created = excluded.created"""
 #: The key with the most devices loses those with the oldest news: nobody can crowd out the devices of others.
 _DROP = """
@@ -88,6 +90,7 @@ class DeviceNews:
         self._writer: sqlite3.Connection | None = None  # kept open: the last one to close would lock the readers out
         self._identity: tuple[int, int] | None = None  # of the file that these have open
         self._noted, self._trouble = 0.0, ""
+        self._flushing, self._changing = threading.Lock(), threading.Lock()  # the latter: what waits
 
     def take(self, key: Key, value: bytes) -> tuple[Result, str, int]:
         """Judge the report of a key that was accepted, and have it written; on the event loop, and never raises.
@@ -113,7 +116,8 @@ class DeviceNews:
         if name not in self._waiting and len(self._waiting) >= _MOST_WAITING:
             return "crowded", name, 0
         former = former or (last.former if last is not None else "")
-        self._waiting[name] = _Last(key.id, report.start, report.count, time.time(), value, former)
+        with self._changing:
+            self._waiting[name] = _Last(key.id, report.start, report.count, time.time(), value, former)
         return "taken", name, 0
 
     def flush(self, served: tuple[str, int]) -> None:
@@ -121,10 +125,13 @@ class DeviceNews:
 
         ``served`` are the name of the bundle that is served and when it was made, in seconds since 1970.
         """
-        now = time.monotonic()
-        if not self._waiting and (now < self._noted or not self._path.exists()):
-            return
-        self._writing, self._waiting = self._waiting, {}
+        with self._flushing:  # at the end the last one may still be under way
+            if self._waiting or (time.monotonic() >= self._noted and self._path.exists()):
+                self._flush(served)
+
+    def _flush(self, served: tuple[str, int]) -> None:
+        with self._changing:
+            self._writing, self._waiting = self._waiting, {}
         try:
             if not self._path.exists():  # else closing it would undo the locks of this process's connections
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -132,13 +139,15 @@ class DeviceNews:
                 self._reader, self._writer, self._identity = None, _connect(self._path), _identity(self._path)
                 _prepare(self._writer, self._path)
             _write(self._writer, self._writing, served)
-        except (sqlite3.Error, OSError, LedgerError) as error:
-            self._writer, self._waiting = None, {**self._writing, **self._waiting}
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next try may write them
+            self._writer = None
+            with self._changing:
+                self._waiting = {**self._writing, **self._waiting}
             if str(error) != self._trouble:
                 log_event("error", "devices_failed", file=str(self._path), error=str(error))
             self._trouble = str(error)
         else:
-            self._noted, self._trouble = now + _NOTED, ""
+            self._noted, self._trouble = time.monotonic() + _NOTED, ""
         self._writing = {}
 
     def _in_use(self, key_id: str) -> bool:
