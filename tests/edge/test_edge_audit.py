@@ -161,6 +161,24 @@ def test_a_share_by_calibration_has_room_for_the_audits(bundle, model, tmp_path,
         share(0.3)
 
 
+@pytest.mark.parametrize("limit", [{"cloud": "10%", "all": "20%"}, {"box": "8%", "cloud": "8%"}])
+def test_shares_of_several_servers_have_room_for_their_audits(two, tmp_path, limit):
+    runs = {name: ServerBundle(two, server=name).run for name in PRICES}
+    prices = None if "all" in limit else {"box": Costs(c_e=0.01), "cloud": Costs(c_e=0.01)}
+    device = DeviceBundle(two)
+
+    def shares(audit: float) -> dict[str, float]:
+        options = {"costs": prices, "limit": limit, "audit": audit, "audits": tmp_path, "deadline": 60.0}
+        with EdgeClient(device, runs, **options) as edge:
+            edge.predict(MANY)
+            own = {name: edge.stats().servers[name].answers / len(MANY) for name in runs}
+        return own | {"all": sum(own.values())}
+
+    plain, audited = shares(0.0), shares(0.04)
+    # What is asked by chance is in the share; what the calibration samples let through beyond it is in both.
+    assert all(audited[name] < plain[name] + 0.015 for name in limit)
+
+
 def test_a_server_that_fails_leaves_the_answer_that_would_be_kept(connect, bundle, tmp_path):
     def fail(x):
         raise ConnectionRefusedError("no")

@@ -49,6 +49,7 @@ class Policy:
         kept: KeptLimiters | None = None,  # limiters of earlier calls; those that this policy makes are added
         version: Hashable = None,  # of the calibration: limiters that were made with another one measure anew
         audit: float = 0.0,  # the share of what is kept that the caller asks about all the same, by chance
+        audited: int = 1,  # among how many servers that share is spread
     ) -> None:
         self._select, self._every_price, self._held_out = select, every_price, held_out
         self._answerers, self._version = answerers, version
@@ -60,7 +61,7 @@ class Policy:
         self.limits = {name: one.limit if isinstance(one, Limiter) else one for name, one in given.items()}
         self._limiters = LimiterSet(self._servers, made, kept)
         self._shares = {
-            name: _without_audits(one, audit)
+            name: _without_audits(one, audit if name == ALL else audit / audited)
             for name, one in self.limits.items()
             if one.fraction is not None and not one.at_run_time and name not in made
         }

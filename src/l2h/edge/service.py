@@ -65,6 +65,7 @@ class BundleService:
         audit: float = 0.0,
     ) -> None:
         self._limit, self._costs, self._absent, self._audit = limit, costs, absent, audit
+        self._audited = len(bundle.manifest.servers) - len(absent)
         self._kept: KeptLimiters = {}
         self._lock = threading.Lock()
         self._refused: Manifest | None = None
@@ -164,6 +165,7 @@ class BundleService:
             kept=self._kept,
             version=bundle.manifest.version,
             audit=self._audit,
+            audited=self._audited,
         )
         try:
             return LiveBundle(bundle, policy, policy.terms(self._costs, out=self._absent)).watched()
