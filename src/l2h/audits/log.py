@@ -17,6 +17,7 @@ import msgspec
 from l2h.audits.lines import PREFIX, SUFFIX, AuditError, AuditHeader, AuditPair, LabelLine, decode, encode
 from l2h.errors import SettingsError, shown
 from l2h.files import open_regular
+from l2h.telemetry import event
 
 log = logging.getLogger("l2h.audits")
 #: The most files that a folder keeps: a device that starts often leaves many small ones.
@@ -177,7 +178,9 @@ class AuditLog:
 
     def _warn(self, error: OSError) -> None:
         if not self._failed:
-            log.warning("pairs are lost, since %s cannot be written: %s", self.folder, error.strerror or error)
+            why = error.strerror or str(error)
+            what = event("audit_pairs_lost", folder=str(self.folder), error=why)
+            log.warning("pairs are lost, since %s cannot be written: %s", self.folder, why, extra=what)
         self._failed = True
 
 

@@ -1,6 +1,5 @@
 """What the two edge clients share: the local answer, the decision, and the answers made of it and of the replies."""
 
-import logging
 import os
 import threading
 import time
@@ -32,7 +31,6 @@ from l2h.telemetry import Family
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-log = logging.getLogger("l2h.edge")
 #: How much before the deadline a request ends, so that its caller is back in time: at most, and as a part of it.
 _MARGIN, _MARGIN_SHARE = 0.01, 0.05
 _TEXT = np.array(REASONS)
