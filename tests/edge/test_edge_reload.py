@@ -21,7 +21,8 @@ import pytest
 from bundle_maker import copied, edit
 from clouds import samples
 from commands import call
-from edge_maker import NONE, X_TEST, scores_of
+from edge_maker import ALL, NONE, X_TEST, scores_of
+from rough_server import RoughServer
 from waiting import until
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient, RateLimit
@@ -30,6 +31,7 @@ from l2h.bundle.signing import SIGNATURE, make_key
 from l2h.bundle.writing import put_in_place, sign_bundle
 from l2h.edge import EdgeError, EdgeSettingsError
 from l2h.errors import MissingExtraError, SettingsError
+from l2h.fleet import HEADER, DeviceReport
 
 LIKE_TEST, _ = samples(4000, 9)
 
@@ -56,6 +58,19 @@ def recalibrated(folder: Path, to: Path, shift: float) -> Path:
 def keys(tmp_path: Path) -> tuple[Path, Path]:
     """A private key and its public one."""
     return tmp_path / "key", make_key(tmp_path / "key")
+
+
+def test_reports_name_the_bundle_in_service(folder: Path, eager: Path, server: RoughServer) -> None:
+    def told() -> str:
+        edge.predict(X_TEST[:1], costs=ALL)
+        sent = [asked.headers[HEADER.lower()] for asked in list(server.asked) if HEADER.lower() in asked.headers]
+        return DeviceReport.decode(sent[-1].encode()).version if sent else ""
+
+    with EdgeClient(folder, server.url, deadline=5.0, report=0.9, device="cam-7") as edge:
+        before = edge.bundle.manifest.version
+        until(lambda: told() == before)
+        edge.reload(eager)
+        until(lambda: told() == edge.bundle.manifest.version != before)
 
 
 def test_every_answer_under_threads_is_one_of_the_old_or_of_the_new_bundle(folder: Path, eager: Path, server) -> None:
