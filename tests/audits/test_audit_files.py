@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,7 +98,7 @@ def test_a_line_that_does_not_belong_is_left_out_counted_and_named(tmp_path, lin
     assert len(pairs) == 2
     assert reason in left_out.reason
     assert left_out.count == 1
-    assert left_out.where in (f"{path}:4", f"id {1:016x}")
+    assert left_out.where == f"{path}:4"
     assert str(left_out).startswith("1 line left out: ")
 
 
@@ -127,6 +128,32 @@ def test_while_one_bundle_follows_another_each_pair_stands_below_its_own(tmp_pat
         log.write([pair(number)], of)
     assert read_audits(tmp_path, bundle="old").id == tuple(f"{i:016x}" for i in (0, 1, 3))
     assert read_audits(tmp_path).id == tuple(f"{i:016x}" for i in (2, 4, 5))
+    # However often they take turns, no file is begun for it: many would have the oldest deleted.
+    for number in range(6, 600):
+        log.write([pair(number)], new if number % 2 else old)
+    assert (len(read_audits(tmp_path)), len(read_audits(tmp_path, bundle="old")), len(files(tmp_path))) == (300, 300, 1)
+
+
+def test_a_label_that_comes_with_another_bundle_is_the_class_that_it_names(tmp_path):
+    log = write(tmp_path, [pair(1), pair(2)], bundle="old")
+    log.begin(header(bundle="new", classes=("d", *reversed(CLASSES))))
+    log.feedback(f"{1:016x}", 1)  # "c"
+    log.feedback(f"{2:016x}", 0)  # "d"
+    pairs = read_audits(tmp_path, bundle="old")
+    assert pairs.label.tolist() == [2, -1]
+    assert [each.reason for each in pairs.left_out] == ["a label that is no class of the bundle"]
+
+
+def test_pairs_go_on_in_another_file_where_theirs_was_deleted(tmp_path):
+    folder = tmp_path / "audits"
+    log = write(folder, [pair(1)])
+    shutil.rmtree(folder)
+    log.write([pair(2)])
+    with pytest.raises(AuditError, match="has been deleted"):
+        log.feedback(f"{1:016x}", 0)
+    log.feedback(f"{2:016x}", 1)
+    pairs = read_audits(folder)
+    assert (pairs.id, pairs.label.tolist(), log.lost) == ((f"{2:016x}",), [1], 0)
 
 
 def test_sources_without_audits_are_refused(tmp_path):

@@ -56,6 +56,7 @@ class AuditLog:
         self._lock = threading.Lock()
         self._header: AuditHeader | None = None
         self._file: int | None = None
+        self._headed = False  # whether what follows in the file is below this header
         self._size = 0
         self._known: set[str] | None = None  # the ids of pairs, read when the first label comes
         self._failed = False
@@ -117,29 +118,37 @@ class AuditLog:
 
     def _begin(self, header: AuditHeader) -> None:
         if header is not self._header and header != self._header:
-            self._end_file()
-            self._header = header
+            self._header, self._headed = header, False
 
     def _append(self, line: AuditPair | LabelLine) -> None:
         data = encode(line) + b"\n"
-        if self._file is not None and self._size + len(data) > self._largest:
+        above = b"" if self._headed else self._header_line()
+        if self._file is not None and self._size + len(above + data) > self._largest:
             self._end_file()
+        if self._file is not None and not os.fstat(self._file).st_nlink:  # deleted, such as by another process
+            self._end_file()
+            self._known = None
         if self._file is None:
             self._begin_file()
+            above = b""
         assert self._file is not None
         try:
-            _write_whole(self._file, data)
+            _write_whole(self._file, above + data)
         except OSError:  # what follows is no part of a line that is cut off
             self._end_file()
             raise
-        self._size += len(data)
+        self._headed = True
+        self._size += len(above + data)
+
+    def _header_line(self) -> bytes:
+        assert self._header is not None, "begin() comes first"
+        return encode(msgspec.structs.replace(self._header, time=time.time())) + b"\n"
 
     def _begin_file(self) -> None:
-        assert self._header is not None, "begin() comes first"
-        now = time.time()
-        stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S%f")
+        stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%S%f")
         path = self.folder / f"{PREFIX}{stamp}-{token_hex(4)}{SUFFIX}"
-        data = encode(msgspec.structs.replace(self._header, time=now)) + b"\n"
+        data = self._header_line()
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._prune(len(data))
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         try:
@@ -153,11 +162,14 @@ class AuditLog:
     def _end_file(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        self._file = None
+        self._file, self._headed = None, False
 
     def _prune(self, header: int) -> None:
         """Delete the oldest files, so that a further one of full size has room."""
-        files = [(path, path.stat().st_size) for path in audit_files(self.folder)]
+        files = []
+        for path in audit_files(self.folder):
+            with suppress(FileNotFoundError):  # another process has just deleted it
+                files.append((path, path.stat().st_size))
         total = sum(size for _, size in files) + max(self._largest, header)
         while files and (total > self._most or len(files) >= _FILES):
             path, size = files.pop(0)

@@ -126,7 +126,7 @@ class _Reader:
     def __init__(self) -> None:
         self.headers: list[tuple[AuditHeader, str]] = []  # and where each stands
         self.pairs: list[tuple[int, AuditPair, str]] = []  # with the number of the header
-        self.labels: list[LabelLine] = []
+        self.labels: list[tuple[int, LabelLine, str]] = []  # the same
         self.left_out: dict[str, list[str]] = defaultdict(list)
 
     def read(self, path: Path) -> None:
@@ -140,10 +140,10 @@ class _Reader:
                 continue
             if isinstance(found, AuditHeader):
                 known = self.take_header(found, where)
-            elif isinstance(found, LabelLine):
-                self.labels.append(found)
             elif not known:
                 self.leave_out("no usable header above", where)
+            elif isinstance(found, LabelLine):
+                self.labels.append((len(self.headers) - 1, found, where))
             else:
                 self.pairs.append((len(self.headers) - 1, found, where))
 
@@ -187,11 +187,12 @@ class _Reader:
             hint = "".join(f"; {each}" for each in self._left_out()[:3])
             raise AuditError(f"{sources}: no usable pair of bundle {newest.bundle}{hint}")
         labels: dict[str, int] = {}
-        for line in sorted(self.labels, key=lambda line: line.time):
-            if line.label < len(newest.classes):
-                labels[line.id] = line.label
-            else:
-                self.leave_out("a label that is no class of the bundle", f"id {line.id}")
+        for number, line, where in sorted(self.labels, key=lambda found: found[1].time):
+            label = _class_number(line.label, self.headers[number][0].classes, newest.classes)
+            if label is not None:
+                labels[line.id] = label
+            elif line.id in kept:
+                self.leave_out("a label that is no class of the bundle", where)
         pairs = sorted(kept.values(), key=lambda pair: pair.time)
         return _arrays(newest, pairs, labels, self._left_out(), files, tuple(sorted(filter(None, devices))))
 
@@ -200,6 +201,13 @@ class _Reader:
 
     def _left_out(self) -> tuple[LeftOut, ...]:
         return tuple(LeftOut(reason, len(places), places[0]) for reason, places in self.left_out.items())
+
+
+def _class_number(label: int, theirs: tuple[str, ...], ours: tuple[str, ...]) -> int | None:
+    """Return the number of a class among ours; None where it is none. Labels may come below another bundle's header."""
+    if label >= len(theirs) or (theirs != ours and theirs[label] not in ours):
+        return None
+    return label if theirs == ours else ours.index(theirs[label])
 
 
 def _wrong(pair: AuditPair, header: AuditHeader, newest: AuditHeader) -> str | None:

@@ -23,7 +23,7 @@ from waiting import until
 
 from l2h.cli.app import run
 from l2h.serving.accounts import open_history, prepare_accounts
-from l2h.serving.accounts.history import DAY, GROUPS, SUMS
+from l2h.serving.accounts.history import DAY, GROUPS, SUMS, write_csv
 from l2h.serving.accounts.key import Quota
 from l2h.serving.errors import LedgerError
 
@@ -189,6 +189,14 @@ def test_the_commands_tell_the_same_in_every_form(tmp_path, capsys, monkeypatch)
     assert key["charged"] == {name: sum(row[name] for row in mine) for name in SUMS}
     assert "42" in told(capsys, "keys", "list", "--file", str(file))
     assert "no charges in this time" in told(capsys, "ledger", "report", "--since", "2090-01-01")
+
+
+def test_no_spreadsheet_computes_a_name(capsys):
+    names = ["=1+1", "+1", "-1", "@SUM(1)", " =1", "a=b", "me"]
+    write_csv([{"name": name, "units": -3} for name in names], (), sys.stdout)
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["name"] for row in rows] == [*(f"'{name}" for name in names[:5]), "a=b", "me"]
+    assert {row["units"] for row in rows} == {"-3"}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_nobody_sees_anything_before_the_login(guarded):
         reply = visit(guarded, "/dashboard/login", {"key": key})
         assert reply.status == status
         assert "set-cookie" not in reply.headers
+        assert b"Authorization" not in reply.body  # of which somebody at a form knows nothing
         assert guarded.get("/dashboard/data", Authorization=f"Bearer {key}")[0] == status
 
 

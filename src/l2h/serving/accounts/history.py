@@ -142,10 +142,15 @@ def name_keys(rows: Iterable[dict[str, Any]], names: Mapping[str, str]) -> list[
 
 
 def write_csv(rows: Sequence[dict[str, Any]], by: Sequence[str], file: TextIO) -> None:
-    """Write a report by some groups as CSV."""
+    """Write a report by some groups as CSV; a name that a spreadsheet would compute has an apostrophe before it."""
     writer = csv.DictWriter(file, list(rows[0]) if rows else [*by, *SUMS], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({column: _plain(value) for column, value in row.items()})
+
+
+def _plain(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
 
 
 def sum_up(db: sqlite3.Connection, before: float, pause: bool = False) -> int:

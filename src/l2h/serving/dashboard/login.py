@@ -95,7 +95,8 @@ class Logins:
                 sentence = "too many wrong keys from this address: try again in a moment"
                 raise RefusalError(429, sentence, "rate", wait) from None
             log_event("warning", "login_refused", address=peer, reason=refusal.reason)
-            raise RefusalError(refusal.status, refusal.sentence, refusal.reason) from None
+            sentence = "this is no key of this server" if refusal.status == 401 else refusal.sentence
+            raise RefusalError(refusal.status, sentence, refusal.reason) from None
         log_event("info", "login", address=peer, key=key.id, key_name=key.name)
         expires = int(time.time()) + _LIFE
         return self._cookie(f"{expires}.{key.id}.{self._sign(str(expires), key.id, key.sha256)}", _LIFE, headers)
