@@ -59,6 +59,9 @@ def test_only_what_needs_no_more_than_outcomes_is_compared(answers: Path, tmp_pa
 def test_bad_input_is_told_in_a_line(answers: Path, tmp_path: Path) -> None:
     asked = ["compare", "--outcomes", answers, *QUICK, "--out", tmp_path / "run"]
     assert_told(call(*asked, "--client", "tree"), [2], "--outcomes has no client")
+    assert_told(call(*asked, "--crossed"), [2], "--crossed needs samples")
+    assert_told(call("compare", "--rate", "0.1", "--out", tmp_path / "run"), [2], "--rate goes with --crossed")
+    assert_told(call("compare", "--text-column", "a", "--out", tmp_path / "run"), [2], "goes with --outcomes")
     assert_told(call(*asked, "--method", "confidence"), [2], "'confidence'", "the client's scores")
     assert_told(call(*asked, "--text-column", "question"), [1, 2], "question")
     assert not (tmp_path / "run").exists()

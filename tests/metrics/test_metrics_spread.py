@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from l2h.errors import DataError
-from l2h.metrics import spread, spread_of_reports
+from l2h.metrics import Interval, spread, spread_of_reports
 
 
 def test_the_spread_is_that_of_the_statistics_module() -> None:
@@ -63,3 +63,12 @@ def test_reports_are_merged_in_their_own_nesting() -> None:
 def test_equal_seeds_have_no_spread() -> None:
     got = spread([0.5, 0.5, 0.5])
     assert (got.mean, got.std, got.sem) == (0.5, 0.0, 0.0)
+
+
+def test_a_corrected_chance_decides_what_is_clear_before_the_interval_does() -> None:
+    assert Interval(-1.0, -2.0, -0.1).below
+    assert not Interval(-1.0, -2.0, -0.1, p=0.2).below
+    assert Interval(-1.0, -2.0, 0.1, p=0.01).below
+    assert Interval(1.0, 0.1, 2.0, p=0.01).above
+    assert not Interval(1.0, 0.1, 2.0, p=0.01).below
+    assert "p" not in Interval(1.0, 0.1, 2.0).as_dict()

@@ -136,6 +136,7 @@ def compare(options: CompareOptions) -> None:
     Example: [bold]l2h compare --crossed --data data/cifar10 --c-1 1 --c-e 0.1 --c-e 0.25 --seeds 3 --out
     runs/crossed[/]
     """
+    _refuse_what_does_not_go_together(options)
     if options.rows:
         _show_rows(options)
         return
@@ -151,8 +152,6 @@ def compare(options: CompareOptions) -> None:
 
     prices = {"c_1": tuple(options.c_1 or GRID_1), "c_e": tuple(options.c_e or GRID_E)}
     server = options.server[0] if options.server else None
-    if options.outcomes and (options.client or server or options.classes or options.augment):
-        raise SettingsError("--outcomes has no client, server, classes or images: leave those options out")
     named = options if options.outcomes is None else replace(options, data=options.outcomes)
     plan = named.plan(sized=bool(options.budgets or options.outcomes), server=server, **prices, **_given(options))
     plan = with_budget(plan, options.budgets or [str(DEFAULT_BUDGET)]) if options.budgets or options.outcomes else plan
@@ -170,6 +169,19 @@ def compare(options: CompareOptions) -> None:
         text_column=(options.text_column or TEXT_COLUMN) if options.outcomes else None,
     )
     _print_comparison(summary, options)
+
+
+def _refuse_what_does_not_go_together(options: CompareOptions) -> None:
+    if options.outcomes and (options.client or options.server or options.classes or options.augment):
+        raise SettingsError("--outcomes has no client, server, classes or images: leave those options out")
+    if options.outcomes and options.crossed:
+        raise SettingsError("--crossed needs samples and a server's softmax: --outcomes has none")
+    for flag, value, needed in (
+        ("--rate", options.rates, options.crossed),
+        ("--text-column", options.text_column, options.outcomes),
+    ):
+        if value and not needed:
+            raise SettingsError(f"{flag} goes with {'--crossed' if flag == '--rate' else '--outcomes'}")
 
 
 def _print_comparison(summary: dict[str, Any], options: CompareOptions) -> None:
