@@ -119,6 +119,12 @@ class LimiterSet:
                     return None
         return found
 
+    def grant_one(self, server: int, servers: int, until: float | None) -> bool:
+        """Return whether limiters permit to ask a server about an input that was counted, whatever that gains."""
+        gain = [-np.inf] * servers
+        gain[server] = np.inf
+        return self.grant(gain, [server], until, again=True) == server
+
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the status of every limiter as plain values, the last known while it is busy."""
         return {name: limiter.status(timeout=_SOON).as_dict() for name, limiter in self._limiters.items()}

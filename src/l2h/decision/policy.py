@@ -128,7 +128,12 @@ class Policy:
         return Proposal(saving, wanted, pays, gain, local)
 
     def permit(
-        self, proposal: Proposal, room: Sequence[int | None], until: float | None = None, again: bool = False
+        self,
+        proposal: Proposal,
+        room: Sequence[int | None],
+        until: float | None = None,
+        again: bool = False,
+        by_chance: npt.NDArray[np.intp] | None = None,
     ) -> tuple[npt.NDArray[np.intp], int]:
         """Return int (n,), the server that is asked about each input or -1, and how many inputs were decided.
 
@@ -139,31 +144,43 @@ class Policy:
         :class:`L2HError` says that a limiter's clock or file fails. Where the limiters have not decided until a time
         of ``time.monotonic``, the rest is not asked about. ``again`` says that the inputs were proposed before, and a
         server failed to answer: they are no new requests.
+
+        ``by_chance`` (n,) names the server of every input that is to be asked about if it would be kept, -1 for none.
+        Its permit is taken right after the decision on its input, so that it counts at that place of a window. What is
+        not permitted becomes -1.
         """
         able, gain, n = proposal.able, proposal.gain, len(proposal.wanted)
         if not self._limiters:
             first = _best(gain, able)
             if len(room) == 1 or not _is_overfull(first, room):
+                if by_chance is not None:
+                    by_chance[first >= 0] = -1
                 return first, n
         left = [most or 0 for most in room]
         counted = self._limiters.counts_inputs and any(most is not None for most in room)
         counts = proposal.wanted.tolist() if self._limiters else [True] * n
         order = [[0]] * n if len(room) == 1 else np.argsort(-gain, axis=1, kind="stable").tolist()
         choice = np.full(n, -1)
+        extra = [-1] * n if by_chance is None else by_chance.tolist()
         for i, (servers, may, gains) in enumerate(zip(order, able.tolist(), gain.tolist(), strict=True)):
             asked = [s for s in servers if may[s]]
             roomy = [s for s in asked if left[s]]
             if not roomy and (asked or not (counted or any(left))):
                 if asked and counts[i]:
                     choice[i] = asked[0]
-                continue
-            granted = self._limiters.grant(gains, roomy, until, again)
-            if granted is None:
-                choice[i:] = -1
-                return choice, i
-            if granted >= 0:
-                choice[i] = granted
-                left[granted] -= 1
+            else:
+                granted = self._limiters.grant(gains, roomy, until, again)
+                if granted is None:
+                    extra[i:] = [-1] * (n - i)
+                    n = i
+                    break
+                if granted >= 0:
+                    choice[i] = granted
+                    left[granted] -= 1
+            if extra[i] >= 0 and (choice[i] >= 0 or not self._limiters.grant_one(extra[i], len(room), until)):
+                extra[i] = -1
+        if by_chance is not None:
+            by_chance[:] = extra
         return choice, n
 
     def allowed(self, proposal: Proposal, choice: npt.NDArray[np.intp]) -> Allowed | None:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING
 from l2h.columns import numbers_of
 from l2h.decision import Policy, Proposal
 from l2h.edge import reasons
-from l2h.edge.auditing import Auditor, ask_alone
+from l2h.edge.auditing import Auditor
 from l2h.edge.breaker import Admission
 from l2h.edge.call import PredictCall, Rows, SentRequest
 from l2h.edge.dispatch import Inquiry
@@ -23,6 +24,15 @@ log = logging.getLogger("l2h.edge")
 _PERMIT_SHARE = 0.5
 #: The reason by 2 * asked + wanted.
 _DECIDED = np.array([CODE[reason] for reason in (NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING)])
+
+
+class ByChance(NamedTuple):
+    """The inputs of a call that are asked about by chance if they would be kept: the server of each, -1 for none."""
+
+    drawn: Rows  # (n,)
+    admitted: Rows  # (n,), without those that a breaker does not admit
+    permitted: Rows  # (n,), and once limits have decided without those that they do not permit
+    admissions: list[list[Admission]]  # of each server
 
 
 class Asker:
@@ -42,12 +52,16 @@ class Asker:
         unable = [each.unable(call.until) for each in self._servers]
         # The breakers are asked before the limiters: no permit is spent on what is then not sent.
         admissions: list[list[Admission]] = []
+        chance: ByChance | None = None
         try:
             for s, each in enumerate(self._servers):
                 admissions.append([] if unable[s] else each.admit(int(proposal.able[:, s].sum())))
             room = [len(admissions[s]) * each.options.max_batch for s, each in enumerate(self._servers)]
             reachable = [None if unable[s] else most for s, most in enumerate(room)]
-            choice, decided = self._permit(call.live.policy, proposal, reachable, call.until, rows is not None)
+            if rows is None:
+                chance = self._draw(call, unable)
+            extra = None if chance is None else chance.permitted
+            choice, decided = self._permit(call.live.policy, proposal, reachable, call.until, rows is not None, extra)
             if rows is None:
                 call.codes = _DECIDED[2 * (choice >= 0) + proposal.wanted]
                 if decided < len(choice):
@@ -64,13 +78,14 @@ class Asker:
                     call.codes[sent] = _DECIDED[2 + call.proposal.wanted[sent]]
                 if len(sent) and not call.abandoned:
                     self._send_all(call, s, sent, admissions[s], unable)
-            if rows is None and call.audit is not None and not call.abandoned:
-                self._ask_by_chance(call, choice, decided, unable)
+            if chance is not None:
+                self._ask_by_chance(call, choice, decided, chance, unable)
         except BaseException:
             call.abandon()
             raise
         finally:
-            for admission in [left for each in admissions for left in each]:
+            spare = [] if chance is None else chance.admissions
+            for admission in [left for each in [*admissions, *spare] for left in each]:
                 admission.report(None)
 
     def ask_again(self, call: PredictCall, failed: list[Rows]) -> None:
@@ -101,11 +116,17 @@ class Asker:
         return [rows for rows in failed if len(rows)]
 
     def _permit(
-        self, policy: Policy, proposal: Proposal, room: list[int | None], until: float, again: bool
+        self,
+        policy: Policy,
+        proposal: Proposal,
+        room: list[int | None],
+        until: float,
+        again: bool,
+        by_chance: Rows | None,
     ) -> tuple[Rows, int]:
         now = time.monotonic()
         try:
-            return policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again)
+            return policy.permit(proposal, room, now + _PERMIT_SHARE * (until - now), again, by_chance)
         except L2HError as error:  # a limiter's clock or file; no permit, no request
             if not self._limiter_failed:
                 log.warning(
@@ -114,31 +135,40 @@ class Asker:
                     extra=event("limiter_failed", error=str(error)),
                 )
             self._limiter_failed = True
+            if by_chance is not None:
+                by_chance[:] = -1
             return np.full(len(proposal.able), -1), len(proposal.able)
 
-    def _ask_by_chance(self, call: PredictCall, choice: Rows, decided: int, unable: list[str | None]) -> None:
-        """Ask about the inputs of an audit that would be kept, as far as limits permit and breakers admit."""
-        auditor, before = self._auditor, len(call.requests)
-        assert auditor is not None
-        for s, rows in auditor.choose(call, choice, decided):
-            admissions = [] if unable[s] else self._servers[s].admit(len(rows))
-            try:
-                room = len(admissions) * self._servers[s].options.max_batch
-                auditor.refuse(rows[room:], unable[s] or reasons.CIRCUIT_OPEN)
-                most = [room if o == s else None for o in range(len(self._servers))]
-                proposal = ask_alone(call.proposal, s, rows[:room])
-                permitted, count = self._permit(call.live.policy, proposal, most, call.until, again=True)
-                auditor.refuse(rows[:room][:count][permitted[:count] < 0], OVER_LIMIT)
-                auditor.refuse(rows[:room][count:], reasons.DEADLINE)
-                sent = rows[:room][permitted >= 0]
-                if len(sent):
-                    self._send_all(call, s, sent, admissions, unable)
-            finally:
-                for admission in admissions:
-                    admission.report(None)
-        assert call.audit is not None
-        if call.audit.codes is not None:  # a failure to send is no reason of an answer that would be kept
-            call.codes[:] = call.audit.codes
+    def _draw(self, call: PredictCall, unable: list[str | None]) -> ByChance | None:
+        """Return which inputs are to be asked about by chance if they would be kept, as far as breakers admit it."""
+        if self._auditor is None or call.audit is None:
+            return None
+        drawn = self._auditor.choose(call.audit.luck)
+        admissions: list[list[Admission]] = []
+        admitted = drawn.copy()
+        for s, each in enumerate(self._servers):
+            rows = np.flatnonzero(drawn == s)
+            admissions.append([] if unable[s] else each.admit(len(rows)))
+            admitted[rows[len(admissions[s]) * each.options.max_batch :]] = -1
+        return ByChance(drawn, admitted, admitted.copy(), admissions)
+
+    def _ask_by_chance(
+        self, call: PredictCall, choice: Rows, decided: int, chance: ByChance, unable: list[str | None]
+    ) -> None:
+        """Ask about the inputs of an audit that would be kept, of which the policy has decided."""
+        assert self._auditor is not None
+        audited, before = (chance.drawn >= 0) & (choice < 0), len(call.requests)
+        audited[decided:] = False
+        self._auditor.begin(call, audited)
+        codes = call.codes.copy()
+        for s in range(len(self._servers)):
+            rows = np.flatnonzero(audited & (chance.drawn == s))
+            admitted, permitted = chance.admitted[rows] == s, chance.permitted[rows] == s
+            self._auditor.refuse(rows[~admitted], unable[s] or reasons.CIRCUIT_OPEN)
+            self._auditor.refuse(rows[admitted & ~permitted], OVER_LIMIT)
+            if permitted.any() and not call.abandoned:
+                self._send_all(call, s, rows[permitted], chance.admissions[s], unable)
+        call.codes = codes  # a failure to send is no reason of an answer that would be kept
         for request in call.requests[before:]:
             request.by_chance = True
 

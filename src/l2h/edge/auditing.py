@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from l2h.audits import AuditError, AuditHeader, AuditLog, AuditPair
 from l2h.bundle import DeviceBundle
 from l2h.costs import BoolArray, Costs, FloatArray
-from l2h.decision import Judgement, Proposal
+from l2h.decision import Judgement
 from l2h.edge import reasons
 from l2h.edge.options import EdgeSettingsError
 from l2h.edge.reasons import REASONS
@@ -81,27 +81,22 @@ class Auditor:
         luck = self._rng.random(n)
         return luck if luck.min() < self._kept_share else None
 
-    def choose(self, call: PredictCall, choice: Rows, decided: int) -> Iterator[tuple[int, Rows]]:
-        """Yield the servers and the inputs that each is asked about by chance, of those that would be kept.
+    def choose(self, luck: FloatArray) -> Rows:
+        """Return the server that is asked about each input if it would be kept, -1 where that is not drawn.
 
         Of several servers each has the same chance: so there are pairs with every one of them.
         """
-        audit = call.audit
-        assert audit is not None
-        audit.codes = call.codes.copy()
-        audit.audited = (choice < 0) & (audit.luck < self.share)
-        audit.audited[decided:] = False
-        rows = np.flatnonzero(audit.audited)
-        if not len(rows):
-            return
-        with self._lock:
-            self._count["drawn"] += len(rows)
         # Among those below the share, the number is as random as before.
-        servers = self._servers[(audit.luck[rows] / self.share * len(self._servers)).astype(np.intp)]
-        for s in self._servers.tolist():
-            chosen = rows[servers == s]
-            if len(chosen):
-                yield s, chosen
+        places = np.minimum(luck / self.share, 1) * len(self._servers)
+        servers = self._servers[np.minimum(places.astype(np.intp), len(self._servers) - 1)]
+        return np.where(luck < self.share, servers, -1)
+
+    def begin(self, call: PredictCall, audited: BoolArray) -> None:
+        """Note which inputs would be kept and are to be asked about."""
+        assert call.audit is not None
+        call.audit.codes, call.audit.audited = call.codes.copy(), audited
+        with self._lock:
+            self._count["drawn"] += int(audited.sum())
 
     def refuse(self, rows: Rows, reason: str) -> None:
         """Count inputs that could not be asked about."""
@@ -216,14 +211,6 @@ def make_auditor(
     except (AuditError, TypeError) as error:
         raise EdgeSettingsError(f"audits={audits!r} must be a folder: {error}") from error
     return Auditor(float(share), log, servers, local, device)
-
-
-def ask_alone(proposal: Proposal, server: int, rows: Rows) -> Proposal:
-    """Return the proposal to ask one server about some inputs, which no permit is too good for."""
-    able = np.zeros((len(rows), proposal.able.shape[1]), dtype=np.bool_)
-    able[:, server] = True
-    best = np.full(len(rows), np.inf)
-    return Proposal(best, able[:, server], able, np.where(able, np.inf, -np.inf), proposal.local[rows])
 
 
 def _header(bundle: DeviceBundle, local: int, device: str | None) -> AuditHeader:
