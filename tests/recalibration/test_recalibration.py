@@ -148,6 +148,15 @@ def test_where_nothing_changed_it_is_refused_and_nothing_is_written(audits: dict
     assert not (tmp_path / "new").exists()
 
 
+def test_a_head_is_not_turned_around(tmp_path: Path) -> None:
+    write_audits(tmp_path, MANIFEST, 10_000, client=(-CLIENT[0], 1.0), server=SERVER)
+    found = recalibrate(BUNDLE, tmp_path)
+    assert found.changes["log_loss"].interval.below
+    assert found.platt[0][0] < 0
+    with pytest.raises(RecalibrationError, match=r"client would be right the less often, the surer the head is"):
+        found.write(tmp_path / "new")
+
+
 @pytest.mark.parametrize(("inputs", "share"), [(300, SHARE), (6000, 0.002)])
 def test_too_few_pairs_are_refused_and_it_says_how_many_are_needed(tmp_path: Path, inputs: int, share: float) -> None:
     write_audits(tmp_path, MANIFEST, inputs, client=WORSE_CLIENT, server=SERVER, share=share)

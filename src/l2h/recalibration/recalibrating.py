@@ -16,6 +16,7 @@ from l2h.audits import AuditPairs, read_audits
 from l2h.bundle import CalibrationPart, FilePart, Manifest
 from l2h.bundle.manifest import CALIBRATION, HELD_OUT, content_version, read_file, read_files
 from l2h.bundle.writing import put_in_place
+from l2h.costs import FloatArray
 from l2h.errors import L2HError
 from l2h.recalibration.fitting import LABELS, fit_heads, input_weights
 from l2h.recalibration.measuring import Change, cross_fitted, measure_changes
@@ -160,7 +161,7 @@ def recalibrate(
         refitted=tuple(name for j, name in enumerate(names) if j < answered.header.local or j in servers),
         changes=changes,
         scores=_threshold_scores(every, seed),
-        refusal=_refusal(changes),
+        refusal=_turned_around(names, start, found) or _refusal(changes),
         left_out=tuple(map(str, every.left_out)),
     )
 
@@ -193,6 +194,18 @@ def _require_enough(pairs: AuditPairs) -> None:
         f"too few pairs with an answer of the server: {len(pairs)}, of which {kept} are audits of inputs that the "
         f"device would have kept; {PAIRS} are needed, {AUDITS} of them audits. With audit={rate:g} that takes about "
         f"{max(100.0, round(missing / rate, -2)):,.0f} more inputs"
+    )
+
+
+def _turned_around(names: Sequence[str], start: FloatArray, found: FloatArray) -> str | None:
+    """Return why a head cannot be used that would be the surer of an answer the less often it is right."""
+    turned = [name for name, was, now in zip(names, start[:, 0], found[:, 0], strict=True) if now <= 0 < was]
+    if not turned:
+        return None
+    return (
+        f"by these pairs {' and '.join(turned)} would be right the less often, the surer the head is: no scale and "
+        "shift mends that. See whether the server still works, such as one that gives a single class, and whether the "
+        "labels are right; if both are, train a new rejector"
     )
 
 
