@@ -195,7 +195,10 @@ def test_too_few_samples_for_the_folds_name_both_numbers() -> None:
     ("values", "told"),
     [
         ({"recipe": "best"}, "recipe='best' is unknown; known: default, paper"),
-        ({"loss": "hinge"}, "known: priced, shifted, swapped, paper"),
+        ({"loss": "hinge"}, "known: priced, shifted, swapped, paper, released"),
+        ({"start": 1}, "start=1 goes with recipe 'paper'"),
+        ({"recipe": "paper", "loss": "paper", "start": -1}, "start=-1"),
+        ({"recipe": "paper", "loss": "paper", "joint": "yes"}, "joint='yes' must be true or false"),
         ({"seed": -1}, "seed=-1"),
         ({"folds": 1}, "folds=1"),
         ({"holdout": 1.0}, r"holdout=1.0 must be a number in \(0, 1\)"),

@@ -224,6 +224,13 @@ def test_a_rejector_that_starts_later_is_the_loop_that_waits() -> None:
     assert_close(stage.rejectors.module(1), early)
 
 
+def test_a_spec_of_before_and_one_with_all_fields_go_through_json() -> None:
+    old = {"loss": "paper", "costs": {"c_e": 0.1, "c_1": 0.5}, "seed": 2, "sync": 3}
+    assert RejectorSpec.from_dict(old).as_dict() == old
+    spec = RejectorSpec("released", PRICES[0], start=2, dropout=True)
+    assert RejectorSpec.from_dict(spec.as_dict()) == spec
+
+
 def test_a_joint_step_judges_the_server_before_it() -> None:
     server, rejector = paper_loop(PRICES[1], every(1), joint=True)
     stage = train([RejectorSpec("paper", PRICES[1])], joint=True)

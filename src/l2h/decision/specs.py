@@ -38,7 +38,8 @@ class RejectorSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RejectorSpec:
         costs = None if values["costs"] is None else Costs.from_dict(values["costs"])
-        return cls(**{**values, "costs": costs})
+        newer = values.get("start", 0), values.get("dropout", False)
+        return cls(values["loss"], costs, values["seed"], values["sync"], *newer)
 
 
 def fitting_rejectors(specs: Sequence[RejectorSpec], costs: AnyCosts | None) -> list[int]:

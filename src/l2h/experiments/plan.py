@@ -173,6 +173,7 @@ class Plan:
     def as_dict(self) -> dict[str, Any]:
         # What version 0.1 did not know is left out where it is not used.
         values = {name: value for name, value in asdict(self).items() if value or not name.endswith(_NEWER)}
+        values["settings"] = self.settings.as_dict()
         return {name: value for name, value in values.items() if name != "server" or not self.servers}
 
     def make_server(self, model: str | None = None) -> Classifier | str:

@@ -68,7 +68,10 @@ class AlternatingStage(Stage):
         self.rejector_step = RejectorStep(rejectors, specs, rejector_settings, context)
         for spec in specs:
             if spec.start >= server_settings.epochs:
-                raise SettingsError(f"start={spec.start}: the server trains for {server_settings.epochs} epochs")
+                raise SettingsError(
+                    f"start={spec.start}: the server trains for {server_settings.epochs} epochs, and the rejector must "
+                    "start before the last one"
+                )
         judges = [(parse_link(spec.sync, spec.seed), spec.dropout) for spec in specs]
         distinct = list(dict.fromkeys(judges))
         self.group = torch.tensor([distinct.index(judge) for judge in judges], device=context.device)

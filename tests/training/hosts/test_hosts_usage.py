@@ -94,6 +94,13 @@ def test_an_imitated_link_does_not_go_with_a_real_one(data: Path, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("setting", ["start=1", "dropout=true", "joint=true"])
+def test_what_needs_the_steps_of_both_sides_goes_with_one_host(data: Path, tmp_path: Path, setting: str) -> None:
+    result = train(data, tmp_path / "run", "client", "--server-url", URL, "--set", setting)
+    assert_told(result, [2], setting.split("=", maxsplit=1)[0], "one host")
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_unknown_thing_to_send(data: Path, tmp_path: Path) -> None:
     assert_told(train(data, tmp_path / "run", "server", "--send", "hints"), [2], "'hints'", "weights, answers")
 
