@@ -75,8 +75,8 @@ def variants_of(scale: Scale) -> list[Variant]:
             base.but("joint", "joint step", joint=True, all_syncs=False),
         ]
         if loss == "printed":
-            late = dict.fromkeys(epochs for epochs in (one, ten) if epochs != four)
-            out += [brief.but(f"{epochs}", f"r starts after {epochs} epochs", start=epochs) for epochs in late]
+            late = dict.fromkeys(n for n in (one, ten) if n != four)
+            out += [brief.but(f"{n}", f"r starts after {n} epoch{'s' * (n > 1)}", start=n) for n in late]
     script = {"joint": True, "dropout": True, "all_syncs": False, **everything}
     fitted = Variant("fitted", "e taken to be right on all its images", fitted=True)
     return [
