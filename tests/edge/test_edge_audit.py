@@ -15,7 +15,7 @@ from two_servers import PRICES, make
 from waiting import Stopwatch
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit
-from l2h.audits import AuditError, AuditLog, read_audits
+from l2h.audits import AuditError, AuditLog, audit_report, read_audits
 from l2h.bundle import DeviceBundle, ServerBundle
 from l2h.edge import EdgeSettingsError
 from l2h.errors import DataError
@@ -147,14 +147,14 @@ def test_a_limit_that_is_kept_at_run_time_is_kept_with_audits(bundle, model, tmp
 
 @pytest.mark.parametrize("size", [64, 3000])
 def test_a_hard_limit_of_inputs_holds_for_audits_in_batches_at_their_own_places(bundle, model, tmp_path, size):
-    asked = []
+    asked, log = [], AuditLog(tmp_path, seed=2)
     many = MANY[:3000]
 
     def function(x):
         asked.extend(map(bytes, x))
         return model(x)
 
-    with EdgeClient(bundle, function, deadline=60.0, costs=PRICE, limit="10%/200", audit=0.05, audits=tmp_path) as edge:
+    with EdgeClient(bundle, function, deadline=60.0, costs=PRICE, limit="10%/200", audit=0.05, audits=log) as edge:
         for start in range(0, len(many), size):
             edge.predict(many[start : start + size])
         stats = edge.stats().audit
@@ -162,6 +162,10 @@ def test_a_hard_limit_of_inputs_holds_for_audits_in_batches_at_their_own_places(
     sent = np.zeros(len(many), dtype=int)
     sent[[places[each] for each in asked]] = 1
     assert np.convolve(sent, np.ones(200, dtype=int), "valid").max() <= 20
+    # The pairs stand for the inputs that came, although the limit refused a part of the audits.
+    own = sent.sum() - stats["answered"]
+    asked_share = audit_report(tmp_path).asked_share
+    assert asked_share.low <= own / len(many) <= asked_share.high
     # Whether the inputs come one by one or at once, about as many audits find a permit.
     assert stats["answered"] > 0.4 * stats["drawn"]
     assert stats["answered"] + sum(stats["unanswered"].values()) == stats["drawn"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h.answers import OVER_LIMIT
 from l2h.audits import AuditError, AuditHeader, AuditLog, AuditPair
 from l2h.bundle import DeviceBundle
 from l2h.costs import BoolArray, Costs, FloatArray
@@ -128,6 +129,7 @@ class Auditor:
         assert audit is not None
         rows = (audit.by >= 0) & (audit.audited | (audit.luck < self._kept_share))
         ids, out, now = np.zeros(len(rows), dtype="<U16"), [], time.time()
+        chance = self._chance()
         for i in np.flatnonzero(rows).tolist():
             ids[i] = id = token_hex(8)
             audited, name = bool(audit.audited[i]), call.live.bundle.answerers[self._local + audit.by[i]].name
@@ -139,7 +141,7 @@ class Auditor:
                     kind="audit" if audited else "asked",
                     id=id,
                     time=now,
-                    probability=self.share / len(self._servers) if audited else self._kept_share,
+                    probability=chance if audited else self._kept_share,
                     reason=REASONS[audit.codes[i]],
                     which=call.terms.which,
                     heads=tuple(audit.judgement.scores[i].astype(float).tolist()),
@@ -180,6 +182,15 @@ class Auditor:
             "labels": self.log.labels,
             "lost": self.log.lost,
         }
+
+    def _chance(self) -> float:
+        """Return the probability that an input that would be kept is asked of one server, and limits permit it.
+
+        Limits refuse audits and not what is asked anyway: without this the pairs would stand for too few kept inputs.
+        """
+        with self._lock:
+            drawn, refused = self._count["drawn"], self._unanswered[OVER_LIMIT]
+        return self.share / len(self._servers) * ((1 + drawn - refused) / (1 + drawn))
 
     def _is_better(self, call: PredictCall, rows: Rows, server: int) -> BoolArray:
         """Return where the server's answer is expected to cost no more than the device's, its price being paid.
