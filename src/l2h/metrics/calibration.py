@@ -17,7 +17,7 @@ class Reliability:
     stated: FloatArray  # (b,), mean stated probability in each bin
     observed: FloatArray  # (b,), share of right answers in each bin
     count: npt.NDArray[np.int64]  # (b,), number of samples in each bin
-    weight: FloatArray  # (b,), share of the samples' weights in each bin
+    weight: FloatArray  # (b,), how many samples those in each bin stand for
 
     def as_dict(self) -> dict[str, Any]:
         return {"stated": self.stated.tolist(), "observed": self.observed.tolist(), "count": self.count.tolist()}
@@ -39,7 +39,7 @@ def reliability_curve(
     used = count > 0
     stated = np.bincount(which, weights=w * p, minlength=bins)[used] / weight[used]
     observed = np.bincount(which, weights=w * right, minlength=bins)[used] / weight[used]
-    return Reliability(stated=stated, observed=observed, count=count[used], weight=weight[used] / weight.sum())
+    return Reliability(stated=stated, observed=observed, count=count[used], weight=weight[used])
 
 
 def expected_calibration_error(
