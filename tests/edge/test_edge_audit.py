@@ -234,6 +234,19 @@ def test_an_audit_does_not_outlast_the_deadline(connect, server, tmp_path):
     assert edge.stats().audit["unanswered"] == {"deadline": 1}
 
 
+def test_a_label_may_follow_its_answer_at_once(bundle, model, tmp_path):
+    async def ask_and_label(edge, x):
+        (answer,) = await edge.predict(x[None])
+        await edge.feedback(answer.id, 1)
+
+    async def asynchronously():
+        async with AsyncEdgeClient(bundle, model, deadline=20.0, costs=NONE, audit=1.0, audits=tmp_path) as edge:
+            await asyncio.gather(*(ask_and_label(edge, x) for x in X_TEST))
+
+    asyncio.run(asynchronously())
+    assert read_audits(tmp_path).label.tolist() == [1] * len(X_TEST)
+
+
 def test_labels_come_later_also_after_a_restart(bundle, model, tmp_path):
     with EdgeClient(bundle, model, deadline=20.0, costs=NONE, audit=0.5, audits=tmp_path) as edge:
         answers = edge.predict(X_TEST)

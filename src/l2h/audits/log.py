@@ -91,8 +91,10 @@ class AuditLog:
                 if self._known is not None:
                     self._known.add(pair.id)
 
-    def feedback(self, id: str, label: int) -> None:
+    def feedback(self, id: str, label: int, header: AuditHeader | None = None) -> None:
         """Append the true class of a pair, which may be of an earlier start; a second label replaces the first.
+
+        The number is one of the classes of ``header``, None for the last one.
 
         Raises:
             AuditError: no pair of the folder has this id, or the label cannot be written.
@@ -105,6 +107,8 @@ class AuditLog:
                     f"no pair in {self.folder} has the id {shown(id)}: it was never given out here, or its file was "
                     "the oldest and has been deleted"
                 )
+            if header is not None:
+                self._begin(header)
             try:
                 self._append(LabelLine(id=id, label=label, time=time.time()))
             except OSError as error:

@@ -166,8 +166,8 @@ class Auditor:
 
     def feedback(self, bundle: DeviceBundle, id: str, label: Any) -> None:
         """Keep the true label of an input."""
-        self.log.begin(_header(bundle, self._local, self._device))
-        self.log.feedback(str(id), int(bundle.labels.encode([label], "feedback")[0]))
+        number = int(bundle.labels.encode([label], "feedback")[0])
+        self.log.feedback(str(id), number, _header(bundle, self._local, self._device))
 
     def stats(self) -> dict[str, Any]:
         """Return the counters."""

@@ -216,6 +216,7 @@ class AsyncEdgeClient(EdgeCore):
         **options: Any,
     ) -> None:
         super().__init__(bundle, server, **options)
+        self._unwritten: set[Future[None]] = set()  # pairs that threads are writing
         self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="l2h-edge-local")
 
     async def predict(self, X: Any, costs: AnyCosts | None = None, deadline: float | None = None) -> Answers:
@@ -259,6 +260,9 @@ class AsyncEdgeClient(EdgeCore):
 
     async def feedback(self, id: str, label: Any) -> None:
         """Keep the true label of an input, as :meth:`EdgeClient.feedback` does."""
+        writing = [asyncio.wrap_future(each) for each in self._unwritten.copy()]
+        if writing:  # its pair may be among them; waiting for them cancels none
+            await asyncio.wait(writing)
         await asyncio.to_thread(self._feedback, id, label)
 
     async def close(self) -> None:
@@ -291,9 +295,12 @@ class AsyncEdgeClient(EdgeCore):
 
     def _keep_pairs(self, *pairs: Any) -> None:
         try:  # in a thread, since a disk may take its time
-            self._threads.submit(super()._keep_pairs, *pairs)
+            writing = self._threads.submit(super()._keep_pairs, *pairs)
         except RuntimeError:  # the threads are gone
             super()._keep_pairs(*pairs)
+            return
+        self._unwritten.add(writing)
+        writing.add_done_callback(self._unwritten.discard)
 
     def _submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         # Judged here alone: what was called before the end is answered after it.
