@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import logging
 import shutil
 import sys
@@ -299,12 +300,16 @@ def test_the_commands_make_keys_sign_and_check(folder: Path, tmp_path: Path) -> 
     assert call("sign", "key", key).status == 0
     assert key.stat().st_mode & 0o777 == 0o600
     public = f"{key}.pub"
+    assert json.loads(call("sign", "key", tmp_path / "other.key", "--json").out)["public"] == f"{tmp_path}/other.key.pub"
     np.save(tmp_path / "x.npy", X_TEST[:2])
     ask = ["ask", bundle, tmp_path / "x.npy", "--verify-key", public]
     assert "not signed" in call(*ask).err
-    assert call("sign", "bundle", bundle, "--key", key).status == 0
+    signed = call("sign", "bundle", bundle, "--key", key, "--json")
+    assert json.loads(signed.out)["signature"] == str(bundle / SIGNATURE)
     assert call(*ask).status == 0
     assert call("sign", "check", bundle, "--key", public).status == 0
+    checked = json.loads(call("sign", "check", bundle, "--key", public, "--json").out)
+    assert checked["version"] == Manifest.read(bundle).version
     (bundle / "server.onnx").write_bytes(b"another")
     broken = call("sign", "check", bundle, "--key", public)
     assert broken.status == 1

@@ -6,12 +6,16 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from l2h.cli.output import print_line
+from l2h.cli.output import print_json, print_line
 
 Folder = Annotated[Path, Argument(help="The bundle's folder.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
-def key(file: Annotated[Path, Argument(help="Where the private key goes; the public one goes to FILE.pub.")]) -> None:
+def key(
+    file: Annotated[Path, Argument(help="Where the private key goes; the public one goes to FILE.pub.")],
+    as_json: AsJson = False,
+) -> None:
     """Make a key: FILE signs bundles and stays with whoever may; devices get FILE.pub.
 
     Example: [bold]l2h sign key signing.key[/]
@@ -19,6 +23,9 @@ def key(file: Annotated[Path, Argument(help="Where the private key goes; the pub
     from l2h.bundle.signing import make_key
 
     public = make_key(file)
+    if as_json:
+        print_json({"key": str(file), "public": str(public)})
+        return
     print_line(
         f"{file} signs: keep it where bundles are made. {public} verifies: EdgeClient(..., verify_key={public!s})"
     )
@@ -27,6 +34,7 @@ def key(file: Annotated[Path, Argument(help="Where the private key goes; the pub
 def bundle(
     folder: Folder,
     key_file: Annotated[Path, Option("--key", "-k", help="The private key, as l2h sign key writes it.")],
+    as_json: AsJson = False,
 ) -> None:
     """Sign a bundle, whose files are compared with their hashes first.
 
@@ -34,12 +42,17 @@ def bundle(
     """
     from l2h.bundle.writing import sign_bundle
 
-    print_line(f"{sign_bundle(folder, key_file)} signs {folder}: copy it along with manifest.json")
+    signature = sign_bundle(folder, key_file)
+    if as_json:
+        print_json({"bundle": str(folder), "signature": str(signature)})
+        return
+    print_line(f"{signature} signs {folder}: copy it along with manifest.json")
 
 
 def check(
     folder: Folder,
     key_file: Annotated[Path, Option("--key", "-k", help="The public key, FILE.pub.")],
+    as_json: AsJson = False,
 ) -> None:
     """See that a bundle is signed with a key, and that the files that are there are those that were signed.
 
@@ -49,6 +62,9 @@ def check(
     from l2h.bundle.writing import check_files
 
     manifest, files = check_files(folder, read_verify_key(key_file))
+    if as_json:
+        print_json({"bundle": str(folder), "name": manifest.name, "version": manifest.version, "files": list(files)})
+        return
     print_line(f"{folder} is signed with this key: {manifest.name}, version {manifest.version}, {', '.join(files)}")
 
 
