@@ -300,7 +300,8 @@ def test_the_commands_make_keys_sign_and_check(folder: Path, tmp_path: Path) -> 
     assert call("sign", "key", key).status == 0
     assert key.stat().st_mode & 0o777 == 0o600
     public = f"{key}.pub"
-    assert json.loads(call("sign", "key", tmp_path / "other.key", "--json").out)["public"] == f"{tmp_path}/other.key.pub"
+    made = json.loads(call("sign", "key", tmp_path / "other.key", "--json").out)
+    assert made["public"] == f"{tmp_path}/other.key.pub"
     np.save(tmp_path / "x.npy", X_TEST[:2])
     ask = ["ask", bundle, tmp_path / "x.npy", "--verify-key", public]
     assert "not signed" in call(*ask).err
