@@ -68,6 +68,7 @@ foreign |= {"kind": "audit", "heads": [1, 2], "client": 0, "server": 1, "by": "s
     [
         ("{not json", "damaged"),
         ("[1, 2]", "damaged"),
+        (foreign | {"reason": "\x1b[31m"}, "damaged"),
         (foreign | {"heads": [1, 2, 3]}, "other heads"),
         (foreign | {"heads": [1, "NaN"]}, "damaged"),
         (json.dumps(foreign | {"heads": [1, float("nan")]}), "damaged"),

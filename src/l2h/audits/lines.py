@@ -20,6 +20,8 @@ Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Time = Annotated[float, Meta(ge=0, lt=253_402_300_800)]
 Number = Annotated[int, Meta(ge=0)]
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
+#: What is shown of a line: a terminal would obey control characters.
+Name = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,200}\Z")]
 
 
 class AuditError(L2HError, RuntimeError):
@@ -31,14 +33,14 @@ class AuditHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     l2h: Literal["audit"] = "audit"
     schema: int = SCHEMA
-    bundle: Annotated[str, Meta(min_length=1, max_length=200)]  # its version
-    name: str  # of the bundle's model
+    bundle: Name  # its version
+    name: Name  # of the bundle's model
     classes: tuple[str, ...]
-    answerers: Annotated[tuple[str, ...], Meta(min_length=2)]  # one per head; those on the device first
+    answerers: Annotated[tuple[Name, ...], Meta(min_length=2)]  # one per head; those on the device first
     local: Annotated[int, Meta(ge=1)]  # how many of them are on the device
     #: Of each rejector the scale and shift of every head; None where it was trained for one price and states none.
     platt: tuple[tuple[tuple[Finite, Finite], ...] | None, ...]
-    device: str | None = None
+    device: Name | None = None
     time: Time = 0.0  # when the file was begun, in seconds since 1970
 
     def describes_the_same(self, other: AuditHeader) -> bool:
@@ -56,15 +58,15 @@ class AuditPair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: Id
     time: Time  # seconds since 1970
     probability: Annotated[float, Meta(ge=1e-9, le=1)]  # of being among the pairs, for an input like this
-    reason: str  # of the decision: not_worth_asking, over_limit, worth_asking or within_limit
+    reason: Name  # of the decision: not_worth_asking, over_limit, worth_asking or within_limit
     which: Number  # the number of the rejector
     heads: tuple[Finite, ...]  # its raw scores, before the scale and shift of the calibration
     client: Number  # the client's answer
     student: Number | None = None  # the student's, where it may answer
     local: Number = 0  # whose answer is the best of the device: a place among the answerers
-    by: str  # name of the server
+    by: Name  # name of the server
     server: Number | None = None  # its answer; None where none came in time
-    fault: str | None = None  # why none came
+    fault: Name | None = None  # why none came
     costs: dict[str, Finite]  # the prices of asking this server, as ``Costs.as_dict`` gives them
 
 

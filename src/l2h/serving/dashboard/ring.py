@@ -141,6 +141,8 @@ def _read(path: Path, first: int, count: int) -> list[dict[str, Any]]:
             return list(_cells(file.fileno(), first, count))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _cells(file: int, first: int, count: int) -> Iterator[dict[str, Any]]:
