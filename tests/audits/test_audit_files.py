@@ -202,6 +202,29 @@ def test_threads_share_a_log_and_no_line_is_broken(tmp_path):
     assert (len(read_audits(tmp_path)), read_audits(tmp_path).left_out, log.pairs) == (800, (), 800)
 
 
+def test_pairs_are_written_while_the_ids_of_a_folder_are_read(tmp_path, monkeypatch):
+    write(tmp_path, [pair(1)]).close()
+    log, reading, go_on = write(tmp_path, []), threading.Event(), threading.Event()
+    read = AuditLog._read_ids
+
+    def slowly(self):
+        reading.set()
+        assert go_on.wait(20)
+        return read(self)
+
+    monkeypatch.setattr(AuditLog, "_read_ids", slowly)
+    labels = threading.Thread(target=log.feedback, args=(f"{1:016x}", 2))
+    labels.start()
+    assert reading.wait(20)
+    log.write([pair(2)])  # no answer waits for a label
+    go_on.set()
+    labels.join()
+    log.write([pair(3)])
+    for number in (2, 3):
+        log.feedback(f"{number:016x}", 0)
+    assert read_audits(tmp_path).label.tolist() == [2, 0, 0]
+
+
 def test_a_kill_loses_at_most_the_last_line(tmp_path):
     script = (
         "import sys; sys.path[:0] = sys.argv[2:]\nfrom made_audits import pair, write\nlog = write(sys.argv[1], [])\n"

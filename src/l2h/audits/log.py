@@ -58,7 +58,11 @@ class AuditLog:
         self._file: int | None = None
         self._headed = False  # whether what follows in the file is below this header
         self._size = 0
-        self._known: set[str] | None = None  # the ids of pairs, read when the first label comes
+        #: The ids of pairs: those in the files when a label came first, and those written since. Reading takes a while,
+        #: for which only labels wait.
+        self._known: set[str] | None = None
+        self._later: set[str] | None = None
+        self._reading = threading.Lock()
         self._failed = False
         self.pairs = self.labels = self.lost = 0  # lines that were written, and those that could not be
         try:
@@ -88,8 +92,8 @@ class AuditLog:
                     continue
                 self.pairs += 1
                 self._failed = False
-                if self._known is not None:
-                    self._known.add(pair.id)
+                if self._later is not None:
+                    self._later.add(pair.id)
 
     def feedback(self, id: str, label: int, header: AuditHeader | None = None) -> None:
         """Append the true class of a pair, which may be of an earlier start; a second label replaces the first.
@@ -99,14 +103,12 @@ class AuditLog:
         Raises:
             AuditError: no pair of the folder has this id, or the label cannot be written.
         """
+        if not self._knows(id):
+            raise AuditError(
+                f"no pair in {self.folder} has the id {shown(id)}: it was never given out here, or its file was "
+                "the oldest and has been deleted"
+            )
         with self._lock:
-            if self._known is None:
-                self._known = self._read_ids()
-            if id not in self._known:
-                raise AuditError(
-                    f"no pair in {self.folder} has the id {shown(id)}: it was never given out here, or its file was "
-                    "the oldest and has been deleted"
-                )
             if header is not None:
                 self._begin(header)
             try:
@@ -131,7 +133,7 @@ class AuditLog:
             self._end_file()
         if self._file is not None and not os.fstat(self._file).st_nlink:  # deleted, such as by another process
             self._end_file()
-            self._known = None
+            self._forget_ids()
         if self._file is None:
             self._begin_file()
             above = b""
@@ -179,7 +181,23 @@ class AuditLog:
             path, size = files.pop(0)
             path.unlink(missing_ok=True)
             total -= size
-            self._known = None
+            self._forget_ids()
+
+    def _forget_ids(self) -> None:
+        self._known = self._later = None
+
+    def _knows(self, id: str) -> bool:
+        with self._reading:
+            with self._lock:
+                known, later = self._known, self._later
+                if known is None:
+                    self._later = set()
+            if known is None:
+                known = self._read_ids()
+                with self._lock:
+                    if self._later is not None:  # else files were deleted meanwhile, and the next label reads again
+                        self._known = known
+            return id in known or (later is not None and id in later)
 
     def _read_ids(self) -> set[str]:
         known = set()
