@@ -95,7 +95,7 @@ class Logins:
                 sentence = "too many wrong keys from this address: try again in a moment"
                 raise RefusalError(429, sentence, "rate", wait) from None
             log_event("warning", "login_refused", address=peer, reason=refusal.reason)
-            sentence = "this is no key of this server" if refusal.status == 401 else refusal.sentence
+            sentence = "the key is not one of this server's" if refusal.status == 401 else refusal.sentence
             raise RefusalError(refusal.status, sentence, refusal.reason) from None
         log_event("info", "login", address=peer, key=key.id, key_name=key.name)
         expires = int(time.time()) + _LIFE
