@@ -10,6 +10,7 @@ from commands import DIGITS, QUICK, command
 from terminals import on_a_terminal
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_a_bar_a_stage_on_a_terminal(tmp_path: Path) -> None:
     status, seen = on_a_terminal(command("train", *DIGITS, *QUICK, "--out", tmp_path / "run"))

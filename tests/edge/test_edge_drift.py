@@ -20,6 +20,7 @@ USUAL = samples(2000, 11)[0]
 UNSURE, SURE = USUAL * np.float32(0.2), USUAL * np.float32(8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("limit", [None, "20%", "20%@95%", "20%+-50", "20%/100"])
 @pytest.mark.parametrize("size", [1, 40])
 def test_inputs_that_change_raise_an_alarm_and_those_that_do_not_none(

@@ -123,6 +123,7 @@ def test_the_async_client_reports(real, bundle: DeviceBundle) -> None:
     assert until(lambda: known(server, "async"))["inputs"] == 0  # as of the moment when it asked
 
 
+@pytest.mark.long
 def test_a_device_that_is_gone_is_offline_while_another_is_not(real, connect) -> None:
     server, key = real
     connect(server.url, key=key, costs=NONE, report=0.5, device="stays")

@@ -91,6 +91,7 @@ def test_an_int8_bundle_decides_nearly_as_the_float_one(int8: Path, bundles: Bun
         assert (ours[1].remote(costs) == floats[1].remote(costs)).mean() > 0.95
 
 
+@pytest.mark.long
 def test_with_a_second_opinion_the_student_is_measured_too(systems: Systems, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantising, "KEEP_BELOW", np.inf)
     monkeypatch.setattr(quantising, "STANDARD_ERRORS", np.inf)

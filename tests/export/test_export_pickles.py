@@ -32,7 +32,9 @@ def converting_line(path: Path) -> list[str]:
     return shlex.split(found[2])
 
 
-@pytest.mark.parametrize("suffix", [".joblib", ".pkl", ".pickle"])
+@pytest.mark.parametrize(
+    "suffix", [".pkl", *(pytest.param(kind, marks=pytest.mark.long) for kind in (".joblib", ".pickle"))]
+)
 def test_the_line_in_the_message_converts_it(suffix: str, tmp_path: Path) -> None:
     estimator = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
     path = tmp_path / f"it's old{suffix}".replace(" ", "-")

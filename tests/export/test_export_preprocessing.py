@@ -88,6 +88,7 @@ def test_a_torch_client_takes_its_preprocessing_into_the_graph(inputs: Preproces
     assert np.array_equal(label, linear(inputs).scores(X_TEST).argmax(axis=1))
 
 
+@pytest.mark.long
 def test_a_torch_client_with_a_preprocessing_goes_all_the_way(tmp_path: Path) -> None:
     inputs = Preprocessing(mean=(0.2, 0.3, 0.4), std=2, layout="NHWC", size=(12, 5))
     server = str(write_onnx(tmp_path / "server.onnx", linear(Preprocessing(scale="-1..1"))))

@@ -193,6 +193,7 @@ def test_a_rejector_of_the_users_and_one_without_a_trunk(tmp_path: Path) -> None
         assert_answers_as(system, device, ServerBundle(tmp_path / name), TABLE_TEST[0], Costs(c_e=0.1))
 
 
+@pytest.mark.long
 def test_one_of_several_rejectors_can_be_exported_alone(tmp_path: Path) -> None:
     twice = [*SPECS, RejectorSpec("shifted", TRAINED_FOR[0], seed=5)]
     system, target = on_table(scores, "separate", loss="shifted", specs=twice), tmp_path / "bundle"

@@ -76,6 +76,7 @@ def test_unpacking_takes_time_in_proportion(photos):
     assert seconds[1] < 8 * 4 * max(seconds[0], 0.1), "quadratic work would take 64 times as long"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("nested", "count"), [(True, 8), *(pytest.param(how, 64, marks=pytest.mark.long) for how in (False, True))]
 )

@@ -69,6 +69,7 @@ def test_a_bad_request_after_a_good_one_is_refused_after_its_answer(target):
         assert heads(talk(target, request(target) + bad)) == [200, status]
 
 
+@pytest.mark.long
 def test_thousands_of_requests_at_once_take_little_memory(bundle, tmp_path):
     """A peer that sends and sends and reads nothing: what it sent waits with it, not with us."""
     ask = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 5000
@@ -411,6 +412,7 @@ def test_thousands_of_idle_connections_lock_nobody_out(bundle, tmp_path, x, addr
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.long
 def test_peers_that_never_shake_hands_hold_no_place_for_long(bundle, tmp_path, x, certificate):
     """They count as connections, give way to others, and the log says how many there were."""
     cert, cert_key = certificate

@@ -192,7 +192,7 @@ def test_a_server_that_closes_its_side_alone_costs_no_answer_but_its_own(device,
     until(lambda: rogue.open == 0)
 
 
-@pytest.mark.parametrize("callers", [8, 128])
+@pytest.mark.parametrize("callers", [8, pytest.param(128, marks=pytest.mark.long)])
 def test_more_callers_than_the_server_can_answer_do_not_all_come_too_late(device, rogue, x, callers):
     """It answers one request at a time: what is asked in vain is charged, and keeps it from those who wait."""
     rogue.mode = "serial:0.02"

@@ -152,6 +152,7 @@ def test_a_refused_bundle_is_not_served_by_a_worker_that_starts_again(tmp_path, 
         assert server.get("/v2/health/ready") == (200, b'{"ready": true}')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["broken", pytest.param("moved", marks=pytest.mark.long)])
 def test_without_its_key_file_a_worker_that_dies_is_missed_and_the_other_goes_on(bundle, tmp_path, x, how):
     keys, _, key = make_key(tmp_path)
@@ -189,6 +190,7 @@ def test_a_moved_ledger_and_the_death_of_a_worker_stop_nothing_for_good(bundle, 
         assert server.stop() == 0
 
 
+@pytest.mark.long
 def test_while_a_single_worker_cannot_start_nobody_waits_for_it(bundle, tmp_path, x):
     keys, _, key = make_key(tmp_path)
     good = keys.read_bytes()

@@ -212,6 +212,7 @@ def test_a_module_of_labels_keeps_them_on_a_device() -> None:
     assert_same_on_a_device(l2h.as_client(Largest()), named(NUMBERS, "integers"), expected)
 
 
+@pytest.mark.long
 def test_a_training_by_the_command_speaks_of_the_labels(kind: str, tmp_path: Path) -> None:
     """Text in an .npz, through training, the run folder, evaluation on other data and a dataset's own form."""
     y = named(NUMBERS, kind)

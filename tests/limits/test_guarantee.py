@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from l2h.limits import guaranteed_threshold
 from l2h.metrics import fit_platt
@@ -32,6 +33,7 @@ def error(draws: int) -> float:
     return 3 * math.sqrt(ALLOWED * CONFIDENCE / draws)
 
 
+@pytest.mark.long
 def test_scale_and_shift_may_come_from_the_same_samples_as_the_threshold() -> None:
     """Two heads whose logits are too large and shifted; the saving is the difference of their probabilities."""
     rng = np.random.default_rng(1)

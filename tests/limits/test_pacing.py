@@ -43,6 +43,7 @@ def gain_of_sending(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
     return 1 / (1 + np.exp(-noisy)) - 0.1, server.astype(float) - client
 
 
+@pytest.mark.long
 def test_pacing_is_more_accurate_than_first_come_on_bursty_streams(make_clock: Any) -> None:
     above = []
     for seed in range(15):

@@ -166,6 +166,7 @@ def test_the_stochastic_rule_is_the_papers(priced: HelpSystem) -> None:
         assert abs(share - expected) <= 4 * math.sqrt(expected * (1 - expected) / n)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["priced", pytest.param("unpriced", marks=pytest.mark.long)])
 def test_threshold_beats_stochastic_beats_random(kind: str, request: pytest.FixtureRequest) -> None:
     """Mean accuracy over the bounds, at the same mean rate; the stochastic rule over five draws."""

@@ -102,6 +102,7 @@ def test_a_sized_system_keeps_to_its_budget_and_reports_it(sized: HelpSystem) ->
     json.dumps(report.as_dict(), allow_nan=False)
 
 
+@pytest.mark.long
 def test_a_sized_system_is_saved_and_exported_as_it_is(sized: HelpSystem, tmp_path: Path) -> None:
     sized.save(tmp_path / "run")
     again = l2h.load(tmp_path / "run")

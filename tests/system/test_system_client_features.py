@@ -176,6 +176,7 @@ def test_a_tensor_that_is_none_is_named_with_those_near_it(file: Path) -> None:
         as_client(torch.jit.script(Legacy())).with_features("conv2")
 
 
+@pytest.mark.long
 def test_the_command_line_chooses_and_tells_it(file: Path, tmp_path: Path) -> None:
     out = call(
         *("train", "--data", "digits", "--limit", "200", "--client", file, "--server", "lenet5", *QUICK),

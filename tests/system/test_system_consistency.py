@@ -86,6 +86,7 @@ def test_the_distribution_leaves_something_to_learn(costs: Costs) -> None:
     assert 0.2 < bayes(ETA, CLIENT, costs).mean() < 0.8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rejector", ["attached", pytest.param("separate", marks=pytest.mark.long)])
 @pytest.mark.parametrize("loss", ["priced", pytest.param("shifted", marks=pytest.mark.long)])
 def test_the_trained_system_is_close_to_the_bayes_rule_and_closer_with_more_samples(loss: str, rejector: str) -> None:

@@ -19,7 +19,7 @@ from l2h.methods import Learned
 
 COSTS = Costs(c_e=0.1, c_1=1.0)
 #: One method of each kind of output; the others are in the long suite.
-SHORT = ("priced-attached", "softmax-l2d", "two-stage-confidence")
+SHORT = ("priced-attached", "two-stage-confidence")
 LEARNED = [method.name for method in methods.get(methods.known()) if isinstance(method, Learned)]
 SETTINGS = Settings(server=QUICK, rejector=QUICK, folds=2, threads=1)
 MINE = '''

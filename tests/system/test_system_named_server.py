@@ -90,6 +90,7 @@ def test_a_file_answers_as_the_original_on_what_is_sent(system: l2h.HelpSystem, 
     np.testing.assert_allclose(ServerBundle(bundle).run(rows.x), theirs, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_fixed_pipeline_by_names_is_asked_from_the_command_line(tmp_path: Path) -> None:
     frame, left = customers(300)
     known = frame[["age", "hours per-week", "plan", "region"]]

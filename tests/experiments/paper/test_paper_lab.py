@@ -433,6 +433,7 @@ def test_calibration_and_test_images_change_nothing_but_their_own_side(unequal: 
     assert not np.array_equal(two.test.scores, before.test.scores)
 
 
+@pytest.mark.long
 def test_our_recipe_calibrates_on_calibration_rows_alone(unequal: Lab, tmp_path: Path) -> None:
     """Other calibration images change the stated probabilities and neither classifier."""
     before = unequal.ours()
@@ -519,6 +520,7 @@ def test_random_and_trivial_rules_are_those_of_the_client_and_the_server_that_ar
 # The ViT.
 
 
+@pytest.mark.long
 def test_rejectors_beside_the_vit_change_nothing_of_it_and_see_inputs_as_the_authors_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

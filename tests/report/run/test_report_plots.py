@@ -71,7 +71,7 @@ def test_plots_hold_at_the_extremes(options: dict[str, Any], tmp_path: Path) -> 
         assert len(colours) > 20
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_all_seven_files_are_written(channels: int, tmp_path: Path) -> None:
     report = make_report(200)
     paths = save_plots(report, tmp_path, history=make_history(), images=make_images(200, channels))

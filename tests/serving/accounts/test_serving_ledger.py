@@ -180,6 +180,7 @@ def _refused(bundle, folder, ledger) -> str:
         return lines[0]
 
 
+@pytest.mark.long
 def test_ledgers_that_are_refused(bundle, tmp_path):
     newer = tmp_path / "newer.db"
     with Server(bundle, tmp_path / "first", ledger=str(newer)) as server:

@@ -10,6 +10,7 @@ from serving_process import Server, make_key
 from l2h.cli.app import run
 
 
+@pytest.mark.long
 def test_a_bundle_is_measured_beside_its_model_alone(bundle, capsys):
     assert run(["bench", "serve", str(bundle), "--seconds", "0.5", "--connections", "4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -21,6 +22,7 @@ def test_a_bundle_is_measured_beside_its_model_alone(bundle, capsys):
     assert found["model_alone"]["inputs_per_second"] > 0
 
 
+@pytest.mark.long
 def test_a_running_server_is_charged_for_what_is_counted(bundle, tmp_path, capsys):
     path, _, key = make_key(tmp_path)
     (tmp_path / "key").write_text(key)
@@ -52,6 +54,7 @@ def test_what_cannot_be_measured_is_told_in_a_line(target, capsys):
     assert target.removeprefix("http://") in err
 
 
+@pytest.mark.long
 def test_a_server_with_a_certificate_of_its_own(bundle, tmp_path, certificate, capsys):
     cert, key = certificate
     with Server(bundle, tmp_path, tls_cert=str(cert), tls_key=str(key)) as server:
