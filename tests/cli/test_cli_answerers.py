@@ -14,6 +14,8 @@ from commands import QUICK, assert_same, assert_told, call, files_of, one_line, 
 
 import l2h
 
+pytestmark = pytest.mark.long
+
 DIGITS = ["--data", "digits", "--limit", "300", "--client", "tree", "--client-share", "0.3"]
 TWO = [*DIGITS, "--server", "box=mlp", "--server", "cloud=lenet5"]
 PRICES = ["--price", "box=0.05", "--price", "cloud=0.1:1.25"]

@@ -21,6 +21,8 @@ from waiting import until
 
 from l2h.serving.accounts.key import Quota
 
+pytestmark = pytest.mark.long
+
 #: Keys with their quotas, and the seconds of the periods.
 KEYS = {"minutes": ("4/minute", 60), "hours": ("6/hour", 3600), "free": (None, 0)}
 #: All times are multiples of a quarter and an eighth: none is within rounding of the end of a period.
@@ -176,7 +178,6 @@ def test_whatever_happens_the_charges_are_those_of_the_model(lives, preload, mem
     run_histories(lambda folder: ChargeHistory(lives, preload, folder), memory / "charges", 20)
 
 
-@pytest.mark.long
 def test_five_thousand_histories_of_charges(lives, preload, memory):
     run_histories(lambda folder: ChargeHistory(lives, preload, folder), memory / "charges-long", 5000)
 

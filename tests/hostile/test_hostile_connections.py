@@ -22,6 +22,8 @@ from waiting import until
 from l2h import connections, protocol
 from l2h.serving.accounts import open_keys
 
+pytestmark = pytest.mark.long
+
 
 def request(target, *more: str, x=None, method: str = "POST") -> bytes:
     """A good request to infer, as bytes."""
@@ -69,7 +71,6 @@ def test_a_bad_request_after_a_good_one_is_refused_after_its_answer(target):
         assert heads(talk(target, request(target) + bad)) == [200, status]
 
 
-@pytest.mark.long
 def test_thousands_of_requests_at_once_take_little_memory(bundle, tmp_path):
     """A peer that sends and sends and reads nothing: what it sent waits with it, not with us."""
     ask = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 5000
@@ -392,7 +393,6 @@ def test_a_header_that_has_one_value_is_not_repeated(target, name, first, second
     assert heads(talk(target, whole, until_answers=1)) == [status]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("addresses", [1, 8])
 def test_thousands_of_idle_connections_lock_nobody_out(bundle, tmp_path, x, addresses):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -412,7 +412,6 @@ def test_thousands_of_idle_connections_lock_nobody_out(bundle, tmp_path, x, addr
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.long
 def test_peers_that_never_shake_hands_hold_no_place_for_long(bundle, tmp_path, x, certificate):
     """They count as connections, give way to others, and the log says how many there were."""
     cert, cert_key = certificate

@@ -25,6 +25,8 @@ from waiting import until
 from l2h import protocol
 from l2h.serving.accounts import open_keys
 
+pytestmark = pytest.mark.long
+
 REFUSED = {
     "name": lambda folder: write_bundle(folder, linear(seed=9), name="other"),
     "classes": lambda folder: write_bundle(folder, linear(seed=9, classes=7), classes=7),
@@ -71,7 +73,7 @@ def unread_pipe():
                 os.close(end)
 
 
-@pytest.mark.parametrize("asked", [200, pytest.param(24_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("asked", [200, 24_000])
 def test_a_log_that_nobody_reads_holds_up_nothing(tmp_path, x, asked):
     """Not the requests, not a change of keys, not a failing model, not a new bundle, not a restart, not the end."""
     folder = tmp_path / "b"
@@ -134,9 +136,7 @@ def test_lines_that_nobody_reads_are_counted_and_the_others_are_whole():
     assert sum(line["lines"] for line in lines if line["event"] == "log_lines_dropped") == dropped
 
 
-@pytest.mark.parametrize(
-    "kind", ["classes", *(pytest.param(kind, marks=pytest.mark.long) for kind in REFUSED if kind != "classes")]
-)
+@pytest.mark.parametrize("kind", REFUSED)
 def test_a_refused_bundle_is_not_served_by_a_worker_that_starts_again(tmp_path, x, kind):
     folder = tmp_path / "b"
     write_bundle(folder, linear())
@@ -152,8 +152,7 @@ def test_a_refused_bundle_is_not_served_by_a_worker_that_starts_again(tmp_path, 
         assert server.get("/v2/health/ready") == (200, b'{"ready": true}')
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["broken", pytest.param("moved", marks=pytest.mark.long)])
+@pytest.mark.parametrize("how", ["broken", "moved"])
 def test_without_its_key_file_a_worker_that_dies_is_missed_and_the_other_goes_on(bundle, tmp_path, x, how):
     keys, _, key = make_key(tmp_path)
     good = keys.read_bytes()
@@ -176,7 +175,6 @@ def test_without_its_key_file_a_worker_that_dies_is_missed_and_the_other_goes_on
         assert server.stop() == 0
 
 
-@pytest.mark.long
 def test_a_moved_ledger_and_the_death_of_a_worker_stop_nothing_for_good(bundle, tmp_path, x):
     with Server(bundle, tmp_path, workers=2) as server:
         server.ledger.rename(tmp_path / "elsewhere")
@@ -190,7 +188,6 @@ def test_a_moved_ledger_and_the_death_of_a_worker_stop_nothing_for_good(bundle, 
         assert server.stop() == 0
 
 
-@pytest.mark.long
 def test_while_a_single_worker_cannot_start_nobody_waits_for_it(bundle, tmp_path, x):
     keys, _, key = make_key(tmp_path)
     good = keys.read_bytes()
@@ -253,7 +250,6 @@ def test_a_bundle_that_does_not_load_in_time_is_refused(tmp_path, x):
         assert not server.children("candidate")
 
 
-@pytest.mark.long
 def test_a_start_that_never_works_fails_with_its_reason(tmp_path):
     write_bundle(tmp_path / "b", endless())
     with Server(tmp_path / "b", tmp_path / "s", load_timeout=1.0, wait=False) as server:
@@ -262,7 +258,6 @@ def test_a_start_that_never_works_fails_with_its_reason(tmp_path):
         assert re.search(r"a worker could not start; the line above says why", server.log.read_text())
 
 
-@pytest.mark.long
 def test_nothing_is_left_behind(tmp_path, x, monkeypatch):
     """Copies of bundles go with the server, and those of a server that was killed with the next one."""
     (tmp_path / "tmp").mkdir()

@@ -23,6 +23,8 @@ from l2h.errors import ClientError, DataError
 from l2h.export.classifiers import export_client
 from l2h.labels import LabelCodec
 
+pytestmark = pytest.mark.long
+
 X, NUMBERS = samples(240, 1)
 #: By kind: the labels of the three clouds. Sorted they come in another order.
 KINDS = {"text": ("dog", "ant", "cat"), "integers": (7, -2, 30)}
@@ -37,7 +39,7 @@ def tree(y: np.ndarray, rows: slice = slice(60)) -> Any:
     return DecisionTreeClassifier(max_depth=3, random_state=0).fit(X[rows], y[rows])
 
 
-@pytest.fixture(scope="session", params=["text", pytest.param("integers", marks=pytest.mark.long)])
+@pytest.fixture(scope="session", params=["text", "integers"])
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -212,7 +214,6 @@ def test_a_module_of_labels_keeps_them_on_a_device() -> None:
     assert_same_on_a_device(l2h.as_client(Largest()), named(NUMBERS, "integers"), expected)
 
 
-@pytest.mark.long
 def test_a_training_by_the_command_speaks_of_the_labels(kind: str, tmp_path: Path) -> None:
     """Text in an .npz, through training, the run folder, evaluation on other data and a dataset's own form."""
     y = named(NUMBERS, kind)

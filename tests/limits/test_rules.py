@@ -155,7 +155,7 @@ def test_the_guarantee_costs_little_with_many_samples() -> None:
 
 
 @pytest.mark.parametrize("q", [0.001, 0.05, 0.2, 0.5, 0.9])
-@pytest.mark.parametrize("confidence", [0.5, 0.75, 0.95, 0.999])
+@pytest.mark.parametrize("confidence", [0.5, 0.75, 0.95, pytest.param(0.999, marks=pytest.mark.long)])
 def test_a_calibration_set_too_small_is_told_how_many_it_needs(q: float, confidence: float) -> None:
     needed = 1
     # In exact arithmetic on the decimals as written.

@@ -28,6 +28,8 @@ from l2h.methods.posthoc import POSTHOC
 from l2h.training import Context, RejectorStage, repeatable
 from l2h.training.together import run_together
 
+pytestmark = pytest.mark.long
+
 #: All forms of net and loss; of the methods on top of a finished client and server, which share one, two.
 LEARNED = [
     method

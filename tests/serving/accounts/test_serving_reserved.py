@@ -26,6 +26,8 @@ from l2h.serving.accounts.rates import RateTable, make_memory, make_table
 from l2h.serving.accounts.reservations import ReservationTable, UsedQuota, table_size
 from l2h.serving.accounts.store import ChargeResult
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
@@ -39,7 +41,7 @@ def computed(server: Server, admin: str) -> float:
     return server.metric("l2h_batch_inputs_sum", Authorization=f"Bearer {admin}")
 
 
-@pytest.mark.parametrize("inputs", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("inputs", [1, 3])
 def test_the_model_never_runs_for_more_than_the_quota(bundle, tmp_path, x, inputs):
     """64 connections to two workers, all at once."""
     path, _, key = make_key(tmp_path, quota=Quota.parse("100/week"))
@@ -63,7 +65,6 @@ def test_the_model_never_runs_for_more_than_the_quota(bundle, tmp_path, x, input
         assert computed(server, admin) == 0
 
 
-@pytest.mark.long
 def test_what_a_killed_worker_had_reserved_is_free_again(slow, tmp_path):
     path, _, key = make_key(tmp_path, quota=Quota.parse("200/week"))
     x = np.zeros((50, 1, 4, 4), np.uint8)
@@ -129,7 +130,6 @@ def test_a_charge_whose_answer_was_not_delivered_is_marked(slow, tmp_path):
         assert client.ask(x, Idempotency_Key="closed").headers["l2h-charged"] in ("0", "1")
 
 
-@pytest.mark.long
 def test_an_answer_that_nobody_takes_is_marked(tmp_path):
     """A megabyte that fills the buffers of the system, and a peer that does not read."""
     write_bundle(tmp_path / "b", linear(classes=5000), classes=5000)
@@ -147,7 +147,6 @@ def test_an_answer_that_nobody_takes_is_marked(tmp_path):
         until(lambda: server.rows("delivered", "idempotency_key = 'read'") == [(1,)])
 
 
-@pytest.mark.long
 def test_after_kill_9_every_row_is_marked_or_of_the_last_second(bundle, tmp_path):
     with Server(bundle, tmp_path, workers=2) as server:
         with Load(server) as load:
@@ -284,7 +283,6 @@ def test_workers_that_reserve_more_than_they_need_give_it_back(monkeypatch):
     os.close(descriptor)
 
 
-@pytest.mark.long
 def test_a_ledger_that_another_server_uses_up_is_believed(bundle, tmp_path, x):
     """Two servers on one ledger: what one charges the other learns of at its next charge, and computes no more."""
     path, _, key = make_key(tmp_path, quota=Quota.parse("10/week"))

@@ -32,6 +32,8 @@ from l2h.training.exchange import ExchangeError, PublisherServer, SnapshotStore,
 from l2h.training.hosts import HostLink
 from l2h.training.loop import run_stage
 
+pytestmark = pytest.mark.long
+
 EPOCHS = 2
 
 
