@@ -46,7 +46,10 @@ def main(folder: Path) -> None:
     X, y = np.delete(data.X_train, day, axis=0), np.delete(data.y_train, day)
 
     system = l2h.HelpSystem(folder / "camera.onnx", STRONG, image_size=SIZE, dataset="photos")
-    print(system.fit(X, y).evaluate(data.X_test, data.y_test, costs=l2h.Costs(c_e=0.1)))
+    # Without the file's photos by day, too much of X is dark. So the rejector is calibrated on what the camera sees.
+    system.fit(X, y).calibrate(data.X_test[::2], data.y_test[::2])
+    X, y = data.X_test[1::2], data.y_test[1::2]
+    print(system.evaluate(X, y, costs=l2h.Costs(c_e=0.1)))
     system.export(folder / "bundle")
 
     command = [sys.executable, "-m", "l2h", "serve", "bundle", "--port", "0"]
@@ -55,10 +58,10 @@ def main(folder: Path) -> None:
             assert server.stdout
             url = server.stdout.readline().split(" at ")[1].split(",")[0]  # serving ... at http://..., 1 worker
             with l2h.EdgeClient(folder / "bundle", server=url, deadline=10) as edge:
-                answers = edge.predict(data.X_test)
+                answers = edge.predict(X)
         finally:
             server.terminate()
-    right, asked = (answers.label == data.y_test).mean(), (answers.by == "server").mean()
+    right, asked = (answers.label == y).mean(), (answers.by == "server").mean()
     print(f"on the device: {right:.1%} right, {asked:.1%} asked")
 
 

@@ -102,6 +102,7 @@ def measure(lab: Lab, variants: Sequence[Variant], folder: Path) -> list[Row]:
             continue
         rows += _train(lab, group, key)
         write_rows(path, rows)
+        rows = read_rows(path)  # rounded, as the next call will find them
     return rows
 
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from queue import SimpleQueue
 from typing import Any
 
-import orjson
-
 from l2h.telemetry import JsonLines, stamp
 
 #: Bytes that one write to a pipe puts there in one piece, so that the lines of several processes do not mix.
@@ -127,6 +125,8 @@ def log_as_json(level: str) -> LogWriter:
 
 def _dumps(line: Mapping[str, Any]) -> bytes:
     """Return a line as JSON, of whatever its values are."""
+    import orjson  # here: the base install reads accounts too, and has it not
+
     try:
         return orjson.dumps(line, default=str)
     except (orjson.JSONEncodeError, UnicodeError):  # half of a character, or a number beyond 64 bits
