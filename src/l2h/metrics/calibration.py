@@ -35,7 +35,8 @@ def reliability_curve(
         raise DataError("probabilities must lie in [0, 1]")
     w = _weights(weights, len(p))
     which = np.minimum((p * bins).astype(int), bins - 1)
-    count, weight = np.bincount(which, minlength=bins), np.bincount(which, weights=w, minlength=bins)
+    count = np.bincount(which, minlength=bins)
+    weight = np.bincount(which, weights=w, minlength=bins).astype(np.float64)
     used = count > 0
     stated = np.bincount(which, weights=w * p, minlength=bins)[used] / weight[used]
     observed = np.bincount(which, weights=w * right, minlength=bins)[used] / weight[used]
