@@ -283,6 +283,8 @@ def test_what_is_no_key_is_refused(folder: Path, tmp_path: Path, keys, content: 
         sign_bundle(folder, file)
     with pytest.raises(SettingsError, match="private key"):
         DeviceBundle(folder, verify_key=keys[0])
+    with pytest.raises(SettingsError, match="verify_key=5 is no key"):
+        DeviceBundle(folder, verify_key=5)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="there already"):
         make_key(keys[0])
 

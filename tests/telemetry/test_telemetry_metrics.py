@@ -69,6 +69,8 @@ def test_the_exporter_serves_until_the_client_is_closed(bundle: Path, inputs: np
             urllib.request.urlopen(f"{url}/other", timeout=5)
         with pytest.raises(EdgeSettingsError, match=f"port {served.port}"):
             edge.serve_metrics(served.port)
+        with pytest.raises(EdgeSettingsError, match="port x"):
+            edge.serve_metrics("x")  # type: ignore[arg-type]
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/metrics", timeout=5)
     served.close()

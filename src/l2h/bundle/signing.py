@@ -65,6 +65,8 @@ def read_verify_key(key: str | Path | bytes) -> bytes:
     Raises:
         SettingsError: there is no public key of the kind ed25519.
     """
+    if not isinstance(key, str | Path | bytes):
+        raise SettingsError(f"verify_key={key!r} is no key: give the file that l2h sign key writes, FILE.pub")
     _, serialization, ed25519 = _cryptography()
     if isinstance(key, bytes) and len(key) == _RAW:
         return key

@@ -111,7 +111,7 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
 
         try:
             self._server = HTTPServer((host, port), Handler)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError) as error:
             raise EdgeSettingsError(f"the metrics cannot be served at {host} port {port}: {error}") from error
         self.port: int = self._server.server_address[1]
         self._closing = threading.Lock()
