@@ -1,14 +1,14 @@
 """Compare our server with others and the model alone, and an answer on the device with its model calls, in one run.
 
-    python benchmarks/serving.py --out results/serving --mlserver .venv-mlserver/bin/python \
+    python benchmarks/serving.py --out results/serving --mlserver .venv-mlserver/bin/python --ray \
         --bentoml .venv-bentoml/bin/python --pytriton .venv-pytriton/bin/python
 
-First our server, MLServer, BentoML and PyTriton run a LeNet-5 on 32x32 images, with 64 connections and one image per
-request: requests per second and the 99th percentile of their times. Ours has a key, ledger, metrics and batching on.
- Then ours runs an AlexNet of 57 million weights, compared with onnxruntime alone at its best
-batch size. At last a local answer of the edge client is compared with the one call of its LeNet and rejector in one
-graph. All take turns for several rounds, and the median round counts. The load is that of `l2h bench serve`. Writes
-serving.csv and prints the ratios.
+First our server, MLServer, Ray Serve, BentoML and PyTriton run a LeNet-5 on 32x32 images, with 64 connections and one
+image per request: requests per second and the 99th percentile of their times. Ours has a key, ledger, metrics and
+batching on. Then ours runs an AlexNet of 57 million weights, compared with onnxruntime alone at its best batch size. At
+last a local answer of the edge client is compared with the one call of its LeNet and rejector in one graph.
+``--servers-only`` leaves out both. All take turns for several rounds, and the median round counts. The load is that of
+`l2h bench serve`. Writes serving.csv and prints the ratios.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from mlserver_process import mlserver
 from others import bentoml_server, pytriton_server
+from ray_process import ray_serve
 
 from l2h import HelpSystem, Settings, StageSettings
 from l2h.bundle import DeviceBundle, ServerBundle
@@ -45,6 +46,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mlserver", type=Path, help="the Python that has mlserver; without it MLServer is left out")
+    parser.add_argument(
+        "--ray", action="store_true", help="Ray Serve, too, by deploy/ray_serve.py: as it comes, and with HAProxy"
+    )
+    parser.add_argument("--servers-only", action="store_true", help="LeNet-5 on all servers, and nothing else")
     parser.add_argument("--bentoml", type=Path, help="the Python that has bentoml and onnxruntime")
     parser.add_argument("--pytriton", type=Path, help="the Python that has nvidia-pytriton and onnxruntime")
     parser.add_argument("--rounds", type=int, default=3)
@@ -55,7 +60,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        lenet, alexnet = bundle("lenet5", folder / "lenet"), bundle("alexnet", folder / "alexnet")
+        lenet = bundle("lenet5", folder / "lenet")
+        alexnet = lenet if arguments.servers_only else bundle("alexnet", folder / "alexnet")
         for number in range(arguments.rounds):
             rows += round_of(number, lenet, alexnet, arguments, folder)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -119,10 +125,12 @@ def round_of(
             for tensors in ("json", "binary"):
                 note("l2h", "lenet5", tensors, workers, *load(address, model.name, tensors, key))
     if arguments.mlserver is not None:
-        with mlserver(
-            folder / f"mlserver-{number}", lenet / "server.onnx", "lenet5", SHAPE, "UINT8", CLASSES, arguments.mlserver
-        ) as address:
+        with mlserver(folder / f"mlserver-{number}", lenet, "lenet5", arguments.mlserver) as address:
             note("MLServer", "lenet5", "json", 1, *load(address, "lenet5", "json"))
+    for name, fast in {"Ray Serve": False, "Ray Serve, HAProxy": True}.items() if arguments.ray else ():
+        with ray_serve(folder / f"ray-{number}-{fast}", lenet, fast=fast) as address:
+            for tensors in ("json", "binary"):
+                note(name, "lenet5", tensors, 1, *load(address, "lenet5", tensors))
     if arguments.bentoml is not None:
         with bentoml_server(arguments.bentoml, lenet / "server.onnx", folder / f"bentoml-{number}") as address:
             body, headers = json.dumps({"x": X.tolist()}).encode(), {"Content-Type": "application/json"}
@@ -138,6 +146,8 @@ def round_of(
         with pytriton_server(arguments.pytriton, lenet / "server.onnx", "lenet5", SHAPE, CLASSES, where) as address:
             for tensors in ("json", "binary"):
                 note("PyTriton", "lenet5", tensors, 1, *load(address, "lenet5", tensors))
+    if arguments.servers_only:
+        return rows
     for workers in arguments.workers:
         with running_server(alexnet, workers=workers, log_requests=False) as (address, key, model):
             note("l2h", "alexnet", "binary", workers, *load(address, model.name, "binary", key))
@@ -163,20 +173,23 @@ def tell(rows: list[dict[str, Any]]) -> None:
     for group, value in medians.items():
         slowest = f", p99 {p99[group]:.1f} ms" if p99[group] else ""
         print(*group, round(value), "(", *map(round, groups[group]), ")" + slowest)
-    others = [group for group in medians if group[0] in ("MLServer", "BentoML", "PyTriton")]
-    alone = next(value for group, value in medians.items() if group[0] == "onnxruntime alone")
+    others = [
+        group for group in medians if group[0] in ("MLServer", "Ray Serve", "Ray Serve, HAProxy", "BentoML", "PyTriton")
+    ]
+    here = {group[0]: value for group, value in medians.items()}
     for group, value in medians.items():
         if group[0] == "l2h" and group[1] == "lenet5":
             for other in others:
                 print(
                     f"{group[2]}, {group[3]} worker(s): {value / medians[other]:.2f} times the requests per second of "
-                    f"{other[0]} ({other[2]}), {p99[group] / p99[other]:.2f} times its p99"
+                    f"{other[0]} ({other[2]}, {other[3]}), {p99[group] / p99[other]:.2f} times its p99"
                 )
         if group[0] == "l2h" and group[1] == "alexnet":
-            print(f"alexnet, {group[3]} worker(s): {100 * value / alone:.0f}% of onnxruntime alone")
-    here = {group[0]: value for group, value in medians.items()}
-    ratio = here["its model call alone"] / here["local answer on the device"]
-    print(f"a local answer takes {ratio:.2f} times its model call")
+            share = 100 * value / here["onnxruntime alone"]
+            print(f"alexnet, {group[3]} worker(s): {share:.0f}% of onnxruntime alone")
+    if "its model call alone" in here:
+        ratio = here["its model call alone"] / here["local answer on the device"]
+        print(f"a local answer takes {ratio:.2f} times its model call")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from serving_fixtures import bundle, postgres
 
-#: It runs inside MLServer, whose environment has what it imports.
-collect_ignore = ["mlserver_model.py"]
+__all__ = ["bundle", "postgres"]
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,15 @@
-"""MLServer as a real process, hosting an ONNX file of ours, in an environment of its own that ``make setup`` makes."""
+"""MLServer as a real process, hosting a bundle by the files of deploy/, in an environment that ``make setup`` makes."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 from waiting import free_ports
@@ -19,31 +19,21 @@ PYTHON = Path(os.environ.get("L2H_MLSERVER_PYTHON", ROOT / ".venv-mlserver" / "b
 
 
 @contextmanager
-def mlserver(
-    folder: Path,
-    model: Path,
-    name: str,
-    shape: tuple[int, ...],
-    datatype: str,
-    classes: int,
-    python: Path = PYTHON,
-) -> Iterator[str]:
+def mlserver(folder: Path, bundle: Path, name: str, python: Path = PYTHON) -> Iterator[str]:
     """Its address, once it is ready; it is ended afterwards."""
     if not python.exists():
         raise AssertionError(f"MLServer's environment is not there ({python.parent.parent}): `make setup` makes it")
     http, grpc, metrics = free_ports(3)
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(ROOT / "deploy" / "mlserver", folder, dirs_exist_ok=True)
+    half = folder / "bundle"
+    half.mkdir()
+    for file in ("manifest.json", "server.onnx"):
+        shutil.copy(bundle / file, half)
     server = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "host": "127.0.0.1", "parallel_workers": 0}
-    described: dict[str, Any] = {
-        "name": name,
-        "implementation": "mlserver_model.OnnxModel",
-        "parameters": {"uri": str(model), "version": "1"},
-        "inputs": [{"name": "x", "datatype": datatype, "shape": [-1, *shape]}],
-        "outputs": [{"name": "scores", "datatype": "FP32", "shape": [-1, classes]}],
-    }
+    described = json.loads((folder / "model-settings.json").read_text()) | {"name": name}
     (folder / "settings.json").write_text(json.dumps(server))
     (folder / "model-settings.json").write_text(json.dumps(described))
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
     log = folder / "log.txt"
     with log.open("wb") as out:
         process = subprocess.Popen(

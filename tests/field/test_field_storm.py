@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from everything import Everything
 from field_processes import Proxy, Server, members
+from waiting import Stopwatch
 
 from l2h import Costs, EdgeClient
 from l2h.audits import read_audits
@@ -193,7 +194,8 @@ def test_ten_thousand_requests_through_every_fault(
         EdgeClient(device, proxy.address, costs=ALL, **given, **everything.options("asks")) as edge,
         EdgeClient(device, proxy.address, costs=KEEP, **given, **everything.options("keeps", audit=0.5)) as keeping,
     ):
-        raised = storm(edge, keeping, X, all_phases)
+        with Stopwatch() as watch:
+            raised = storm(edge, keeping, X, all_phases)
         stats, kept = edge.stats(), keeping.stats()
         text = edge.metrics_text()
     gc.unfreeze()
@@ -207,7 +209,7 @@ def test_ten_thousand_requests_through_every_fault(
         assert label in [labels[i] for labels in whose]
 
     # In time.
-    late = np.array([seconds for *_, seconds in answers]) - DEADLINE
+    late = np.array([seconds for *_, seconds in answers]) - DEADLINE - watch.late
     assert (late > 0.25).sum() == 0, f"the latest by {late.max():.3f} s"
     assert (late > 0.05).mean() <= 0.001, f"{(late > 0.05).sum()} of {len(late)}"
 

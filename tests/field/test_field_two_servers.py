@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from field_processes import Proxy, Server
 from two_servers import CLOUD_FIRST, PRICES, TEST, make, seeing
+from waiting import Stopwatch
 
 from l2h import EdgeClient, Limiter, RateLimit
 from l2h.bundle import DeviceBundle, ServerBundle
@@ -25,7 +26,7 @@ from l2h.edge.stats import ServerStats
 
 X = TEST[0]
 DEADLINE, REST = 0.4, 0.3
-#: Later than this after the deadline is late, on a machine with other work.
+#: Later than this after the deadline is late, beyond what the machine was late by.
 LATE = 0.15
 #: What is not sent, and so neither charged nor permitted.
 NOT_SENT = {"circuit_open", "no_server", "crowded"}
@@ -144,12 +145,12 @@ def limiters(**caps: int) -> dict[str, Any]:
     return {name: Limiter(RateLimit(cap, per="1h"), pacing=False, min_score=0) for name, cap in caps.items()}
 
 
+@pytest.mark.long
 def test_one_hangs_and_dies_and_the_other_answers_until_it_fails_too(two: Path, pair: Pair) -> None:
     servers = {"box": pair.box.address, "cloud": pair.cloud.address}
     limits = limiters(box=500, cloud=500, all=1000)
-    with EdgeClient(
-        two, servers, deadline=DEADLINE, costs=CLOUD_FIRST, limit=limits, failures=3, rest=REST, retries=0
-    ) as edge:
+    given = {"deadline": DEADLINE, "costs": CLOUD_FIRST, "failures": 3, "rest": REST, "retries": 0}
+    with Stopwatch() as watch, EdgeClient(two, servers, limit=limits, **given) as edge:
         edge.check()
         assert edge.server_versions["cloud"] == [edge.bundle.manifest.version]
         asker = Asker(edge, whose(two))
@@ -168,7 +169,7 @@ def test_one_hangs_and_dies_and_the_other_answers_until_it_fails_too(two: Path, 
         pair.say("truth")
         assert asker.recovered("box")
         stats = edge.stats()
-    assert max(asker.late) < LATE
+    assert max(asker.late) - watch.late < LATE
     # A permit for every input that was sent, and no other.
     used = {name: status["used"] for name, status in stats.limit.items()}
     own = {name: sent(stats.servers[name]) for name in ("box", "cloud")}
@@ -234,12 +235,13 @@ def test_a_storm_over_both_servers(two: Path, pair: Pair) -> None:
         )
         asker = Asker(edge, whose(two))
         storm = Storm(asker, pair, proxies)
-        storm.ask("cloud")
-        storm.links()
-        storm.servers()
+        with Stopwatch() as watch:
+            storm.ask("cloud")
+            storm.links()
+            storm.servers()
         stats = edge.stats()
         reports = {name: proxy.report() for name, proxy in proxies.items()}
-    late = np.array(asker.late)
+    late = np.array(asker.late) - watch.late
     assert (late > 0.25).sum() == 0, f"the latest by {late.max():.3f} s"
     assert (late > 0.05).mean() <= 0.002
     assert stats.answers == len(late)

@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from serving_fixtures import bundle, server, x
+from serving_fixtures import bundle, postgres, server, x
 
-__all__ = ["bundle", "server", "x"]
+__all__ = ["bundle", "postgres", "server", "x"]

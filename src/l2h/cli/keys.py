@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 File = Annotated[Path, Option("--file", "-f", help="The key file.")]
 DEFAULT, LEDGER = Path("keys.json"), Path("ledger.db")
+Accounts = Annotated[
+    str | None, Option(help="A PostgreSQL database in place of the file: postgresql://USER@HOST/DATABASE.")
+]
 AsJson = Annotated[bool, Option("--json", help="Print JSON: a list of keys, without their hashes.")]
 QuotaText = Annotated[str | None, Option(help="Inputs in a period: 10000/day, 500/hour.", show_default=False)]
 RateText = Annotated[str | None, Option(help="Inputs per second: 50/s, 30/minute.", show_default=False)]
@@ -29,6 +32,7 @@ def add(
     quota: QuotaText = None,
     rate: RateText = None,
     burst: Burst = None,
+    accounts: Accounts = None,
     admin: Annotated[bool, Option("--admin", help="May read the metrics and the dashboard.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -38,9 +42,9 @@ def add(
 
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/]
     """
-    from l2h.serving.accounts import open_keys
+    from l2h.serving.accounts import account_place, open_keys
 
-    key, text = open_keys(file).add(name, admin=admin, **_allowances(quota, rate, burst))
+    key, text = open_keys(account_place(accounts, file)).add(name, admin=admin, **_allowances(quota, rate, burst))
     if as_json:
         print_json({"id": key.id, "name": key.name, "key": text})
     else:
@@ -55,6 +59,7 @@ def change(
     burst: Burst = None,
     no_quota: Annotated[bool, Option("--no-quota", help="Take the quota away.")] = False,
     no_rate: Annotated[bool, Option("--no-rate", help="Take the rate away.")] = False,
+    accounts: Accounts = None,
     as_json: AsJson = False,
 ) -> None:
     """Change what a key may use; the key itself stays. A running server follows within a second.
@@ -63,7 +68,7 @@ def change(
 
     Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
     """
-    from l2h.serving.accounts import open_keys
+    from l2h.serving.accounts import account_place, open_keys
 
     for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
         if named is not None and taken:
@@ -72,7 +77,7 @@ def change(
     changes |= ({"quota": None} if no_quota else {}) | ({"rate": None} if no_rate else {})
     if not changes:
         raise typer.BadParameter("nothing to change: give --quota, --rate, --no-quota or --no-rate")
-    changed = [_shown(key) for key in open_keys(file).change(who, **changes)]
+    changed = [_shown(key) for key in open_keys(account_place(accounts, file)).change(who, **changes)]
     if as_json:
         print_json(changed)
         return
@@ -86,19 +91,20 @@ def show(
     ledger: Annotated[
         Path | None, Option("--ledger", help="The server's ledger. (default: ledger.db, if there is one)")
     ] = None,
+    accounts: Accounts = None,
     as_json: AsJson = False,
 ) -> None:
     """List the keys of a file, without their hashes, and what each has used: of its quota in this period, and in all.
 
     Example: [bold]l2h keys list --file keys.json --ledger ledger.db[/]
     """
-    from l2h.serving.accounts import open_history, open_keys
+    from l2h.serving.accounts import account_place, open_history, open_keys
     from l2h.serving.accounts.history import SUMS
 
-    keys = open_keys(file).read()
+    keys = open_keys(account_place(accounts, file)).read()
     rows = [_shown(key) for key in keys]
-    if ledger is not None or LEDGER.is_file():
-        history = open_history(ledger or LEDGER)
+    if accounts is not None or ledger is not None or LEDGER.is_file():
+        history = open_history(account_place(accounts, ledger or LEDGER))
         used, sums = history.used(keys), {row.pop("key"): row for row in history.report(["key"])}
         for row in rows:
             row["used"] = used.get(row["id"])
@@ -121,15 +127,18 @@ def show(
 
 
 def revoke(
-    who: Annotated[str, Argument(help="The name or the id.")], file: File = DEFAULT, as_json: AsJson = False
+    who: Annotated[str, Argument(help="The name or the id.")],
+    file: File = DEFAULT,
+    accounts: Accounts = None,
+    as_json: AsJson = False,
 ) -> None:
     """Revoke a key: a running server refuses it within a second, with 403.
 
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
-    from l2h.serving.accounts import open_keys
+    from l2h.serving.accounts import account_place, open_keys
 
-    revoked = open_keys(file).change(who, enabled=False)
+    revoked = open_keys(account_place(accounts, file)).change(who, enabled=False)
     if as_json:
         print_json([_shown(key) for key in revoked])
         return

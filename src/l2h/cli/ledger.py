@@ -13,9 +13,12 @@ import typer
 from rich.markup import escape
 from typer import Option
 
-from l2h.cli.output import make_console, make_table, print_json, print_line
+from l2h.cli.output import make_console, make_table, print_json, print_line, print_result
 
 Ledger = Annotated[Path, Option("--ledger", help="The file that `l2h serve` writes.")]
+Accounts = Annotated[
+    str | None, Option(help="A PostgreSQL database in place of the files: postgresql://USER@HOST/DATABASE.")
+]
 DEFAULT = Path("ledger.db")
 #: The key file that gives names, where it is there.
 KEYS = Path("keys.json")
@@ -32,6 +35,7 @@ def report(
     since: Annotated[str | None, Option(help="The first day that counts (UTC): 2026-11-01.")] = None,
     until: Annotated[str | None, Option(help="The day before which to stop: 2026-12-01.")] = None,
     keys: KeyFile = None,
+    accounts: Accounts = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON: a list of rows.")] = False,
     as_csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
 ) -> None:
@@ -44,15 +48,15 @@ def report(
 
     Example: [bold]l2h ledger report --by month --since 2026-01-01 --csv > 2026.csv[/]
     """
-    from l2h.serving.accounts import open_history
+    from l2h.serving.accounts import account_place, open_history
     from l2h.serving.accounts.history import name_keys, write_csv
 
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other", param_hint="--csv")
     by = list(dict.fromkeys(by or ["key"]))
     bounds = {name: _day(text, name) for name, text in (("since", since), ("until", until)) if text is not None}
-    rows = open_history(ledger).report(by, **bounds)
-    names = key_names(keys)
+    rows = open_history(account_place(accounts, ledger)).report(by, **bounds)
+    names = key_names(accounts or keys)
     if "key" in by:
         rows = name_keys(rows, names)
     if as_json:
@@ -60,7 +64,7 @@ def report(
     elif as_csv:
         write_csv(rows, by, sys.stdout)
     elif not rows:
-        print_line(f"{ledger} has no charges" + (" in this time" if bounds else ""))
+        print_line(f"{'the database' if accounts else ledger} has no charges" + (" in this time" if bounds else ""))
     else:
         _print_report(rows)
 
@@ -68,6 +72,7 @@ def report(
 def prune(
     keep: Annotated[str, Option(help="How old a row may be: 90d, 12h.")],
     ledger: Ledger = DEFAULT,
+    accounts: Accounts = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Sum up the rows of charges that are older than so long, by day, key, model and version, and remove them.
@@ -77,18 +82,16 @@ def prune(
 
     Example: [bold]l2h ledger prune --keep 90d[/]
     """
-    from l2h.serving.accounts import open_history
+    from l2h.serving.accounts import account_place, open_history
     from l2h.serving.accounts.history import parse_age
 
-    rows = open_history(ledger).prune(time.time() - parse_age(keep))
-    if as_json:
-        print_json({"ledger": str(ledger), "pruned": rows})
-    else:
-        print_line(f"summed up {rows} row{'s' * (rows != 1)} of {ledger}")
+    rows = open_history(account_place(accounts, ledger)).prune(time.time() - parse_age(keep))
+    line = f"summed up {rows} row{'s' * (rows != 1)} of {'the database' if accounts else ledger}"
+    print_result({"ledger": None if accounts else str(ledger), "pruned": rows}, line, as_json)
 
 
-def key_names(path: Path | None) -> dict[str, str]:
-    """Return the names of keys by their ids; none where no file was named and there is none."""
+def key_names(path: Path | str | None) -> dict[str, str]:
+    """Return the names of keys by their ids; none where no place was named and there is no file."""
     from l2h.serving.accounts import open_keys
 
     if path is None and not KEYS.is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,6 +57,16 @@ class ServeOptions:
     )
     open: Annotated[bool, _money("--open", help="Let everybody in, also from other machines.")] = False
     ledger: Annotated[Path, _money(help="SQLite file with a row for every charged request.")] = Path("ledger.db")
+    accounts: Annotated[
+        str | None,
+        _money(help="PostgreSQL in place of --keys and --ledger, for several hosts: postgresql://USER@HOST/DATABASE."),
+    ] = None
+    when_accounts_fail: Annotated[
+        str, _money(help="While --accounts cannot be reached: refuse, or serve from --reserve and charge afterwards.")
+    ] = "refuse"
+    reserve: Annotated[
+        int, _money(help="Inputs by which this server may then exceed the quota of a key; kept beside --ledger.")
+    ] = 1000
     price: Annotated[int, _money(help="Units charged for an input.")] = 1
     keep: Annotated[
         str | None, _money(help="Sum up rows of the ledger that are older: 90d. (default: keep them all)")
@@ -145,6 +155,9 @@ def serve(options: ServeOptions) -> None:
     [bold]l2h serve bundles/digits --host 0.0.0.0 --port 8443 --workers 2 --keys keys.json --tls-cert cert.pem --tls-key
     key.pem[/]
 
+    Example: [bold]l2h keys add phones --accounts postgresql://l2h@db/l2h[/], then on every host [bold]l2h serve
+    bundles/digits --host 0.0.0.0 --accounts postgresql://l2h@db/l2h[/], with the password in PGPASSWORD or ~/.pgpass.
+
     Example: [bold]l2h keys add me --admin --file admin.json[/], then [bold]l2h serve bundles/digits --dashboard
     --admin-key-file admin.json[/] has a page with the numbers at /dashboard.
     """
@@ -152,10 +165,13 @@ def serve(options: ServeOptions) -> None:
     import sys
 
     from l2h.errors import missing_extra
+    from l2h.serving.accounts import hide_password
 
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise missing_extra(f"serving needs {', '.join(missing)}", "serve")
+    if options.accounts is not None:
+        options = replace(options, accounts=hide_password(options.accounts))
     config = options.config()
     if options.print_config:
         print_json(config.as_dict())

@@ -124,6 +124,16 @@ def running_server(bundle: Path, **settings: Any) -> Iterator[tuple[str, str, Se
             process.stdout.close()
 
 
+def cost_per_million(requests_per_second: float, hour_cost: float, use: float) -> float:
+    """Return what a million requests cost on a host that answers so many per second and is used to this share.
+
+    Example:
+        >>> cost_per_million(2000.0, hour_cost=0.36, use=0.5)
+        0.1
+    """
+    return 1e6 / (requests_per_second * use) * hour_cost / 3600
+
+
 def raw_throughput(model: ServerBundle, *, seconds: float) -> dict[str, Any]:
     """Return the inputs per second of the model alone, in this thread, at the best of some batch sizes."""
     best: dict[str, Any] = {"inputs_per_second": 0.0, "batch": 0}
@@ -172,21 +182,12 @@ def _describe(
 
 
 def measure_load(
-    server: str,
-    model: str,
-    X: npt.NDArray[Any],
-    *,
-    connections: int,
-    seconds: float,
-    binary: bool,
-    key: str | None = None,
-    context: ssl.SSLContext | None = None,
+    server: str, model: str, X: npt.NDArray[Any], *, binary: bool, key: str | None = None, **load: Any
 ) -> LoadResult:
-    """Send a request with inputs X over and over, for so many seconds, on so many connections; measure the answers."""
+    """Send a request with inputs X over and over, under the ``load`` of :func:`measure_posts`; measure the answers."""
     body, headers = encode_request([Tensor("x", X)], binary=binary)
     headers = headers if key is None else {**headers, "Authorization": f"Bearer {key}"}
-    given: dict[str, Any] = {"connections": connections, "seconds": seconds, "context": context}
-    return measure_posts(server, f"/v2/models/{model}/infer", body, headers, inputs=len(X), **given)
+    return measure_posts(server, f"/v2/models/{model}/infer", body, headers, inputs=len(X), **load)
 
 
 def measure_posts(
@@ -200,7 +201,10 @@ def measure_posts(
     seconds: float,
     context: ssl.SSLContext | None = None,
 ) -> LoadResult:
-    """Post a body, of so many inputs, over and over; as :func:`measure_load`, for servers of any protocol."""
+    """Post a body, of so many inputs, over and over, for so many seconds, on so many connections; measure the answers.
+
+    It is for servers of any protocol.
+    """
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(f"{server!r} is no address: give one such as http://127.0.0.1:8080")

@@ -109,6 +109,7 @@ def test_without_a_good_key_nothing_is_taken(fleet, x):
     assert count(fleet.server, "taken", **fleet.admin) == before + 1
 
 
+@pytest.mark.long
 def test_a_replay_is_refused_by_every_worker_and_after_a_restart(bundle, tmp_path, x):
     recorded = said("replayed", count=7)
     with Server(bundle, tmp_path, workers=2) as server:

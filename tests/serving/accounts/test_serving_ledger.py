@@ -203,7 +203,7 @@ def test_ledgers_that_are_refused(bundle, tmp_path):
 def test_who_hung_up_is_not_charged(tmp_path):
     write_bundle(tmp_path / "b", linear(hidden=2000, layers=40))
     x = np.zeros((64, 1, 4, 4), np.uint8)
-    with Server(tmp_path / "b", tmp_path / "s", max_wait=60.0) as server:
+    with Server(tmp_path / "b", tmp_path / "s") as server:
         body, headers = protocol.encode_request([protocol.Tensor("x", x)], binary=True)
         with ThreadPoolExecutor(3) as pool:
             busy = [pool.submit(Client(server).ask, x) for _ in range(3)]

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,22 +18,27 @@ import pytest
 from serving_process import make_key
 from waiting import until
 
-from l2h.serving.accounts import open_accounts, prepare_accounts
+from l2h.serving.accounts import open_accounts, open_keys, prepare_accounts
 from l2h.serving.accounts.charging import ChargeWriter
 from l2h.serving.accounts.key import Key, Quota, Rate
 from l2h.serving.accounts.store import AccountStore, Charge, ChargeResult
 from l2h.serving.errors import KeyStoreError, StoreDownError
 
 
-@pytest.fixture(params=["sqlite"])
-def opened(request: pytest.FixtureRequest, tmp_path: Path):
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the accounts are: a file, or a database."""
+    return str(tmp_path / "ledger.db") if request.param == "sqlite" else request.getfixturevalue("postgres").new()
+
+
+@pytest.fixture
+def opened(place: str):
     """Opens the same store as often as it is called, as many workers do."""
-    ledger = str(tmp_path / "ledger.db")
-    inherited = prepare_accounts(ledger)
+    inherited = prepare_accounts(place)
     stores: list[AccountStore] = []
 
-    def open_store(key_file: str | None = None) -> AccountStore:
-        stores.append(open_accounts(key_file, ledger, inherited))
+    def open_store(keys: str | None = None) -> AccountStore:
+        stores.append(open_accounts(keys, place, inherited))
         return stores[-1]
 
     yield open_store
@@ -92,6 +98,70 @@ def test_workers_share_one_quota_to_the_last_input(opened: Callable[[], AccountS
     assert counted["inputs"] == 100
 
 
+def test_charges_and_rates_are_those_of_a_plain_model(opened: Callable[[], AccountStore]) -> None:
+    """Batches of three workers in any order, with repeats, conflicts and quotas, beside dictionaries."""
+    stores, rng = [opened() for _ in range(3)], np.random.default_rng(0)
+    keys = [
+        Key(f"{i:012x}", "k", "", "", quota=Quota(40, 604800) if i else None, rate=Rate(1e-9, 20)) for i in range(3)
+    ]
+    names: dict[tuple[str, str], bytes] = {}
+    used: Counter[str] = Counter()
+    filled: Counter[str] = Counter()
+    rows: set[int] = set()
+    for _ in range(60):
+        store, batch, wanted = stores[rng.integers(3)], [], []
+        for _ in range(rng.integers(1, 9)):
+            who, inputs = keys[rng.integers(3)], int(rng.integers(1, 5))
+            name = f"n{rng.integers(25)}" if rng.random() < 0.7 else None
+            one = charge(who, inputs, name, bytes([rng.integers(97, 99)]))
+            known = None if name is None else names.get((who.id, name))
+            if known is not None:
+                wanted.append("repeated" if known == one.fingerprint else "conflict")
+            elif who.quota is not None and used[who.id] + inputs > who.quota.count:
+                wanted.append("over_quota")
+            else:
+                wanted.append("charged")
+                used[who.id] += inputs
+                if name is not None:
+                    names[who.id, name] = one.fingerprint or b""
+            batch.append(one)
+        foreseen = asyncio.run(store.foresee(batch[0])).outcome
+        results = store.charge(batch)
+        assert outcomes(results) == wanted
+        assert foreseen == wanted[0]
+        new = [result.row for result in results if result.outcome == "charged"]
+        assert None not in new
+        assert not rows & set(new)
+        rows |= set(new)  # type: ignore[arg-type]
+        for each, result in zip(batch, results, strict=True):
+            if each.key.quota is not None and result.outcome in ("charged", "over_quota"):
+                assert result.quota_left <= each.key.quota.count
+        who, inputs, paid = keys[rng.integers(3)], int(rng.integers(1, 25)), int(rng.integers(2))
+        passes = filled[who.id] <= 20 - min(inputs, 20) + paid
+        filled[who.id] += (inputs - paid) * passes
+        assert (asyncio.run(store.take_rate(who, inputs, paid)) <= 0.0) == passes
+    assert used[keys[1].id] > 35, "the quota was reached"
+
+
+def test_the_same_requests_in_any_order_at_once_are_charged_once(opened: Callable[[], AccountStore]) -> None:
+    """Batches of several workers, of which each has what another has, in another order: nobody waits for ever."""
+    done: list[ChargeResult] = []
+
+    def work(store: AccountStore, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for turn in range(6):
+            order = rng.permutation(20)
+            keys = [key(quota=Quota.parse("1000/week")) if i % 2 else Key("ba9876543210", "", "", "") for i in order]
+            done.extend(store.charge([charge(who, 1, f"{turn}-{i}") for who, i in zip(keys, order, strict=True)]))
+
+    threads = [threading.Thread(target=work, args=(opened(), i)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Counter(outcomes(done)) == {"charged": 6 * 20, "repeated": 2 * 6 * 20}
+
+
 def test_workers_share_one_rate(opened: Callable[[], AccountStore]) -> None:
     stores, limited = [opened(), opened()], key(rate=Rate(1e-6, 7))
     waits = [asyncio.run(stores[i % 2].take_rate(limited, 1)) for i in range(10)]
@@ -100,17 +170,30 @@ def test_workers_share_one_rate(opened: Callable[[], AccountStore]) -> None:
     assert asyncio.run(stores[0].take_rate(key(), 1)) == 0.0
 
 
-def test_keys_are_followed_and_bad_ones_leave_those_known(
-    opened: Callable[[str], AccountStore], tmp_path: Path
-) -> None:
-    path, key_id, _ = make_key(tmp_path)
-    keys = opened(str(path)).keys
+def test_keys_are_followed(opened: Callable[[str], AccountStore], place: str, tmp_path: Path) -> None:
+    store = str(tmp_path / "keys.json") if Path(place).parent.is_dir() else place
+    key, _ = open_keys(store).add("alice", quota=Quota.parse("5/day"), rate=Rate.parse("3/s"))
+    keys = opened(store).keys
     assert keys is not None
     assert keys.refresh() is None, "nothing has changed"
-    keys.add("bob")
+    bob, _ = open_keys(store).add("bob", admin=True)
+    assert keys.find(bob.id) is None
     assert keys.refresh() == 2
-    keys.change("bob", enabled=False)
+    assert [keys.find(one.id) for one in (key, bob)] == [key, bob] == keys.read()
+    with pytest.raises(KeyStoreError, match="has a key named 'bob'"):
+        keys.add("bob")
+    (changed,) = keys.change(bob.id, enabled=False, quota=Quota.parse("1/s"))
     assert keys.refresh() == 1
+    assert keys.find(bob.id) == changed
+    with pytest.raises(KeyStoreError, match="no key in use"):
+        keys.change("bob", enabled=False)
+    assert keys.add("bob")[0].id != bob.id, "the name is free again"
+
+
+def test_bad_keys_leave_those_known(tmp_path: Path) -> None:
+    path, key_id, _ = make_key(tmp_path)
+    keys = open_keys(path)
+    keys.refresh()
     path.write_text("{")
     with pytest.raises(ValueError):
         keys.refresh()
@@ -121,11 +204,11 @@ def test_keys_are_followed_and_bad_ones_leave_those_known(
 
 
 def test_a_revocation_is_seen_though_the_file_could_not_be_read_at_first(
-    opened: Callable[[str], AccountStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, key_id, _ = make_key(tmp_path)
-    keys = opened(str(path)).keys
-    assert keys is not None
+    keys = open_keys(path)
+    keys.refresh()
     keys.change(key_id, enabled=False)
     with monkeypatch.context() as patch:
 
@@ -142,6 +225,7 @@ def test_a_revocation_is_seen_though_the_file_could_not_be_read_at_first(
     assert not known.enabled
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_store_that_is_down_charges_nothing_and_comes_back(
     opened: Callable[[], AccountStore], tmp_path: Path
 ) -> None:
@@ -191,6 +275,34 @@ def test_to_a_request_a_store_that_is_down_is_an_outcome() -> None:
     writer.close()
 
 
+def test_where_few_come_at_a_time_the_next_ones_share_a_slow_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("l2h.serving.accounts.charging._LONGEST", 1.0)
+    sizes: list[int] = []
+
+    class Store:
+        def charge(self, charges: list[Charge], delivered: object = ()) -> list[ChargeResult]:
+            sizes.append(len(charges))
+            time.sleep(0.5)  # as a database that is far away
+            return [ChargeResult("charged")] * len(charges)
+
+        def maintain(self) -> None:
+            pass
+
+    delivered: list[Any] = []
+    writer = ChargeWriter(Store(), delivered.extend, lambda charges, seconds: None)  # type: ignore[arg-type]
+    requests: list[Any] = [SimpleNamespace(charge=charge(key()), x=np.zeros(1), result=None) for _ in range(4)]
+    writer.submit(requests[:2])
+    until(lambda: len(delivered) == 2)
+    for request in requests[2:]:
+        writer.submit([request])
+        until(writer._queue.empty)  # it was taken, and the transaction has not begun
+    until(lambda: len(delivered) == 4)
+    writer.close()
+    assert sizes == [2, 2]
+
+
 def test_the_thread_that_charges_survives_a_store_that_fails_in_any_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends only with the process, which is then replaced."""
     monkeypatch.setattr("l2h.serving.accounts.charging._UPKEEP", 0.01)
@@ -231,6 +343,7 @@ def test_the_thread_that_charges_survives_a_store_that_fails_in_any_way(monkeypa
     assert exits == [1]
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_a_ledger_is_kept_up_though_no_thread_can_start_for_a_while(
     opened: Callable[[], AccountStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

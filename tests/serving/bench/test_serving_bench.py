@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from serving_process import Server, make_key
@@ -39,11 +40,19 @@ def test_a_running_server_is_charged_for_what_is_counted(bundle, tmp_path, capsy
         assert "it wants a key" in capsys.readouterr().err
 
 
-def test_for_a_person_it_is_a_table(bundle, capsys):
-    assert run(["bench", "serve", str(bundle), "--seconds", "0.3", "--connections", "2"]) == 0
+def test_for_a_person_it_is_a_table_with_the_cost_of_a_million_requests(bundle, capsys):
+    asked = ["bench", "serve", str(bundle), "--seconds", "0.3", "--connections", "2", "--hour-cost", "0.72"]
+    assert run([*asked, "--use", "0"]) == 2
+    assert "--use 0" in capsys.readouterr().err
+    assert run([*asked, "--use", "0.2"]) == 0
     out = capsys.readouterr().out
     assert "requests/s" in out
     assert "The model alone" in out
+    rates = re.findall(r"(?:JSON|binary) +│ +(\d+)", out)
+    costs = re.findall(r"([\d.]+) \((?:JSON|binary)\)", out)
+    # A second costs 0.0002, and only a fifth of the requests that it could answer come.
+    assert len(rates) == len(costs) == 2
+    assert [float(cost) for cost in costs] == pytest.approx([1000 / float(rate) for rate in rates], rel=0.01)
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1:9", "nowhere"])

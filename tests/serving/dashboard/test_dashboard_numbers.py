@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 
 import numpy as np
+import pytest
 from dashboard_server import guarded_server, metrics, numbers
 from serving_maker import linear, write_bundle
 from serving_process import Client, Load, Server
@@ -49,6 +50,7 @@ def settled(server: Server, key: str, span: str = "minute") -> dict:
     return until(found)
 
 
+@pytest.mark.long
 def test_the_page_shows_what_ledger_and_metrics_say_and_keeps_it_over_restarts(tmp_path, x):
     own = tmp_path / "bundle"
     write_bundle(own, linear())

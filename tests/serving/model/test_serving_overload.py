@@ -13,9 +13,12 @@ from serving_maker import linear, write_bundle
 from serving_process import Client, Server
 from waiting import until
 
+from l2h.telemetry import SECONDS
+
 MOST = 4
 WAIT = 0.5
 CLIENTS = 250
+DURATION = 30.0
 
 
 def _flood(server: Server, clients: int, seconds: float) -> list[tuple[int, float]]:
@@ -46,31 +49,38 @@ def _flood(server: Server, clients: int, seconds: float) -> list[tuple[int, floa
     return out
 
 
-def _check(folder: Path, seconds: float) -> None:
-    write_bundle(folder / "b", linear(hidden=2000, layers=40))
-    with Server(folder / "b", folder / "s", max_batch=MOST, max_wait=WAIT) as server:
-        alone = _flood(server, 1, min(seconds, 3.0))
-        capacity = len(_flood(server, MOST, min(seconds, 3.0))) / min(seconds, 3.0)
-        call = np.median([seconds for _, seconds in alone])
-        before = server.memory()
+def _calls(server: Server) -> np.ndarray:
+    """The seconds of all model calls; how many there were; then how many took at most each of SECONDS."""
+    names = ["sum", "count", *(f'bucket{{le="{most}"}}' for most in SECONDS)]
+    return np.array([server.metric(f"l2h_batch_seconds_{name}") for name in names])
+
+
+@pytest.mark.long
+def test_overload_for_half_a_minute(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "b", linear(hidden=2000, layers=40))
+    with Server(tmp_path / "b", tmp_path / "s", max_batch=MOST, max_wait=WAIT) as server:
+        capacity = len(_flood(server, MOST, 3.0)) / 3.0
+        before, calls = server.memory(), _calls(server)
         noted = len(server.events("request"))
         # Each asks again 0.1 s after a refusal. If all were let in, an answer would take the time of as many calls.
-        replies = _flood(server, CLIENTS, seconds)
+        replies = _flood(server, CLIENTS, DURATION)
         statuses = {status for status, _ in replies}
         assert statuses == {200, 503}
-        offered = len(replies) / seconds
+        offered = len(replies) / DURATION
         assert offered > 8 * capacity
         good = [status for status, _ in replies if status == 200]
-        assert len(good) / seconds > 0.2 * capacity, "it goes on working"
         took = [line["ms"] / 1e3 for line in server.events("request")[noted:] if line["status"] == 200]
-        assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * call, 0.5 * CLIENTS * call)
+        total, count, *within = _calls(server) - calls
+        # How many answers that gives depends on what else the machine does meanwhile.
+        assert total > 0.5 * DURATION, "the model is at work most of the time"
+        assert len(good) > 0.9 * count, "each call holds one request, and it is answered"
+        # Other processes may hold up a call, and the answers behind it: what 99 of 100 calls took at most.
+        slow = SECONDS[int(np.searchsorted(within, 0.99 * count))]
+        all_in = CLIENTS * total / count  # what an answer would take
+        assert np.median(took) < 0.5 * all_in
+        assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * slow, 0.8 * all_in)
         refused = np.array([seconds for status, seconds in replies if status == 503])
         assert np.median(refused) < 0.5
         assert server.memory() < before + 100
         until(lambda: Client(server).ask(np.zeros((1, 1, 4, 4), np.uint8)).status == 200)
         assert len(server.rows()) >= len(good)
-
-
-@pytest.mark.long
-def test_overload_for_half_a_minute(tmp_path):
-    _check(tmp_path, 30.0)

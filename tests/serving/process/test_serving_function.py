@@ -98,6 +98,7 @@ def test_labels_are_served_as_scores_of_one_and_zero(tmp_path: Path, x: np.ndarr
     np.testing.assert_array_equal(scores, np.eye(CLASSES)[expected(x).argmax(axis=1)])
 
 
+@pytest.mark.long
 def test_a_changed_file_is_taken_over_and_one_that_fails_is_refused(tmp_path: Path, x: np.ndarray) -> None:
     path = write_module(tmp_path)
     with Server("", tmp_path / "server", function=f"{path}:scores", **ALONE) as server:

@@ -95,6 +95,7 @@ def test_a_new_bundle_is_taken_over_without_dropping_a_request(tmp_path, x):
     assert {version for (version,) in server.rows("version")} == set(versions)
 
 
+@pytest.mark.long
 def test_a_broken_bundle_changes_nothing(tmp_path, x):
     folder = tmp_path / "b"
     old = write_bundle(folder, linear())
@@ -333,6 +334,7 @@ def test_a_server_that_was_stopped_as_a_whole_goes_on(bundle, tmp_path, x):
         assert server.workers == workers
 
 
+@pytest.mark.long
 def test_logs_are_json_lines_with_what_one_needs(bundle, tmp_path, x):
     with Server(bundle, tmp_path) as server:
         Client(server).ask(x, X_Request_Id="seen")

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 from serving_process import Client, Server
 
 from l2h.serving.accounts import open_keys
@@ -20,6 +21,7 @@ def use_of(server: Server, admin: str, name: str) -> dict[str, float]:
     return {key: float(value) for key, value in found}
 
 
+@pytest.mark.long
 def test_so_many_keys_are_counted_by_themselves_and_the_rest_together(
     bundle: Path, tmp_path: Path, x: np.ndarray
 ) -> None:

@@ -7,6 +7,7 @@ transaction. So every sum stays exact; what is lost is the single request, and w
 import csv
 import sqlite3
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -19,14 +20,8 @@ from l2h.serving.accounts.key import Key
 from l2h.serving.errors import LedgerError
 
 DAY = 86400
-#: What sums may be told by, and how a row of ``totals`` gives it.
-GROUPS = {
-    "key": "key_id",
-    "day": f"strftime('%Y-%m-%d', day * {DAY}, 'unixepoch')",
-    "month": f"strftime('%Y-%m', day * {DAY}, 'unixepoch')",
-    "model": "model",
-    "version": "version",
-}
+#: What sums may be told by, and how a row of ``totals`` gives it; ``{date}`` is its day as text.
+GROUPS = {"key": "key_id", "day": "{date}", "month": "substr({date}, 1, 7)", "model": "model", "version": "version"}
 #: Seconds that rows may be kept.
 LEAST_AGE, MOST_AGE = 3600.0, 1e10
 SUMS = ("requests", "inputs", "units", "undelivered", "unconfirmed")
@@ -34,22 +29,42 @@ SUMS = ("requests", "inputs", "units", "undelivered", "unconfirmed")
 _ROWS, _PAUSE = 2000, 10
 #: Charges that are looked at to see which keys are used most.
 _LAST = 100_000
-_COLUMNS = f"day, key_id, model, version, {', '.join(SUMS)}"
-#: Charges as rows of ``totals``, before they are summed.
-_SINGLE = f"""
-SELECT CAST(time / {DAY} AS INTEGER) AS day, key_id, model, version, 1 AS requests, inputs, units,
-    delivered IS 0 AS undelivered, delivered IS NULL AS unconfirmed FROM charges"""
+COLUMNS = f"day, key_id, model, version, {', '.join(SUMS)}"
+#: Charges as rows of ``totals``, before they are summed; ``{day}`` is the number of the day.
+SINGLE = """
+SELECT {day} AS day, key_id, model, version, 1 AS requests, inputs, units,
+    CASE WHEN delivered = 0 THEN 1 ELSE 0 END AS undelivered,
+    CASE WHEN delivered IS NULL THEN 1 ELSE 0 END AS unconfirmed
+FROM charges"""
+#: The same, for SQLite.
+SINGLE_SQLITE = SINGLE.format(day=f"CAST(time / {DAY} AS INTEGER)")
 
 
 #: The version of ledgers that have totals, and rows that say whether the answer was delivered.
 _SINCE = 3
 
 
-class LedgerHistory:
+class LedgerHistory(ABC):
     """Reads a ledger, also while a server writes it; a :class:`LedgerError` says that it cannot be read."""
 
-    def __init__(self, path: Path, prepare: Callable[[Path], None]) -> None:
-        self._path, self._prepare = path, prepare  # the latter brings the ledger of an older L2H up to date
+    #: How the database writes a row's day as text.
+    date: str
+
+    @abstractmethod
+    def recent(self, seconds: float) -> dict[str, int]:
+        """Return the inputs that were charged to each key in the last seconds; reads no more rows than it has to."""
+
+    @abstractmethod
+    def prune(self, before: float) -> int:
+        """Sum up the rows of charges before a time; return how many. A server may go on meanwhile."""
+
+    @abstractmethod
+    def ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, in which question marks stand for values."""
+
+    @abstractmethod
+    def rows(self) -> str:
+        """Return the query of all charges as rows of ``totals``, summed up or not."""
 
     def report(self, by: Sequence[str], since: float = 0.0, until: float = 1e12) -> list[dict[str, Any]]:
         """Return the sums of all charges, one row per group, in the order of the groups.
@@ -62,23 +77,20 @@ class LedgerHistory:
         unknown = [name for name in by if name not in GROUPS]
         if unknown:
             raise LedgerError(f"no sums by {unknown[0]!r}: one of {', '.join(GROUPS)}")
-        columns = [f'{GROUPS[name]} AS "{name}"' for name in by]
-        sums = [f"coalesce(sum({name}), 0) AS {name}" for name in SUMS]
-        groups = f"GROUP BY {', '.join(str(i + 1) for i in range(len(by)))} ORDER BY {', '.join(by)}" if by else ""
-        ((version,),) = self._ask("PRAGMA user_version")
-        rows = f"SELECT {_COLUMNS} FROM totals UNION ALL {_SINGLE}"
-        if version < _SINCE:
-            rows = _SINGLE.replace("delivered IS", "NULL IS")
+        columns = [f'{GROUPS[name].format(date=self.date)} AS "{name}"' for name in by]
+        sums = [f"CAST(coalesce(sum({name}), 0) AS bigint) AS {name}" for name in SUMS]
+        places = ", ".join(str(i + 1) for i in range(len(by)))
+        groups = f"GROUP BY {places} ORDER BY {places}" if by else ""
         query = f"""
-            SELECT {", ".join(columns + sums)} FROM ({rows})
+            SELECT {", ".join(columns + sums)} FROM ({self.rows()}) AS found
             WHERE day >= ? AND day < ? {groups}"""
         days = since // DAY, -(-until // DAY)
-        return [dict(zip([*by, *SUMS], row, strict=True)) for row in self._ask(query, days)]
+        return [dict(zip([*by, *SUMS], row, strict=True)) for row in self.ask(query, days)]
 
     def used(self, keys: Iterable[Key]) -> dict[str, int]:
         """Return what each key with a quota has used of its present period, by the wall clock."""
         found = {}
-        rows = self._ask("SELECT key_id, period, number, used FROM usage")
+        rows = self.ask("SELECT key_id, period, number, used FROM usage")
         periods = {(key_id, period): (number, used) for key_id, period, number, used in rows}
         for key in keys:
             if key.quota is not None:
@@ -86,8 +98,24 @@ class LedgerHistory:
                 found[key.id] = used if number >= key.quota.window(time.time())[0] else 0
         return found
 
+    def most_used(self) -> list[str]:
+        """Return the ids of the keys, the one with the most inputs first, by the totals and the last charges."""
+        last = f"SELECT key_id, inputs FROM charges WHERE id > (SELECT max(id) FROM charges) - {_LAST}"
+        rows = f"SELECT key_id, inputs FROM totals UNION ALL {last}"
+        return [
+            row[0] for row in self.ask(f"SELECT key_id FROM ({rows}) AS found GROUP BY 1 ORDER BY sum(inputs) DESC")
+        ]
+
+
+class SqliteHistory(LedgerHistory):
+    """Reads the SQLite file of a server."""
+
+    date = f"date(day * {DAY}, 'unixepoch')"
+
+    def __init__(self, path: Path, prepare: Callable[[Path], None]) -> None:
+        self._path, self._prepare = path, prepare  # the latter brings the ledger of an older L2H up to date
+
     def recent(self, seconds: float) -> dict[str, int]:
-        """Return the inputs that were charged to each key in the last seconds; reads no more rows than it has to."""
         since = time.time() - seconds
         with self._reading() as db:
             first, end = db.execute("SELECT coalesce(min(id), 0), coalesce(max(id), -1) + 1 FROM charges").fetchone()
@@ -98,14 +126,7 @@ class LedgerHistory:
             sums = "SELECT key_id, sum(inputs) FROM charges WHERE id >= ? GROUP BY key_id"
             return dict(db.execute(sums, (first,)).fetchall())
 
-    def most_used(self) -> list[str]:
-        """Return the ids of the keys, the one with the most inputs first, by the totals and the last charges."""
-        last = f"SELECT key_id, inputs FROM charges WHERE id > (SELECT max(id) FROM charges) - {_LAST}"
-        rows = f"SELECT key_id, inputs FROM totals UNION ALL {last}"
-        return [row[0] for row in self._ask(f"SELECT key_id FROM ({rows}) GROUP BY 1 ORDER BY sum(inputs) DESC")]
-
     def prune(self, before: float) -> int:
-        """Sum up the rows of charges before a time; return how many. A server may go on meanwhile."""
         self._prepare(self._path)
         try:
             with closing(self._connect("rw")) as db:
@@ -113,9 +134,15 @@ class LedgerHistory:
         except sqlite3.Error as error:
             raise LedgerError(f"cannot prune the ledger {self._path}: {error}") from error
 
-    def _ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def ask(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self._reading() as db:
             return db.execute(query, values).fetchall()
+
+    def rows(self) -> str:
+        ((version,),) = self.ask("PRAGMA user_version")
+        if version < _SINCE:
+            return SINGLE_SQLITE.replace("WHEN delivered", "WHEN NULL")
+        return f"SELECT {COLUMNS} FROM totals UNION ALL {SINGLE_SQLITE}"
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -156,7 +183,10 @@ def _plain(value: Any) -> Any:
 def sum_up(db: sqlite3.Connection, before: float, pause: bool = False) -> int:
     """Sum up the charges before a time; return how many. With ``pause`` others get the file in between."""
     last = count = 0
-    begin = f"SELECT id, time FROM charges WHERE id > ? ORDER BY id LIMIT {_ROWS}"
+    # Not the last, without which SQLite would give its number, and those before it, to other charges.
+    begin = (
+        f"SELECT id, time FROM charges WHERE id > ? AND id < (SELECT max(id) FROM charges) ORDER BY id LIMIT {_ROWS}"
+    )
     while True:
         start = time.monotonic()
         end, old = db.execute(f"SELECT max(id), sum(time < ?) FROM ({begin})", (before, last)).fetchone()
@@ -168,8 +198,8 @@ def sum_up(db: sqlite3.Connection, before: float, pause: bool = False) -> int:
         db.execute("BEGIN IMMEDIATE")
         try:
             db.execute(
-                f"INSERT INTO totals ({_COLUMNS}) SELECT day, key_id, model, version, {sums} FROM ({_SINGLE} {which}) "
-                f"WHERE true GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET {added}",
+                f"INSERT INTO totals ({COLUMNS}) SELECT day, key_id, model, version, {sums} "
+                f"FROM ({SINGLE_SQLITE} {which}) WHERE true GROUP BY 1, 2, 3, 4 ON CONFLICT DO UPDATE SET {added}",
                 (last, end, before),
             )
             count += db.execute(f"DELETE FROM charges {which}", (last, end, before)).rowcount

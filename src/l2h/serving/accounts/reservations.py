@@ -117,7 +117,8 @@ class ReservationTable:
         """Note that reserved inputs were charged with this result, or will not be; :meth:`flush` moves them."""
         assert key.quota is not None
         self._settled.setdefault(_named(key.id, key.quota.seconds), []).append((inputs, result))
-        if result is None or result.outcome != "charged":  # it leaves room for others, or others have taken it
+        # It leaves room for others, as one that was charged elsewhere does, or others have taken it.
+        if result is None or result.outcome != "charged" or result.used is None:
             self.flush()
 
     def flush(self, give_back: bool = False) -> None:
@@ -153,6 +154,14 @@ class ReservationTable:
                 used, ends = max(used, result.used - under_way), result.ends
         self._set(place, max(0, reserved[self._worker]))
         _HEAD.pack_into(self._memory, place, name, ends, used, base)
+
+    def is_known(self, key: Key) -> bool:
+        """Return whether :meth:`reserve` knows of the key's period, and reads nothing; from memory."""
+        quota = key.quota
+        assert quota is not None
+        name = _named(key.id, quota.seconds)
+        place = self._find(name, self._first(name))
+        return place is not None and boot_time() < _HEAD.unpack_from(self._memory, place)[1]
 
     def used_up(self, key: Key) -> float:
         """Return the seconds for which a quota is known to be used up; 0.0 where it is not known to be."""

@@ -16,23 +16,34 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from l2h.clock import boot_id, boot_time
 from l2h.serving.accounts import history
-from l2h.serving.accounts.key import Key, Quota
+from l2h.serving.accounts.key import Key
 from l2h.serving.accounts.keyfile import KeyFile
+from l2h.serving.accounts.periods import (
+    ChargeName,
+    Now,
+    Period,
+    PeriodName,
+    decide,
+    present_period,
+    quota_periods,
+    with_rows,
+)
 from l2h.serving.accounts.rates import RateTable
 from l2h.serving.accounts.reservations import ReservationTable, UsedQuota
-from l2h.serving.accounts.store import Charge, ChargeResult, Delivery, Outcome, Room
+from l2h.serving.accounts.store import Charge, ChargeResult, Delivery, Room
 from l2h.serving.errors import LedgerError, StoreDownError
 
 T = TypeVar("T")
 _log = logging.getLogger("l2h.serving")
-VERSION = 3
+VERSION = 4
 #: Written into the file's header, so that no other database is taken for a ledger.
 APPLICATION = 0x4C32484C
 _SCHEMA = """
@@ -73,6 +84,8 @@ CREATE TABLE totals (
     PRIMARY KEY (day, key_id, model, version)
 ) WITHOUT ROWID
 """
+#: What tells this ledger from all others. It is the same in copies of the file, so that no charge is taken for two.
+_IDENTITY = "CREATE TABLE IF NOT EXISTS identity (source TEXT NOT NULL)"
 #: What brings a ledger of a version to the next one.
 _UPGRADES = {
     1: (
@@ -80,8 +93,10 @@ _UPGRADES = {
         "ALTER TABLE usage ADD COLUMN ends REAL NOT NULL DEFAULT 0",
     ),
     2: ("ALTER TABLE charges ADD COLUMN delivered INTEGER", _SCHEMA.rsplit(";", 1)[-1]),
+    3: (_IDENTITY,),
 }
-_COLUMNS = "time, key_id, request_id, idempotency_key, fingerprint, model, version, inputs, units"
+#: Of a row, as :class:`Charge` has them after the time.
+COLUMNS = "time, key_id, request_id, idempotency_key, fingerprint, model, version, inputs, units"
 _ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _BEAT = "INSERT OR REPLACE INTO beat VALUES (1, ?)"
 #: Rows of one statement. A statement gives up and takes back the interpreter's lock once, however many rows it has.
@@ -92,27 +107,6 @@ _CHECKPOINT = 4000
 _LOCK_TIMEOUT = 1.0
 #: Seconds between two looks for rows that are older than is to be kept.
 _AGED = 600.0
-
-
-class _Now(NamedTuple):
-    """The time on both clocks."""
-
-    wall: float
-    since_boot: float
-    boot: str  # which start of the system; empty where it does not say
-
-    @classmethod
-    def read(cls, boot: str) -> "_Now":
-        return cls(time.time(), boot_time(), boot)
-
-
-class _Period(NamedTuple):
-    """What a key has used, as a row of the table holds it."""
-
-    number: int
-    used: int
-    boot: str
-    ends: float  # in seconds since that start of the system
 
 
 def prepare_ledger(path: Path) -> None:
@@ -154,16 +148,17 @@ class SqliteAccounts:
         if self.keys is not None:
             self.keys.refresh()
 
+    down, pending = None, 0  # there is no reserve: what cannot be written is refused
+
     async def take_rate(self, key: Key, inputs: int, paid: int = 0) -> float:
         return 0.0 if key.rate is None else self._rates.take(key.id, key.rate, inputs, paid)
 
     def used_up(self, key: Key) -> float:
         return 0.0 if key.quota is None else self._reserved.used_up(key)
 
-    def reserve(self, key: Key, inputs: int) -> Room:
+    async def reserve(self, key: Key, inputs: int) -> Room:
         def read() -> UsedQuota | None:
-            period = self._read(lambda db: _period(db, key, _Now.read(self._boot)))
-            return None if period is None else UsedQuota(period.used, period.ends)
+            return self._read(lambda db: _used(db, key, self._now()))
 
         return self._reserved.reserve(key, inputs, read)
 
@@ -178,18 +173,23 @@ class SqliteAccounts:
         return known is not False
 
     async def foresee(self, charge: Charge) -> ChargeResult:
-        return self._read(lambda db: _foresee(db, charge, _Now.read(self._boot))) or ChargeResult("charged")
+        def look(db: sqlite3.Connection) -> ChargeResult:
+            decided = decide([charge], _periods(db, [charge.key]), _known(db, [charge]), self._now())
+            return decided[0][0] if decided else ChargeResult("charged")
+
+        return self._read(look) or ChargeResult("charged")
 
     def charge(self, charges: Sequence[Charge], delivered: Sequence[Delivery] = ()) -> list[ChargeResult]:
         with self._writing() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
-                now = _Now.read(self._boot)
-                results = _charge_together(db, charges, now)
+                now = self._now()
+                results = _charge(db, charges, None, now)
                 if results is None:
                     db.execute("ROLLBACK")
                     db.execute("BEGIN IMMEDIATE")
-                    results = [_charge_alone(db, charge, now) for charge in charges]
+                    results = _charge(db, charges, _known(db, charges), now)
+                    assert results is not None
                 _mark(db, delivered)
                 db.execute("COMMIT")
             except BaseException:
@@ -228,6 +228,9 @@ class SqliteAccounts:
                     with suppress(sqlite3.Error):
                         db.close()
             self._writer = self._reader = None
+
+    def _now(self) -> Now:
+        return Now(time.time(), boot_time(), self._boot)
 
     def _sum_up(self, before: float) -> None:
         """Sum up old rows, a few at a time, so that no charge waits long for the file."""
@@ -304,7 +307,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables == 0:
-        for statement in _SCHEMA.split(";"):
+        for statement in (*_SCHEMA.split(";"), _IDENTITY):
             db.execute(statement)
         version = VERSION
         db.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -318,6 +321,9 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     for number in range(version, VERSION):
         for statement in _UPGRADES[number]:
             db.execute(statement)
+    # An older L2H gave none: then copies have the first charge in common.
+    name = "coalesce((SELECT time || ' ' || request_id FROM charges ORDER BY id LIMIT 1), ?)"
+    db.execute(f"INSERT INTO identity SELECT {name} WHERE NOT EXISTS (SELECT 1 FROM identity)", (str(uuid.uuid4()),))
     db.execute(f"PRAGMA user_version = {VERSION}")
     db.execute(_BEAT, (time.time(),))
     db.execute("COMMIT")
@@ -328,55 +334,34 @@ def _identity(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _charge_together(db: sqlite3.Connection, charges: Sequence[Charge], now: _Now) -> list[ChargeResult] | None:
-    """The usual case in few statements: no repeats, and room in every quota. None where it is not so."""
+def _charge(
+    db: sqlite3.Connection, charges: Sequence[Charge], known: Mapping[ChargeName, bytes | None] | None, now: Now
+) -> list[ChargeResult] | None:
+    """Charge requests, of which those in ``known`` were charged before; None where it must be looked for others."""
+    decided = decide(charges, _periods(db, [charge.key for charge in charges]), known, now)
+    if decided is None:
+        return None
+    results, periods = decided
+    taken = [charge for charge, result in zip(charges, results, strict=True) if result.outcome == "charged"]
     rows: list[int] = []
-    for first in range(0, len(charges), _ROWS):
-        some = charges[first : first + _ROWS]
+    for first in range(0, len(taken), _ROWS):
+        some = taken[first : first + _ROWS]
         values = [value for charge in some for value in _values(charge, now.wall)]
         places = ", ".join([_ROW] * len(some))
-        done = db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {places} ON CONFLICT DO NOTHING", values)
+        done = db.execute(f"INSERT INTO charges ({COLUMNS}) VALUES {places} ON CONFLICT DO NOTHING", values)
         if done.rowcount < len(some):
             return None
         assert done.lastrowid is not None
         rows += range(done.lastrowid - len(some) + 1, done.lastrowid + 1)  # nobody else writes meanwhile
-    by_key: dict[str, list[Charge]] = {}
-    for charge in charges:
-        if charge.key.quota is not None:
-            by_key.setdefault(charge.key.id, []).append(charge)
-    known: dict[str, ChargeResult] = {}
-    for same in by_key.values():
-        key, inputs = same[0].key, sum(charge.inputs for charge in same)
-        assert key.quota is not None
-        period = _period(db, key, now)
-        if period.used + inputs > key.quota.count:
-            return None
-        _use(db, key, period, inputs)
-        known[key.id] = _told("charged", key.quota, period._replace(used=period.used + inputs), now)
-    if not known:
-        return [ChargeResult("charged", row=row) for row in rows]
-    plain = ChargeResult("charged")
-    told = (known.get(charge.key.id, plain) for charge in charges)
-    return [ChargeResult(*each[:-1], row) for each, row in zip(told, rows, strict=True)]
+    for name, period in periods.items():
+        db.execute("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?)", (*name, *period))
+    return with_rows(results, rows)
 
 
-def _charge_alone(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
-    result = _foresee(db, charge, now)
-    charged, quota = result.outcome == "charged", charge.key.quota
-    if quota is not None and (charged or result.outcome == "over_quota"):
-        # Also where nothing is used: a period that the last start of the system left behind now has its end.
-        period, inputs = _period(db, charge.key, now), charge.inputs if charged else 0
-        _use(db, charge.key, period, inputs)
-        result = _told(result.outcome, quota, period._replace(used=period.used + inputs), now)
-    if charged:
-        done = db.execute(f"INSERT INTO charges ({_COLUMNS}) VALUES {_ROW}", _values(charge, now.wall))
-        result = result._replace(row=done.lastrowid)
-    return result
-
-
-def _told(outcome: Outcome, quota: Quota, period: _Period, now: _Now) -> ChargeResult:
-    left = max(0, quota.count - period.used)
-    return ChargeResult(outcome, left, period.ends - now.since_boot, period.used, period.ends)
+def _used(db: sqlite3.Connection, key: Key, now: Now) -> UsedQuota:
+    assert key.quota is not None
+    period = present_period(key.quota, _periods(db, [key]).get((key.id, key.quota.seconds)), now)
+    return UsedQuota(period.used, period.ends)
 
 
 def _mark(db: sqlite3.Connection, delivered: Sequence[Delivery]) -> None:
@@ -385,41 +370,18 @@ def _mark(db: sqlite3.Connection, delivered: Sequence[Delivery]) -> None:
         db.execute("UPDATE charges SET delivered = ? WHERE id BETWEEN ? AND ?", (arrived, first, last))
 
 
-def _foresee(db: sqlite3.Connection, charge: Charge, now: _Now) -> ChargeResult:
-    """What would become of a charge."""
-    if charge.idempotency_key is not None:
-        known = _fingerprint(db, charge.key.id, charge.idempotency_key)
-        if known is not None:
-            return ChargeResult("repeated" if known[0] == charge.fingerprint else "conflict")
-    quota = charge.key.quota
-    if quota is not None:
-        period = _period(db, charge.key, now)
-        if period.used + charge.inputs > quota.count:
-            return _told("over_quota", quota, period, now)
-    return ChargeResult("charged")
-
-
-def _period(db: sqlite3.Connection, key: Key, now: _Now) -> _Period:
-    """The period that a key is in, and what it has used of it."""
-    quota = key.quota
-    assert quota is not None
-    number, left = quota.window(now.wall)
-    current = _Period(number, 0, now.boot, now.since_boot + left)
+def _periods(db: sqlite3.Connection, keys: Iterable[Key]) -> dict[PeriodName, Period]:
+    """The last periods of keys with quotas, where there are any."""
     query = "SELECT number, used, boot, ends FROM usage WHERE key_id = ? AND period = ?"
-    row = db.execute(query, (key.id, quota.seconds)).fetchone()
-    if row is None:
-        return current
-    last = _Period(*row)
-    if last.boot == now.boot != "" and last.ends - now.since_boot <= quota.seconds:
-        return last if now.since_boot < last.ends else current
-    # The system was started since: the wall clock alone can tell. One that went back does not open the period again.
-    return current if number > last.number else current._replace(used=last.used)
+    found = ((name, db.execute(query, name).fetchone()) for name in quota_periods(keys))
+    return {name: Period(*row) for name, row in found if row is not None}
 
 
-def _use(db: sqlite3.Connection, key: Key, period: _Period, inputs: int) -> None:
-    assert key.quota is not None
-    values = (key.id, key.quota.seconds, period.number, period.used + inputs, period.boot, period.ends)
-    db.execute("INSERT OR REPLACE INTO usage VALUES (?, ?, ?, ?, ?, ?)", values)
+def _known(db: sqlite3.Connection, charges: Sequence[Charge]) -> dict[ChargeName, bytes | None]:
+    """The fingerprints of requests that were charged before."""
+    names = [(charge.key.id, charge.idempotency_key) for charge in charges if charge.idempotency_key is not None]
+    found = ((name, _fingerprint(db, *name)) for name in names)
+    return {name: row[0] for name, row in found if row is not None}
 
 
 def _fingerprint(db: sqlite3.Connection, key_id: str, idempotency_key: str) -> tuple[bytes] | None:
@@ -430,6 +392,6 @@ def _fingerprint(db: sqlite3.Connection, key_id: str, idempotency_key: str) -> t
 
 
 def _values(charge: Charge, now: float) -> tuple[Any, ...]:
-    """The values of :data:`_COLUMNS`, which are in the order of :class:`Charge`."""
+    """The values of :data:`COLUMNS`, which are in the order of :class:`Charge`."""
     key, *others = charge
     return (now, key.id, *others)

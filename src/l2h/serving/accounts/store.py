@@ -102,6 +102,14 @@ class AccountStore(Protocol):
     def keys(self) -> KeyStore | None:
         """The keys, loaded; None where everybody may ask."""
 
+    @property
+    def down(self) -> str | None:
+        """Why requests are answered from a reserve, while they are, as the store is set to; else None."""
+
+    @property
+    def pending(self) -> int:
+        """Inputs that were answered from the reserve, by all workers of the host, and are not in the ledger yet."""
+
     async def take_rate(self, key: Key, inputs: int, paid: int = 0) -> float:
         """Let inputs through if the key's rate allows them now: all or none, exactly, over all workers.
 
@@ -113,7 +121,7 @@ class AccountStore(Protocol):
     def used_up(self, key: Key) -> float:
         """Return the seconds for which the key's quota is known to be used up; 0.0 where it is not known to be."""
 
-    def reserve(self, key: Key, inputs: int) -> Room:
+    async def reserve(self, key: Key, inputs: int) -> Room:
         """Reserve inputs of the key's quota before they are computed: all or none, over all workers of the server.
 
         What is held must be settled. What a worker that dies has reserved is free again. Where the store cannot be read

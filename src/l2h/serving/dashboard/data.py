@@ -68,14 +68,14 @@ class DashboardData:
 
     def ledger_csv(self) -> bytes:
         """Return what was charged by day and key, all of it, as CSV."""
-        rows = open_history(self._service.config.ledger).report(("day", "key"))
+        rows = open_history(self._service.config.place).report(("day", "key"))
         names = {key.id: key.name for key in self._keys()}
         file = io.StringIO()
         write_csv(name_keys(rows, names), ("day", "key", "name"), file)
         return file.getvalue().encode()
 
     def _read_accounts(self) -> dict[str, Any]:
-        history, keys = open_history(self._service.config.ledger), self._keys()
+        history, keys = open_history(self._service.config.place), self._keys()
         rows = history.report(("day", "key"))
         charged: dict[str, dict[str, float]] = {}
         for row in rows:
@@ -100,7 +100,8 @@ class DashboardData:
 
     def _read_devices(self) -> dict[str, Any]:
         names = {key.id: key.name for key in self._keys()}
-        return open_devices(self._service.config.ledger).view(names, most=_DEVICES)
+        config = self._service.config
+        return open_devices(config.ledger, config.accounts).view(names, most=_DEVICES)
 
     def _keys(self) -> list[Key]:
         store = self._service.accounts.keys

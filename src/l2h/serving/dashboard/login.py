@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from l2h.connections.places import network_of
+from l2h.metadata import is_loopback
 from l2h.serving.accounts import open_keys
 from l2h.serving.accounts.key import Key, Rate
 from l2h.serving.accounts.rates import RateTable, make_memory, make_table
 from l2h.serving.accounts.store import KeyStore
 from l2h.serving.errors import KeyStoreError, RefusalError
 from l2h.serving.http.exchange import Header, authenticate
-from l2h.serving.process.config import ServingConfig, is_loopback
+from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.logs import log_event
 
 #: Wrong keys from one address.
@@ -36,10 +37,12 @@ def prepare_logins(config: ServingConfig) -> tuple[int, ...]:
     """Return the file descriptors that the workers must inherit for :class:`Logins`; none without a dashboard."""
     if not config.dashboard:
         return ()
-    file = config.admin_key_file or config.keys
-    if file is not None and not any(key.enabled and key.admin for key in open_keys(file).read()):
+    file = config.admin_key_file or config.key_place
+    if file is not None and not any(key.enabled and key.admin for key in open_keys(file, config.outage_reserve).read()):
+        where = f"{file} has" if file != config.accounts else "the database has"
+        option = f"--file {file}" if file != config.accounts else "--accounts URL"
         raise KeyStoreError(
-            f"{file} has no key that may log in to the dashboard: `l2h keys add NAME --admin --file {file}` makes one"
+            f"{where} no key that may log in to the dashboard: `l2h keys add NAME --admin {option}` makes one"
         )
     secret = make_memory(_SECRET)
     os.pwrite(secret, secrets.token_bytes(_SECRET), 0)

@@ -97,11 +97,7 @@ def page(title: str, body: str, *scripts: str) -> Page:
         f"img-src data:; style-src '{_checksum(style)}'; script-src '{_checksum(script)}'"
     )
     html = _PAGE.substitute(title=escape(title), style=style, body=body, script=script)
-    headers = {
-        b"content-type": b"text/html; charset=utf-8",
-        b"content-security-policy": policy.encode(),
-        **PRIVATE,
-    }
+    headers = {b"content-type": b"text/html; charset=utf-8", b"content-security-policy": policy.encode(), **PRIVATE}
     return html.encode("utf-8", errors="replace"), list(headers.items())
 
 

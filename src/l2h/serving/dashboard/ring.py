@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,14 @@ _FIRST_EVENT = 220
 _SIZE = (_FIRST_EVENT + EVENTS) * _CELL
 
 
+@dataclass
 class Slot:
     """What happened in a part of a span: sums, and the largest and smallest values that were seen."""
 
-    def __init__(self, start: int, sums: Any = (), most: Any = (), least: Any = ()) -> None:
-        self.start = start
-        self.sums: dict[str, float] = dict(sums)
-        self.most, self.least = dict(most), dict(least)
+    start: int
+    sums: dict[str, float] = field(default_factory=dict)
+    most: dict[str, float] = field(default_factory=dict)
+    least: dict[str, float] = field(default_factory=dict)
 
     def add(self, sums: dict[str, float], seen: dict[str, float]) -> None:
         """Count what happened, and values as they are now."""
@@ -155,4 +156,4 @@ def _cells(file: int, first: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _slot(cell: dict[str, Any]) -> Slot:
-    return Slot(cell["t"], cell.get("sums", ()), cell.get("most", ()), cell.get("least", ()))
+    return Slot(cell["t"], *(cell.get(name, {}) for name in ("sums", "most", "least")))

@@ -4,7 +4,6 @@ import asyncio
 import zlib
 from collections.abc import Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from l2h.json_lists import LONG
@@ -33,7 +32,7 @@ class BodyReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._service.free_memory += self._held
 
     async def read(self, receive: Receive, length: bytes | None) -> bytes | bytearray:

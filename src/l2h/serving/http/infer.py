@@ -125,7 +125,7 @@ async def _run(service: Service, pending: PendingRequest) -> None:
     held = False
     try:
         if key.quota is not None:
-            room = service.accounts.reserve(key, charge.inputs)
+            room = await service.accounts.reserve(key, charge.inputs)
             held = room.held
             if not room.granted:
                 await _require_repeat(service, charge, room, first)

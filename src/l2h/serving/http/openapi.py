@@ -116,10 +116,7 @@ def _infer(max_body: int, keys: bool) -> Schema:
             _header(protocol.LENGTH_HEADER, "Bytes of the JSON part of a binary body.", length),
             _header(HEADER, _DEVICE, _TEXT),
         ],
-        "requestBody": {
-            "required": True,
-            "content": {protocol.JSON: {"schema": _ref("Request")}, protocol.BINARY: {}},
-        },
+        "requestBody": {"required": True, "content": {protocol.JSON: {"schema": _ref("Request")}, protocol.BINARY: {}}},
         "responses": responses,
         **_security(keys),
     }

@@ -45,7 +45,8 @@ def _policy(quota: Quota | None, rate: Rate | None) -> bytes:
     if quota is not None:
         items.append(f'"quota";q={quota.count};w={quota.seconds};l2h-unit="inputs"')
     if rate is not None:
-        window = next((w for w in _WINDOWS if rate.per_second * w >= 1 - 1e-6), _WINDOWS[-1])
-        count = max(1, math.floor(rate.per_second * window + 1e-6))
+        per_second = rate.per_second + 1e-9  # a store keeps nine digits
+        window = next((w for w in _WINDOWS if per_second * w >= 1), _WINDOWS[-1])
+        count = max(1, math.floor(per_second * window))
         items.append(f'"rate";q={count};w={window};l2h-unit="inputs";l2h-burst={rate.burst}')
     return ", ".join(items).encode()

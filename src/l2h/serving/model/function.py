@@ -1,17 +1,18 @@
 """A Python function behind the server, in place of a bundle's model."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h.bundle import InputPart, Manifest
 from l2h.bundle.manifest import MANIFEST
-from l2h.classifiers import CallableClassifier, read_output
+from l2h.classifiers import CallableClassifier
+from l2h.classifiers.base import read_output
 from l2h.columns import Columns
 from l2h.errors import ClientError
 from l2h.files import read_json, write_json
@@ -71,10 +72,13 @@ class ModelSource:
     server: str | None = None  # its name, where the bundle has several
 
     @classmethod
-    def from_json(cls, text: str) -> "ModelSource":
-        """Return the object whose fields a text has as JSON."""
-        values: dict[str, Any] = json.loads(text)
-        return cls(**values | {name: tuple(values[name]) for name in ("shape", "classes")})
+    def from_json(cls, text: str) -> Self:
+        """Return the object that :meth:`to_json` wrote; values that it does not know are left out."""
+        values, known = json.loads(text), {field.name for field in fields(cls)}
+        plain: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**{name: plain[name] for name in known & plain.keys()})
 
     def to_json(self) -> str:
         """Return text for :meth:`from_json` in another process."""

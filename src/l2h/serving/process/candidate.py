@@ -51,8 +51,7 @@ def copy_model(source: ModelSource, target: Path) -> Manifest | FunctionManifest
 
 async def try_model(config: ServingConfig, target: Path) -> Manifest | FunctionManifest:
     """Copy the bundle or function of the settings, load it and run it within ``load_timeout``; return its manifest."""
-    source = config.source
-    arguments = (source.to_json(), target, config.model_threads, config.max_batch, 1 + round(config.load_timeout))
+    arguments = (config.to_json(), target, config.model_threads, config.max_batch, 1 + round(config.load_timeout))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "l2h.serving.process.candidate", *map(str, arguments)),
         stdin=subprocess.DEVNULL,
@@ -75,7 +74,7 @@ async def try_model(config: ServingConfig, target: Path) -> Manifest | FunctionM
     if process.returncode:
         ended = f"the process that loaded the new bundle ended with status {process.returncode}"
         raise ServingError(said.decode(errors="replace").replace(str(target), config.bundle) or ended)
-    return Manifest.read(target) if source.function is None else FunctionManifest.read(target)
+    return Manifest.read(target) if config.function is None else FunctionManifest.read(target)
 
 
 async def _read_start(stream: asyncio.StreamReader) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 from dataclasses import asdict, dataclass, field, fields
@@ -11,10 +10,14 @@ from typing import Any
 
 from l2h.bundle.parts import NAME
 from l2h.errors import SettingsError
+from l2h.metadata import is_loopback
+from l2h.serving.accounts import account_place
 from l2h.serving.accounts.history import LEAST_AGE, MOST_AGE
+from l2h.serving.accounts.reserve import OutageReserve
 from l2h.serving.model.function import ModelSource
 from l2h.telemetry import check_otlp
 
+FAILURES = ("refuse", "serve")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -24,16 +27,9 @@ def _between(least: float, most: float, default: float | None) -> Any:
 
 
 @dataclass(frozen=True)
-class ServingConfig:
+class ServingConfig(ModelSource):
     """The settings of ``l2h serve``, under the names of its options; times in seconds, sizes in bytes."""
 
-    bundle: str  # the folder; empty where a function is described by the next ones
-    server: str | None = None  # the name of one of its servers
-    function: str | None = None
-    name: str | None = None
-    shape: tuple[int, ...] = ()
-    dtype: str = "float32"
-    classes: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = _between(0, 65535, 8080)
     workers: int = _between(1, 256, 1)
@@ -53,6 +49,9 @@ class ServingConfig:
     keys: str | None = None
     open: bool = False
     ledger: str = "ledger.db"
+    accounts: str | None = None  # the URL of a PostgreSQL database, in place of a key file and a ledger
+    when_accounts_fail: str = "refuse"
+    reserve: int = _between(1, 10**12, 1000)
     price: int = _between(0, 10**9, 1)
     keep: float | None = _between(LEAST_AGE, MOST_AGE, None)
     dashboard: bool = False
@@ -85,11 +84,23 @@ class ServingConfig:
             file = getattr(self, name)
             if file is not None and not Path(file).is_file():
                 raise SettingsError(f"--{name.replace('_', '-')} {file}: there is no such file")
-        if self.keys is None and not self.open and not is_loopback(self.host):
+        if self.key_place is None and not self.open and not is_loopback(self.host):
             raise SettingsError(
                 f"--host {self.host} can be reached from other machines and there are no keys: give --keys FILE, or "
                 f"--open to let everybody in"
             )
+        self._check_accounts()
+
+    def _check_accounts(self) -> None:
+        if self.when_accounts_fail not in FAILURES:
+            raise SettingsError(f"--when-accounts-fail {self.when_accounts_fail!r}: one of {', '.join(FAILURES)}")
+        if self.accounts is None:
+            if self.when_accounts_fail != "refuse":
+                raise SettingsError("--when-accounts-fail serve goes with --accounts: a ledger is on this host")
+            return
+        account_place(self.accounts, self.ledger)
+        if self.keys is not None:
+            raise SettingsError("--accounts has its own keys: leave out --keys, which `l2h accounts copy` takes over")
 
     def _check_source(self) -> None:
         if self.server is not None and not self.bundle:
@@ -109,10 +120,29 @@ class ServingConfig:
             raise SettingsError(f"--name {self.name!r} cannot be part of an address: letters, digits, '.', '_' and '-'")
 
     @property
-    def source(self) -> ModelSource:
-        """Where the model comes from."""
-        described = tuple(self.shape), self.dtype, tuple(self.classes)
-        return ModelSource(self.bundle, self.function, self.name, *described, self.server)
+    def place(self) -> str:
+        """Where the accounts are: the URL of a database, or the ledger's file."""
+        return self.accounts or self.ledger
+
+    @property
+    def outage_reserve(self) -> OutageReserve | None:
+        """What may be answered while the accounts are down; None where nothing may."""
+        return OutageReserve(self.reserve_file, self.reserve) if self.when_accounts_fail == "serve" else None
+
+    @property
+    def reserve_file(self) -> str:
+        """Where the answers of such times are kept until they are charged."""
+        return f"{self.ledger}-reserve"
+
+    @property
+    def doubts_file(self) -> str:
+        """Where it is kept which charges of a database are to be undone."""
+        return f"{self.ledger}-doubts"
+
+    @property
+    def key_place(self) -> str | None:
+        """Where the keys are: the URL of a database, or a file; None where everybody may ask."""
+        return self.keys if self.accounts is None else None if self.open else self.accounts
 
     def for_worker(self, folder: Path) -> str:
         """Return the settings of a worker, whose model is the copy in a folder, as text for :meth:`from_json`.
@@ -131,29 +161,7 @@ class ServingConfig:
         """Return plain values for JSON."""
         return asdict(self)
 
-    def to_json(self) -> str:
-        """Return text for :meth:`from_json` in another process."""
-        return json.dumps(self.as_dict())
-
-    @classmethod
-    def from_json(cls, text: str) -> ServingConfig:
-        """Return the object that :meth:`to_json` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        known = {setting.name for setting in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
-
 
 def processors() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return False

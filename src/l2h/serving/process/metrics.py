@@ -48,6 +48,9 @@ class Metrics:
         self.in_flight = gauge("l2h_in_flight", "Requests at hand.")
         self.connections = gauge("l2h_connections", "Open connections.")
         self.ledger_up = gauge("l2h_ledger_up", "1 where the ledger can be written.", multiprocess_mode="livemin")
+        most = partial(gauge, multiprocess_mode="livemax")  # every worker tells the number of the whole server
+        self.reserve = most("l2h_reserve_inputs", "Inputs a quota may be exceeded by while the accounts are down.")
+        self.reserve_pending = most("l2h_reserve_pending_inputs", "Inputs answered then, and not in the ledger yet.")
         self.reloads = counter("l2h_reloads", "Bundles taken over or refused.", ["result"])
         self.device_reports = counter("l2h_device_reports", "Reports of devices, by what became of them.", ["result"])
         self.log_dropped = counter("l2h_log_dropped", "Lines of the log that nobody read in time.")

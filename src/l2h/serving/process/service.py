@@ -40,7 +40,10 @@ class Service:
             self.tracer = RequestTracer(config.otlp, SERVICE, config.traces / config.workers)
         self.current = CurrentModel(self.load(config.bundle), self.metrics)
         accounts, self.inherited_logins = inherited[:2], inherited[2:]
-        self.accounts = open_accounts(config.keys, config.ledger, accounts, worker, config.workers, config.keep)
+        self.accounts = open_accounts(
+            *(config.key_place, config.place, accounts, worker, config.workers, config.keep),
+            reserve=config.outage_reserve,
+        )
         self.devices = DeviceNews(config.ledger, self.accounts.keys)
         self.charging = ChargeWriter(self.accounts, deliver, self.metrics.committed)
         self.deliveries = Deliveries(self.charging.note_delivery)
@@ -74,9 +77,12 @@ class Service:
     @property
     def degraded(self) -> dict[str, str]:
         """What readiness says beside yes, where the server answers with less than it should have."""
-        if not self.workers_down:
-            return {}
-        return {"degraded": f"{self.workers_down} of {self.config.workers} workers cannot answer now"}
+        reasons = []
+        if self.workers_down:
+            reasons.append(f"{self.workers_down} of {self.config.workers} workers cannot answer now")
+        if self.accounts.down is not None:
+            reasons.append("the accounts are down, and answers come from the reserve")
+        return {"degraded": "; ".join(reasons)} if reasons else {}
 
     def update_gauges(self) -> None:
         """Bring the metrics that others count up to date."""
@@ -85,7 +91,10 @@ class Service:
         self._log_dropped = dropped
         self.metrics.waiting.set(self.batcher.waiting)
         self.metrics.in_flight.set(self.in_flight)
-        self.metrics.ledger_up.set(self.charging.trouble is None)
+        self.metrics.ledger_up.set(self.charging.trouble is None and self.accounts.down is None)
+        if self.config.outage_reserve is not None:
+            self.metrics.reserve.set(self.config.reserve)
+            self.metrics.reserve_pending.set(self.accounts.pending)
 
     def close(self) -> None:
         """Finish what waits, then stop all parts."""

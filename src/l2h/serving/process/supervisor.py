@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from l2h.errors import L2HError
-from l2h.serving.accounts import forget_reserved, open_history, open_keys, prepare_accounts
+from l2h.metadata import is_loopback
+from l2h.serving.accounts import DOUBTS, forget_reserved, open_history, open_keys, prepare_accounts, prepare_tables
+from l2h.serving.accounts.reserve import waiting_inputs
 from l2h.serving.dashboard.login import prepare_logins
 from l2h.serving.dashboard.recorder import TrafficRecorder
-from l2h.serving.errors import ServingError
+from l2h.serving.errors import LedgerError, ServingError, StoreDownError
 from l2h.serving.process.candidate import copy_model, require_same_interface, try_model
 from l2h.serving.process.certificates import open_certificates
-from l2h.serving.process.config import ServingConfig, is_loopback
+from l2h.serving.process.config import ServingConfig
 from l2h.serving.process.folders import make_folder
 from l2h.serving.process.logs import LogWriter, log_event
 from l2h.serving.process.metrics import FOLDER, KeyLabels, forget_worker, open_metrics
@@ -87,20 +89,23 @@ class Supervisor:
     def run(self) -> int:
         """Serve; return the exit status. An L2HError where it cannot start."""
         config = self.config
+        _prepare_accounts(config)
         keys = _describe_keys(config)
         self._copies, _ = make_folder("bundle", in_memory=False)
         try:
             self._seen = self._signature()
-            self._manifest = copy_model(config.source, self._copies / "1")
+            self._manifest = copy_model(config, self._copies / "1")
             open_certificates(config.tls_cert, config.tls_key)  # a bad one is refused at the start
             sockets = bind(config.host, config.port, config.workers)
             self._workers = [_Worker(number, sock) for number, sock in enumerate(sockets)]
-            self._inherited = prepare_accounts(config.ledger, config.workers) + prepare_logins(config)
+            self._inherited = prepare_accounts(config.place, config.workers, config.outage_reserve)
+            self._inherited += prepare_logins(config)
+            place = f"ledger {config.ledger}" if config.accounts is None else "accounts in PostgreSQL"
             where = url_of(self._workers[0].socket, config.tls_cert is not None)
             self._line = (
-                f"serving {config.source.model_name(self._manifest)} {self._manifest.version} at {where}, "
+                f"serving {config.model_name(self._manifest)} {self._manifest.version} at {where}, "
                 f"{config.workers} worker{'s' * (config.workers > 1)} of {config.model_threads} "
-                f"thread{'s' * (config.model_threads > 1)}, {keys}, ledger {config.ledger}"
+                f"thread{'s' * (config.model_threads > 1)}, {keys}, {place}"
             )
             self._metrics, _ = make_folder("metrics", in_memory=True)
             sender = None
@@ -191,7 +196,7 @@ class Supervisor:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=descriptors,
-                env={**os.environ, FOLDER: str(self._metrics)},
+                env={**os.environ, FOLDER: str(self._metrics), DOUBTS: self.config.doubts_file},
             )
         except OSError:
             os.close(status)
@@ -334,13 +339,36 @@ class Supervisor:
     def _signature(self) -> tuple[Signature, ...]:
         """Of the files that the model comes from; those of a function that is gone for the moment have none."""
         try:
-            return tuple(signature(file) for file in self.config.source.files())
+            return tuple(signature(file) for file in self.config.files())
         except L2HError:
             return (None,)
 
 
+def _prepare_accounts(config: ServingConfig) -> None:
+    """Prepare a database, or say that the server begins without it; name what an earlier server left uncharged."""
+    why = prepare_tables(config.place, config.outage_reserve)
+    if why is not None:
+        log_event("error", "accounts_down", error=why)
+    if config.outage_reserve is not None:
+        return
+    try:
+        waiting = waiting_inputs(config.reserve_file)
+    except StoreDownError as error:  # this server does not need it
+        log_event("warning", "reserve_unreadable", file=config.reserve_file, error=str(error))
+        return
+    if waiting:
+        what = "start with --accounts and --when-accounts-fail serve to charge them"
+        log_event("warning", "reserve_waiting", file=config.reserve_file, inputs=waiting, warning=what)
+
+
 def _describe_keys(config: ServingConfig) -> str:
     """What the first line says of the keys; they are read, so that a bad file is refused at the start."""
+    if config.accounts is not None and not config.open:
+        count = sum(key.enabled for key in open_keys(config.accounts, config.outage_reserve).read())
+        if not count:  # the first may be made from within a container that this server keeps alive
+            what = "nobody can ask yet: `l2h keys add NAME --accounts URL` makes a key"
+            log_event("warning", "no_keys", warning=what)
+        return f"{count} keys in use"
     if config.keys is None:
         if is_loopback(config.host):
             return "open to everybody on this machine (no --keys)"
@@ -356,8 +384,10 @@ def _describe_keys(config: ServingConfig) -> str:
 
 def _prefer_keys(config: ServingConfig, metrics: Path) -> None:
     """Where there are more keys than may have metrics of their own, choose those that were used most."""
-    keys = [] if config.keys is None else [key.id for key in open_keys(config.keys).read() if key.enabled]
+    place = config.key_place
+    keys = [] if place is None else [key.id for key in open_keys(place, config.outage_reserve).read() if key.enabled]
     if len(keys) > config.metric_keys:
         known = set(keys)
-        used = [key_id for key_id in open_history(config.ledger).most_used() if key_id in known]
-        KeyLabels(metrics, config.metric_keys).prefer(used)
+        with suppress(LedgerError):  # a database that is down: whoever comes first
+            used = [key_id for key_id in open_history(config.place).most_used() if key_id in known]
+            KeyLabels(metrics, config.metric_keys).prefer(used)

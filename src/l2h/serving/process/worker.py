@@ -241,7 +241,8 @@ async def _watch_files(
     service: Service, look: asyncio.Event, places: Places, certificates: Certificates | None
 ) -> None:
     """Follow changes of the keys and the certificate. A peer whose key was revoked is a stranger again."""
-    keys, file, cert = service.accounts.keys, service.config.keys, service.config.tls_cert
+    keys, cert = service.accounts.keys, service.config.tls_cert
+    file = service.config.keys or "the database"
     while keys is not None or certificates is not None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(service.config.watch):
