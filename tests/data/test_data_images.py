@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from l2h.data import load_dataset, parquet
-from l2h.data.images import decode_images
+from l2h.data import decoded, load_dataset
+from l2h.data.images import decode_batch, decode_images
 from l2h.errors import DataError, MissingExtraError
 
 Encode = Callable[..., bytes]
@@ -39,9 +39,9 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(encoded: Any, *rest: Any) -> Any:
         counts.append(len(encoded))
-        return decode_images(encoded, *rest)
+        return decode_batch(encoded, *rest)
 
-    monkeypatch.setattr(parquet, "decode_images", counted)
+    monkeypatch.setattr(decoded, "decode_batch", counted)
     return counts
 
 
@@ -316,6 +316,16 @@ def test_a_failed_write_leaves_no_entry_behind(
     assert list(cache_folder.iterdir()) == []
     load_dataset(pair)
     assert decodes == [12, 6, 12, 6]
+
+
+def test_folders_that_cannot_be_opened_are_told_in_one_line(pair: Path, caplog: Any) -> None:
+    nowhere = pair.parent / ("x" * 300)  # no system opens a name of this length
+    assert len(load_dataset(pair, cache=nowhere).y_train) == 12
+    assert "File name too long" in caplog.text
+    with pytest.raises(DataError, match=r"cannot be kept in .* \(File name too long\): give --cache"):
+        load_dataset(pair, cache=nowhere, stream=True)
+    with pytest.raises(DataError, match=r"^'.*xxx' cannot be read: .*File name too long"):
+        load_dataset(nowhere)
 
 
 def test_decoding_is_logged(pair: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:

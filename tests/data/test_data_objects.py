@@ -9,7 +9,7 @@ import pytest
 import torch
 from clouds import X_TEST, Y_TEST, X, Y, labels, make
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
 from l2h.data.objects import take_samples
 from l2h.errors import DataError
@@ -40,6 +40,11 @@ def test_a_system_is_fitted_and_measured_by_datasets_and_loaders() -> None:
         assert system.evaluate(test).accuracy["client"] == expected.accuracy["client"]
 
 
+def test_tensors_that_numpy_has_no_type_for_are_taken_as_float32() -> None:
+    inputs, _ = take_samples(TensorDataset(torch.from_numpy(X).bfloat16(), torch.from_numpy(Y)), None)
+    np.testing.assert_array_equal(inputs[:], torch.from_numpy(X).bfloat16().float())
+
+
 def test_pictures_become_channels_of_uint8_and_texts_stay() -> None:
     taken, y = take_samples(Named([Image.fromarray(picture) for picture in PICTURES]), None)
     np.testing.assert_array_equal(taken, PICTURES.transpose(0, 3, 1, 2))
@@ -57,7 +62,15 @@ def test_pictures_become_channels_of_uint8_and_texts_stay() -> None:
         ),
         (Named([np.zeros(2), np.zeros(2), np.zeros(3)]), r"sample 2 has shape \(3,\), sample 0 \(2,\)"),
         (TensorDataset(torch.zeros(3, 2), torch.zeros(3, 2)), r"sample 0 of the dataset has a label of shape \(2,\)"),
+        (
+            ConcatDataset([TensorDataset(torch.zeros(3, 2), torch.zeros(3)), Named([np.zeros(2, np.float32)])]),
+            r"sample 3 of the dataset has the label 'cat', sample 0 0\.0: use one kind",
+        ),
         (DataLoader(TensorDataset(torch.zeros(3, 2)), batch_size=2), "batch 0 of the dataset is a list"),
+        (
+            Named([Image.fromarray(np.full((4, 4), 300, np.uint16))] * 2),
+            r"sample 0 of the dataset: mode I;16 is not 8 bits per channel: convert it to RGB or L",
+        ),
         (np.zeros((3, 2)), "y is None"),
     ],
 )

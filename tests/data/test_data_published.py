@@ -198,6 +198,10 @@ def test_cifar_that_is_not_laid_out_as_published_is_refused(tmp_path: Path) -> N
         load_dataset(folder, folder)
     with pytest.raises(DataError, match=r"no file or folder .*gone\.tar\.gz"):
         load_dataset(tmp_path / "gone.tar.gz")
+    with tarfile.open(tmp_path / "mine.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("0.cls"))
+    with pytest.raises(DataError, match=r"mine\.tar\.gz' has no file of CIFAR-10 or CIFAR-100 .*: unpack it"):
+        load_dataset(tmp_path / "mine.tar.gz")
 
 
 @pytest.fixture

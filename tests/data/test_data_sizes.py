@@ -91,8 +91,8 @@ def test_parquet_of_many_sizes(tmp_path: Path, write_parquet: Callable[..., Path
 @pytest.mark.parametrize(
     ("source", "size", "message"),
     [
-        ("digits", 8, "size=8 is for a folder of images or Parquet images, and digits is neither"),
-        ("arrays.npz", 8, "is for a folder of images or Parquet images, and 'arrays.npz' is neither"),
+        ("digits", 8, "size=8 is for images in a folder, Parquet or .tar files, and digits is none"),
+        ("arrays.npz", 8, "is for images in a folder, Parquet or .tar files, and 'arrays.npz' is none"),
         ("digits", 0, "size=0 must be a whole number from 1"),
     ],
 )

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from training_maker import (
@@ -25,6 +27,8 @@ from l2h.cli.app import run as run_command
 from l2h.costs import Costs
 from l2h.decision import RejectorSpec
 from l2h.errors import CheckpointError, ResumeError, RunError
+from l2h.experiments.carry_out import load_data, train_run
+from l2h.experiments.plan import Plan
 from l2h.experiments.runs import RunTarget, read_config
 from l2h.models.rejectors import client_view
 from l2h.settings import StageSettings
@@ -32,6 +36,7 @@ from l2h.training import BatchLoss, RejectorBatch, RejectorStage
 from l2h.training.alternating import AlternatingStage
 from l2h.training.checkpoint import Checkpoints, load_checkpoint, save_checkpoint
 from l2h.training.loop import Context, run_stage
+from l2h.training.progress import Progress
 from l2h.training.server import ServerStage
 
 OLD = {"weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(7)}
@@ -190,13 +195,10 @@ def test_a_stage_stopped_after_any_epoch_goes_on_as_if_never_stopped(make: Any, 
     for stop in range(1, 6):
         folder = tmp_path / f"{every}-{stop}"
 
-        class StopAfter:
+        class StopAfter(Progress):
             def __init__(self, epochs: int) -> None:
                 self.left = epochs
 
-            def start(self, *_: Any) -> None: ...
-            def step(self) -> None: ...
-            def finish(self, *_: Any) -> None: ...
             def epoch(self, *_: Any) -> None:
                 self.left -= 1
                 if self.left == 0:
@@ -311,3 +313,20 @@ def test_the_command_refuses_with_one_line_and_changes_nothing(
         assert told in errors
         assert "Traceback" not in errors
         assert contents(folder) == before
+
+
+def test_changed_samples_are_refused_while_the_client_itself_is_trained(tmp_path: Path) -> None:
+    class StopAtOnce(Progress):
+        def epoch(self, *_: Any) -> None:
+            raise StoppedError
+
+    plan = Plan("digits", client="lenet5", limit=300)
+    dataset = load_data(plan)
+    with pytest.raises(StoppedError):
+        train_run(plan, dataset, RunTarget(tmp_path), StopAtOnce())
+    assert (tmp_path / "checkpoints" / "stage-client.safetensors").exists()
+    other = replace(dataset, y_train=np.roll(dataset.y_train, 1))
+    with pytest.raises(ResumeError, match="client_data"):
+        train_run(plan, other, RunTarget(tmp_path, resume=True), StopAtOnce())
+    with pytest.raises(StoppedError):
+        train_run(plan, dataset, RunTarget(tmp_path, resume=True), StopAtOnce())

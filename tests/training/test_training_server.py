@@ -67,3 +67,13 @@ def test_a_loss_that_is_not_finite_names_the_learning_rate() -> None:
     stage = ServerStage("server", small_server(), x, y, settings, context())
     with pytest.raises(ModelError, match=r"lr .*1e\+20"):
         run_stage(stage, stage.context)
+
+
+def test_a_last_batch_of_one_sample_under_batch_norm_is_told() -> None:
+    x, y = samples(N)
+    settings = StageSettings(epochs=1, batch=N - 1, lr=1e-3, patience=None)
+    net = nn.Sequential(nn.Flatten(), nn.LazyBatchNorm1d(), nn.LazyLinear(int(y.max()) + 1))
+    net(x)
+    stage = ServerStage("server", net, x, y, settings, context())
+    with pytest.raises(ModelError, match=r"^server: batch norm needs .* of 80 in batches of 79 a batch has one: set"):
+        run_stage(stage, stage.context)

@@ -7,5 +7,6 @@ from l2h.data.corruptions import corrupt
 from l2h.data.dataset import Dataset, split
 from l2h.data.images import read_images
 from l2h.data.load import digits, load_dataset
+from l2h.rows import Rows, StoredArray, take_rows
 
-__all__ = ["Dataset", "corrupt", "digits", "load_dataset", "read_images", "split"]
+__all__ = ["Dataset", "Rows", "StoredArray", "corrupt", "digits", "load_dataset", "read_images", "split", "take_rows"]

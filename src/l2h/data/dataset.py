@@ -11,6 +11,7 @@ import numpy.typing as npt
 from l2h.columns import EncodedTable, encode_inputs
 from l2h.errors import DataError
 from l2h.labels import LabelCodec, label_array
+from l2h.rows import Rows, chunks
 from l2h.table import is_table
 
 Array = npt.NDArray[Any]
@@ -26,8 +27,9 @@ class Dataset:
 
     Args:
         name: its name in reports.
-        X_train: images uint8 (n, C, H, W); tables float32 (n, d); any other numbers (n, ...) become float32; a data
-            frame, or another table with named columns, becomes an :class:`l2h.columns.EncodedTable`.
+        X_train: images uint8 (n, C, H, W); tables float32 (n, d); any other numbers (n, ...) become float32;
+            :class:`l2h.data.Rows` of either of the first two; a data frame, or another table with named columns,
+            becomes an :class:`l2h.columns.EncodedTable`.
         y_train: (n,) labels of at least two classes: class numbers from 0 (int64), or any text, integers or booleans.
         X_test: as ``X_train``, of the same shape except for the number of rows.
         y_test: as ``y_train``, but may be of one class.
@@ -49,9 +51,9 @@ class Dataset:
     """
 
     name: str
-    X_train: Array
+    X_train: Any
     y_train: Array
-    X_test: Array
+    X_test: Any
     y_test: Array
     class_names: tuple[str, ...] = ()
     augment: str = "none"
@@ -150,6 +152,8 @@ def check_inputs(X: Any, *, what: str = "the data") -> Any:
     """
     if isinstance(X, EncodedTable):
         return X  # its columns were checked
+    if isinstance(X, Rows):
+        return _check_rows(X, what)
     try:
         array = np.asarray(X)
     except (ValueError, TypeError) as error:
@@ -159,27 +163,52 @@ def check_inputs(X: Any, *, what: str = "the data") -> Any:
             f"{what}: X has dtype {array.dtype}, which does not hold plain numbers: "
             "encode it as a float or uint8 array first"
         )
-    if array.ndim < 2:
-        raise DataError(
-            f"{what}: X has shape {array.shape}, but one row for each sample is needed: "
-            "use X.reshape(-1, 1) for one feature, X.reshape(1, -1) for one sample"
-        )
-    if array.size == 0:
-        raise DataError(f"{what}: X is empty, of shape {array.shape}: give at least one sample")
+    _require_samples(array.shape, what)
     if array.dtype == np.uint8 and array.ndim == 4:
         return array
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite and is reported below
         array = array.astype(np.float32, copy=False)
+    _require_finite(array, what)
+    return array
+
+
+def _require_samples(shape: tuple[int, ...], what: str) -> None:
+    if len(shape) < 2:
+        raise DataError(
+            f"{what}: X has shape {shape}, but one row for each sample is needed: "
+            "use X.reshape(-1, 1) for one feature, X.reshape(1, -1) for one sample"
+        )
+    if 0 in shape:
+        raise DataError(f"{what}: X is empty, of shape {shape}: give at least one sample")
+
+
+def _require_finite(array: Array, what: str, start: int = 0) -> None:
+    """Raise where a value is not finite; the first row of the array is called ``start``."""
     finite = np.isfinite(array)
     if not finite.all():
         count = int(finite.size - finite.sum())
-        row = int(np.argmin(finite.reshape(len(array), -1).all(axis=1)))
+        row = start + int(np.argmin(finite.reshape(len(array), -1).all(axis=1)))
         values = "1 value of X is" if count == 1 else f"{count} values of X are"
         raise DataError(
             f"{what}: {values} NaN or infinite as float32, the first in row {row}: remove or fill such rows, or give a "
             "table with named columns, where values may be missing"
         )
-    return array
+
+
+def _check_rows(X: Rows, what: str) -> Rows:
+    """Check samples that are read when they are needed; they have their type already."""
+    images = X.dtype == np.uint8 and X.ndim == 4
+    if not images and X.dtype != np.float32:
+        raise DataError(
+            f"{what}: X is {X.dtype} of shape {X.shape}: rows that are not read into memory are uint8 images "
+            "(n, C, H, W) or float32"
+        )
+    _require_samples(X.shape, what)
+    start = 0
+    for chunk in () if images else chunks(X):
+        _require_finite(chunk, what, start)
+        start += len(chunk)
+    return X
 
 
 def split(y: npt.ArrayLike, shares: Sequence[float], seed: int) -> list[npt.NDArray[np.int64]]:

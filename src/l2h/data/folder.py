@@ -1,15 +1,14 @@
 """A folder of images: ``train/CLASS/*.png`` and ``test/CLASS/*.png``, or ``CLASS/*.png`` to be split."""
 
-import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from l2h.data.images import SUFFIXES, cached, decode_images
-from l2h.data.reading import RawDataset, RawPart, ReadOptions
-from l2h.errors import DataError
-
-_log = logging.getLogger("l2h.data")
+from l2h.data.decoded import EncodedImages, ImageSource, read_part
+from l2h.data.images import SUFFIXES
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, is_file_or_lost
+from l2h.errors import DataError, in_one_line
 
 
 def matches(path: Path) -> bool:
@@ -49,16 +48,20 @@ def _read_folder(root: Path, names: tuple[str, ...], options: ReadOptions) -> Ra
         images = sorted(
             file
             for file in folder.iterdir()
-            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+            if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and is_file_or_lost(file)
         )
         if not images:
             raise DataError(f"{str(folder)!r} holds no image: files end in {', '.join(SUFFIXES)}")
         files += images
         labels += [names.index(folder.name)] * len(images)
 
-    def decode() -> RawPart:
-        _log.info("decoding %d images of %s", len(files), root.name)
-        X = decode_images(files, lambda i: str(files[i]), options.workers, options.size)
-        return RawPart(X, np.array(labels, np.int64), names)
+    y = np.array(labels, np.int64)
 
-    return cached(files, decode, options.cache, options.size)
+    def pieces(rows: int) -> Iterator[EncodedImages]:
+        for start in range(0, len(files), rows):
+            part = files[start : start + rows]
+            yield EncodedImages(part, y[start : start + rows], lambda i, part=part: in_one_line(str(part[i])))  # type: ignore[misc]
+
+    return read_part(
+        ImageSource(in_one_line(root.name), str(root), files, lambda: len(files), pieces, lambda: names), options
+    )

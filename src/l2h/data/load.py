@@ -1,7 +1,7 @@
 """``load_dataset``: one function for every format; the digits that need no file; and inputs without labels."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -10,23 +10,29 @@ from typing import Any
 import numpy as np
 
 from l2h.columns import Columns
-from l2h.data import folder, npz, parquet, published, tables
+from l2h.data import folder, npz, parquet, published, tables, webdataset
 from l2h.data.dataset import Dataset, check_arrays, split, subset
-from l2h.data.images import SUFFIXES, cache_folder, check_size, read_images
+from l2h.data.decoded import cache_folder, settled
+from l2h.data.images import SUFFIXES, check_size, read_images
 from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
-from l2h.errors import DataError, shown
+from l2h.errors import DataError, reason, shown
 from l2h.files import open_regular, read_npy, read_npz
 from l2h.labels import LabelCodec, label_array
+from l2h.rows import Rows, take_rows
 
 _DIGITS_TEST_SHARE = 0.3
 #: Tried in this order; a folder that is nothing else is a folder of images.
-_FORMATS: tuple[ModuleType, ...] = (tables, parquet, npz, published, folder)
+_FORMATS: tuple[ModuleType, ...] = (tables, parquet, webdataset, npz, published, folder)
+#: Those of compressed images, which can be brought to one size, left out where damaged, and read from disk.
+_PICTURES = (parquet, webdataset, folder)
 
 _ACCEPTED = """accepted are
   digits                            scikit-learn's digits
   DIR/mine.npz                      arrays X_train, y_train, X_test, y_test, or X and y
   DIR/mine.csv, DIR/mine.parquet    a table; target= or --target names the column of labels
   DIR/cifar10-train.parquet         Hugging Face images, with cifar10-test.parquet; also DIR/cifar10
+  DIR/shards, DIR/train-*.parquet   the same in many files: train-*.parquet and test-*.parquet
+  DIR/shards, DIR/train-*.tar       WebDataset: KEY.jpg with KEY.cls or KEY.json; also DIR/train-{000..011}.tar
   DIR/photos                        a folder of train/CLASS/*.png and test/CLASS/*.png, or of CLASS/*.png
   DIR/cifar-10-batches-py           CIFAR as published, also cifar-100-python and the .tar.gz of either
   DIR/train_32x32.mat               SVHN as published, with test_32x32.mat; also DIR"""
@@ -45,14 +51,18 @@ def load_dataset(
     columns: Columns | None = None,
     size: int | None = None,
     labels: LabelCodec | None = None,
+    stream: bool | None = None,
+    on_error: str = "stop",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """Read a dataset, whatever its format.
 
-    Accepted are ``"digits"``; an ``.npz``; a table as ``.csv`` or Parquet; images in Parquet, or in a folder for each
-    class; CIFAR-10, CIFAR-100 and SVHN as published. The modules of this package describe each.
+    Accepted are ``"digits"``; an ``.npz``; a table as ``.csv`` or Parquet; images in Parquet, in WebDataset's ``.tar``
+    files, or in a folder for each class; CIFAR-10, CIFAR-100 and SVHN as published. The modules of this package
+    describe each. Parquet images and ``.tar`` files may be many: give their folder or a pattern.
 
     Args:
-        source: the train file, the folder, or ``"digits"``.
+        source: the train file, a pattern of train files, the folder, or ``"digits"``.
         test: the test file or folder, where the source has none and none lies beside it.
         test_share: how much of each class is set aside as the test part where there is none; above 0. With 1 every row
             is in both parts, for data that nothing is trained on.
@@ -65,9 +75,15 @@ def load_dataset(
         target: the column of a table that holds the labels; where ``None``, the one that is called ``target``,
             ``label``, ``class`` or ``y``.
         columns: those of a trained system, by which a table is read; where ``None``, they are found in the table.
-        size: bring images of any size, from a folder or Parquet, to ``size`` x ``size``: each is turned as its EXIF
-            orientation says, its shorter side is resized to ``size``, and the centre is cut out.
+        size: bring images of any size, from a folder, Parquet or ``.tar`` files, to ``size`` x ``size``: each is turned
+            as its EXIF orientation says, its shorter side is resized to ``size``, and the centre is cut out.
         labels: those of a trained system (``system.fitted.labels``): where they are text, so are those of a ``.csv``.
+        stream: keep compressed images decoded in the cache folder and read them from there, batch by batch, instead of
+            all into memory: ``X_train`` and ``X_test`` are then :class:`l2h.data.Rows`. Where ``None``, those that take
+            more than an eighth of the free memory. Results do not depend on it.
+        on_error: what is done about an image, a ``.tar`` or a Parquet file that is damaged: ``"stop"`` raises an error
+            that names it, ``"skip"`` leaves it out and names it in the log.
+        progress: called with how many of how many images are decoded; None for nobody.
 
     Returns:
         The dataset, checked. ``augment`` is "flip+shift" for CIFAR, "shift" for other images, else "none".
@@ -83,24 +99,43 @@ def load_dataset(
     if workers is not None and workers < 1:
         raise DataError(f"workers={workers} must be 1 or more, or None for one on each core")
     check_size(size)
+    if on_error not in ("stop", "skip"):
+        raise DataError(f"on_error={on_error!r} is unknown; known: stop, skip")
     test = None if test is None else Path(test).expanduser()
     if isinstance(source, str) and source == "digits":
         refuse_test(test, "digits")
-        _refuse_size(size, "digits")
+        _refuse_pictures("digits", size, stream, on_error)
         return _limited(digits(seed), limit, seed)
     if not isinstance(source, str | Path):
         raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
     path = Path(source).expanduser()
-    options = ReadOptions(cache_folder(cache), workers or os.cpu_count() or 1, target, columns, size, labels)
-    for reader in _FORMATS:
-        if reader.matches(path):
-            if target is not None and reader is not tables:
-                raise DataError(f"target={target!r} names a column, but {str(source)!r} is no table: leave it out")
-            if reader not in (folder, parquet):
-                _refuse_size(size, repr(str(source)))
-            return _limited(_assemble(reader.read(path, test, options), test_share, seed), limit, seed)
-    problem = "is of no known format" if path.exists() else "does not exist"
-    raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
+    options = ReadOptions(
+        cache_folder(cache),
+        workers or os.cpu_count() or 1,
+        target=target,
+        columns=columns,
+        size=size,
+        labels=labels,
+        stream=stream,
+        on_error=on_error,
+        progress=progress,
+    )
+    try:
+        reader = next((reader for reader in _FORMATS if reader.matches(path)), None)
+        if reader is None:
+            problem = "is of no known format" if path.exists() else "does not exist"
+            raise DataError(f"{str(source)!r} {problem}; {_ACCEPTED}")
+        if target is not None and reader is not tables:
+            raise DataError(f"target={target!r} names a column, but {str(source)!r} is no table: leave it out")
+        if reader not in _PICTURES:
+            _refuse_pictures(repr(str(source)), size, stream, on_error)
+        raw = reader.read(path, test, options)
+    except OSError as error:
+        raise DataError(f"{str(source)!r} cannot be read: {reason(error)}") from error
+    data = _limited(_assemble(raw, test_share, seed), limit, seed)
+    if isinstance(data.X_train, Rows) or isinstance(data.X_test, Rows):
+        data = replace(data, X_train=settled(data.X_train, stream), X_test=settled(data.X_test, stream))
+    return data
 
 
 def digits(seed: int = 0) -> Dataset:
@@ -130,14 +165,17 @@ def digits(seed: int = 0) -> Dataset:
 def holds_pictures(source: str | Path) -> bool:
     """Return whether a source holds compressed images, which ``size`` can bring to one size."""
     path = Path(source).expanduser()
-    return next((reader in (folder, parquet) for reader in _FORMATS if reader.matches(path)), False)
+    return next((reader in _PICTURES for reader in _FORMATS if reader.matches(path)), False)
 
 
-def _refuse_size(size: int | None, source: str) -> None:
-    if size is not None:
-        raise DataError(
-            f"size={size} is for a folder of images or Parquet images, and {source} is neither: leave it out"
-        )
+def _refuse_pictures(source: str, size: int | None, stream: bool | None, on_error: str) -> None:
+    """Refuse options of compressed images for a source that has none."""
+    given = {"size": size, "stream": stream or None, "on_error": None if on_error == "stop" else on_error}
+    for name, value in given.items():
+        if value is not None:
+            raise DataError(
+                f"{name}={value} is for images in a folder, Parquet or .tar files, and {source} is none: leave it out"
+            )
 
 
 def read_inputs(source: str | Sequence[str], input_shape: Sequence[int], size: int | None = None) -> Any:
@@ -195,7 +233,7 @@ def _assemble(raw: RawDataset, test_share: float, seed: int) -> Dataset:
         )
         if not len(test_rows) or not len(train_rows):
             raise DataError(f"test_share={test_share} of {len(y)} rows of {raw.name} leaves a part empty")
-        X_train, y_train, X_test, y_test = X[train_rows], y[train_rows], X[test_rows], y[test_rows]
+        (X_train, y_train), (X_test, y_test) = ((take_rows(X, rows), y[rows]) for rows in (train_rows, test_rows))
     else:
         X_train, y_train = X, y
         X_test, y_test = check_arrays(test.X, test.y, labels, what=parts[1][1], allow_one_class=True)
@@ -225,8 +263,8 @@ def _limited(data: Dataset, limit: int | None, seed: int) -> Dataset:
     train, test = (slice(None) if part is None else part for part in rows)
     return replace(
         data,
-        X_train=data.X_train[train],
+        X_train=take_rows(data.X_train, train),
         y_train=data.y_train[train],
-        X_test=data.X_test[test],
+        X_test=take_rows(data.X_test, test),
         y_test=data.y_test[test],
     )

@@ -73,6 +73,11 @@ def _read_cifar(path: Path, test: Path | None) -> RawDataset:
         files = {file: (path / file).read_bytes() for file in _FILES if (path / file).is_file()}
     else:
         files = _from_tar(existing(path))
+    if not files:
+        raise DataError(
+            f"{str(path)!r} has no file of CIFAR-10 or CIFAR-100 as published: unpack it, and give the folder of its "
+            "images, or its .tar files if it is a WebDataset"
+        )
     layout = CIFAR10 if CIFAR10.train[0] in files or CIFAR10.meta in files else CIFAR100
     missing = [file for file in layout.files if file not in files]
     if missing:

@@ -11,17 +11,19 @@ from types import ModuleType
 
 from l2h.columns import Columns
 from l2h.data.dataset import Array
-from l2h.errors import DataError, missing_extra
+from l2h.errors import DataError, missing_extra, reason
 from l2h.labels import LabelCodec
+from l2h.rows import Rows
 
 
 @dataclass(frozen=True)
 class RawPart:
     """One labelled part as a file holds it, not checked yet. ``class_names`` is None where the file has none."""
 
-    X: Array
+    X: Array | Rows
     y: Array
     class_names: tuple[str, ...] | None = None
+    skipped: tuple[str, ...] = ()  # what was damaged and left out, and why
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class ReadOptions:
     columns: Columns | None = None  # those of a training, by which a table is encoded; None: its own
     size: int | None = None  # what images are brought to; None: they are of one size
     labels: LabelCodec | None = None  # those of a training, by which labels are read; None: the table's own
+    stream: bool | None = None  # whether images are read from disk while they are used; None: where memory is short
+    on_error: str = "stop"  # what is done about an image or a file of many that is damaged: stop, or skip it
+    progress: Callable[[int, int], None] | None = None  # told how many of how many images are decoded
 
 
 @contextmanager
@@ -58,7 +63,12 @@ def whole_file(path: Path, kind: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # damaged bytes make numpy, scipy, pyarrow, tarfile and pickle raise almost anything
-        raise DataError(f"{str(path)!r} is not a whole {kind}: {str(error) or repr(error)}") from error
+        raise DataError(f"{str(path)!r} is not a whole {kind}: {reason(error)}") from error
+
+
+def is_file_or_lost(path: Path) -> bool:
+    """Return whether this is a file, or a link to one that is gone: that is told where the file is read."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def existing(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from l2h.training.job import Job
 from l2h.training.loop import Context, pick_device, repeatable
+from l2h.training.parallel import data_parallel
 from l2h.training.progress import Progress, Silent
 from l2h.training.recipes import HeldOut, StudentAnswers, Trained
 from l2h.training.rejector_stage import BatchLoss, Objective, RejectorStage, SamplePool
@@ -24,6 +25,7 @@ __all__ = [
     "StudentAnswers",
     "TensorBoardProgress",
     "Trained",
+    "data_parallel",
     "pick_device",
     "repeatable",
     "train_classifier",

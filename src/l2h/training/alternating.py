@@ -22,6 +22,7 @@ from torch.func import functional_call
 from l2h.decision import RejectorSpec
 from l2h.errors import SettingsError
 from l2h.losses import server_loss
+from l2h.rows import batch_rows
 from l2h.settings import StageSettings
 from l2h.training.accumulating import AccumulatingSGD, server_optimizer
 from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
@@ -29,15 +30,16 @@ from l2h.training.links import parse_link
 from l2h.training.loop import Context, RecordedStep, Stage, derive, learning_rate, order, set_learning_rate
 from l2h.training.rejector_stage import RejectorStep
 from l2h.training.rejectors import RejectorBatch
+from l2h.training.streaming import Inputs, pick, steps
 
-COPY_BATCH = 2048  # samples per call of a copy
+COPY_BATCH = 2048  # samples per call of a copy, at most
 
 
 class AlternatingStage(Stage):
     """Trains server and rejectors in turn on the same batches, for ``server_settings.epochs`` epochs.
 
-    All samples are tensors on the device. ``client_correct`` is (n,), or (R, n) where each rejector has its own client.
-    Epochs and batch of the rejectors are the server's.
+    Samples are tensors on the device; the inputs ``x`` may also be streamed. ``client_correct`` is (n,), or (R, n)
+    where each rejector has its own client. Epochs and batch of the rejectors are the server's.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class AlternatingStage(Stage):
         server: nn.Module,
         rejectors: RejectorBatch,
         specs: Sequence[RejectorSpec],
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         view: Tensor,
         client_correct: Tensor,
@@ -94,31 +96,38 @@ class AlternatingStage(Stage):
         shuffled = order(self.samples, device, self.context.settings.seed, self.name, epoch)
         # Whether the copy at the end of each link is right on the samples, in the epoch's order. A copy stays as it is
         # until the link is up again, so it is run once for all the batches until then.
-        copy_correct = torch.zeros(len(self.up), self.samples, dtype=torch.bool, device=device)
+        begun = bool(self.middle)
+        nothing = torch.zeros(len(self.up), self.samples, dtype=torch.bool, device=device)
+        copy_correct = self.middle.setdefault("copy_correct", nothing)
+        total = self.middle.setdefault("total", torch.zeros(1 + self.rejectors.size + len(self.up), device=device))
         live = torch.from_numpy(self.up[:, first : first + self.steps]).to(device)
         self._current_step = first
-        for link in range(len(self.up)):
-            self._run_copy(link, first, copy_correct, shuffled)
-        total = torch.zeros(1 + self.rejectors.size + len(self.up), device=device)
-        batches = shuffled.split(batch)
         self.rejector_step.begin_epoch(epoch)
         self._set_rate(first)
-        if not self.joint:
-            total[0] += self._train_server(batches[0])
-        for i, chosen in enumerate(batches):
+        batches = steps(self.x, shuffled[self.done * batch :], batch)
+        chosen, *read = next(batches)
+        if not begun:
+            for link in range(len(self.up)):
+                self._run_copy(link, first, copy_correct, shuffled)
+            if not self.joint:
+                total[0] += self._train_server(chosen, *read)
+        for i in range(self.done, self.steps):
             self._current_step = step = first + i
             self._update_copies(copy_correct, shuffled)
             correct = copy_correct[:, i * batch : i * batch + len(chosen)], live[:, i : i + 1]
             self._draw_dropout(len(chosen), step)
-            if self.joint or i + 1 < len(batches):
-                following = chosen if self.joint else batches[i + 1]
+            following, *ahead = next(batches, (chosen, *read))
+            if self.joint or i + 1 < self.steps:
+                trained = (chosen, *read) if self.joint else (following, *ahead)
                 self._set_rate(step, step if self.joint else step + 1)
-                full = len(following) == batch
-                total += (self.step if full else self._both)(chosen, *correct, following)
+                full = len(trained[0]) == batch
+                total += (self.step if full else self._both)(chosen, *correct, trained[0], *read, *trained[1:])
             else:
                 self._set_rate(step)
-                total[1:] += self._train_rejectors(chosen, *correct)
+                total[1:] += self._train_rejectors(chosen, *correct, *read)
             tick()
+            chosen, read = following, ahead
+        self.middle = {}
         losses, right = total[1:].split([self.rejectors.size, len(self.up)])
         return {
             "train_loss": float(total[0]) / self.samples,
@@ -136,33 +145,47 @@ class AlternatingStage(Stage):
             if settings.schedule != "constant" or step % self.steps == 0:
                 set_learning_rate(optimizer, learning_rate(settings, at, self.all_steps))
 
-    def _both(self, chosen: Tensor, copy_correct: Tensor, live: Tensor, following: Tensor) -> Tensor:
-        """Train the rejectors on a batch and the server on the following one.
+    def _both(
+        self,
+        chosen: Tensor,
+        copy_correct: Tensor,
+        live: Tensor,
+        following: Tensor,
+        read: Tensor | None = None,
+        ahead: Tensor | None = None,
+    ) -> Tensor:
+        """Train the rejectors on a batch and the server on the following one, of which ``ahead`` was read.
 
         Return the summed losses and how often each judge found the server right, (1 + R + judges,).
         """
         if not self._streams or not torch.cuda.is_current_stream_capturing():
-            losses = self._train_rejectors(chosen, copy_correct, live)
-            return torch.cat([self._train_server(following).reshape(1), losses])
+            losses = self._train_rejectors(chosen, copy_correct, live, read)
+            return torch.cat([self._train_server(following, ahead).reshape(1), losses])
         # The server is judged beside the rejectors' forward pass, and both beside the server's step, which changes no
         # weight before it is judged.
         main, (side, judging) = torch.cuda.current_stream(self.context.device), self._streams
         side.wait_stream(main)
         judging.wait_stream(main)
         with torch.cuda.stream(side):
-            losses = self._train_rejectors(chosen, copy_correct, live, judging)
-        loss = self._train_server(following, judging)
+            losses = self._train_rejectors(chosen, copy_correct, live, read, judging=judging)
+        loss = self._train_server(following, ahead, judging=judging)
         main.wait_stream(side)
         return torch.cat([loss.reshape(1), losses])
 
     def _train_rejectors(
-        self, chosen: Tensor, copy_correct: Tensor, live: Tensor, judging: torch.cuda.Stream | None = None
+        self,
+        chosen: Tensor,
+        copy_correct: Tensor,
+        live: Tensor,
+        read: Tensor | None = None,
+        *,
+        judging: torch.cuda.Stream | None = None,
     ) -> Tensor:
         """Take a rejector step, by the current server where a link is up.
 
         Return the summed losses and how often each judge found the server right, (R + judges,).
         """
-        x, y = self.x[chosen], self.y[chosen]
+        x, y = pick(self.x, chosen, read), self.y[chosen]
         judged: list[Tensor] = []
 
         def judge() -> None:
@@ -199,9 +222,11 @@ class AlternatingStage(Stage):
         if any(self.dropout):
             self.dropped.draw(samples, self.context.settings.seed, self.name, "judge", *keys)
 
-    def _train_server(self, chosen: Tensor, judging: torch.cuda.Stream | None = None) -> Tensor:
+    def _train_server(
+        self, chosen: Tensor, read: Tensor | None = None, *, judging: torch.cuda.Stream | None = None
+    ) -> Tensor:
         """Take a step by L1 on a batch, once the server is judged on the stream ``judging``; return the summed loss."""
-        x, y = self.x[chosen], self.y[chosen]
+        x, y = pick(self.x, chosen, read), self.y[chosen]
         self.server.train()
         if isinstance(self.optimizer, AccumulatingSGD):
             self.optimizer.readers = () if judging is None else (judging,)
@@ -233,9 +258,10 @@ class AlternatingStage(Stage):
             return
         start, end = ((at - first) * self.settings.batch for at in (step, last))
         arrived = partial(functional_call, self.server, copy)
-        for at in range(start, min(end, self.samples), COPY_BATCH):
-            rows = slice(at, min(at + COPY_BATCH, end, self.samples))
-            x, y = self.x[shuffled[rows]], self.y[shuffled[rows]]
+        size = batch_rows(tuple(self.x.shape), COPY_BATCH)
+        for at in range(start, min(end, self.samples), size):
+            rows = slice(at, min(at + size, end, self.samples))
+            x, y = pick(self.x, shuffled[rows]), self.y[shuffled[rows]]
             self._draw_dropout(len(x), step, link, at)
             copy_correct[link, rows] = self._right(arrived, x, y, self.dropout[link])
 

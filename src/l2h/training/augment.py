@@ -1,10 +1,49 @@
 """Random changes to images that leave their class as it is, drawn on the device of the images."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Shifts and flips drawn for n images, which may be applied long after they were drawn."""
+
+    down: Tensor  # int (n,), by how many rows
+    across: Tensor  # int (n,), by how many columns
+    flipped: Tensor | None  # bool (n,), whether left and right change places; None where none do
+
+    @classmethod
+    def draw(cls, n: int, side: Sequence[int], kind: str, device: torch.device) -> Changes:
+        """Draw ``shift`` or ``flip+shift`` for images of this height and width, from torch's global generator."""
+        down, across = (_offsets(n, size, device) for size in side)
+        return cls(down, across, torch.rand(n, device=device) < 0.5 if kind == "flip+shift" else None)
+
+    @classmethod
+    def join(cls, parts: Sequence[Changes]) -> Changes:
+        """Return the changes of consecutive images as one."""
+        flips = [torch.zeros_like(p.down, dtype=torch.bool) if p.flipped is None else p.flipped for p in parts]
+        return cls(torch.cat([p.down for p in parts]), torch.cat([p.across for p in parts]), torch.cat(flips))
+
+    def at(self, index: Any) -> Changes:
+        flipped = None if self.flipped is None else self.flipped[index]
+        return type(self)(self.down[index], self.across[index], flipped)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return the changed images of (n, C, H, W), edges repeated."""
+        height, width = x.shape[2:]
+        rows, columns = _shifted(self.down, height), _shifted(self.across, width)
+        if self.flipped is not None:
+            columns = torch.where(self.flipped[:, None], width - 1 - columns, columns)
+        places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)[:, None]  # of one image, for all channels
+        return x.flatten(2).gather(2, places.expand(-1, x.shape[1], -1)).reshape(x.shape)
 
 
 def augment(x: Tensor, kind: str) -> Tensor:
@@ -14,15 +53,7 @@ def augment(x: Tensor, kind: str) -> Tensor:
     """
     if kind == "none" or x.ndim != 4:
         return x
-    n, _, height, width = x.shape
-    rows = _shifted(n, height, x.device)
-    columns = _shifted(n, width, x.device)
-    if kind == "flip+shift":
-        flip = torch.rand(n, device=x.device) < 0.5
-        columns = torch.where(flip[:, None], width - 1 - columns, columns)
-    which = torch.arange(n, device=x.device)[:, None, None, None]
-    channel = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
-    return x[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return Changes.draw(len(x), x.shape[2:], kind, x.device).apply(x)
 
 
 def mix(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -77,8 +108,11 @@ def distort(x: Tensor, share: float) -> Tensor:
     return torch.lerp(x.mean(dim=1, keepdim=True).expand_as(x), x, colour)
 
 
-def _shifted(n: int, size: int, device: torch.device) -> Tensor:
-    """Return the row numbers of each sample after a random shift, (n, size), clamped to the image."""
+def _offsets(n: int, size: int, device: torch.device) -> Tensor:
     reach = max(1, size // 8)
-    offset = torch.randint(-reach, reach + 1, (n, 1), device=device)
-    return (torch.arange(size, device=device)[None] + offset).clamp(0, size - 1)
+    return torch.randint(-reach, reach + 1, (n, 1), device=device)[:, 0]
+
+
+def _shifted(offset: Tensor, size: int) -> Tensor:
+    """Return the row numbers of each sample after its shift, (n, size), clamped to the image."""
+    return (torch.arange(size, device=offset.device)[None] + offset[:, None]).clamp(0, size - 1)

@@ -4,6 +4,7 @@ A crash, an interrupt or a full disk during a save leaves the previous checkpoin
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 from torch import Tensor
 
 from l2h.errors import CheckpointError
-from l2h.files import write_atomically
+from l2h.files import CLIENT_TRAINING, write_atomically
+
+SECONDS = 60.0  # between two checkpoints within an epoch
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,18 @@ class Checkpoints:
     """Saves the checkpoints of one training, one file per stage, and loads them where ``resume`` is set.
 
     Without a folder nothing is saved. ``every`` is the epochs between two saves; a stage's last epoch is always saved.
+    A long epoch is also saved in its middle, ``seconds`` after the last save, or as many times later as keep the saving
+    below a twentieth of the time; None saves only between epochs.
     """
 
-    def __init__(self, folder: Path | None, resume: bool = False, every: int = 1) -> None:
+    def __init__(
+        self, folder: Path | None, resume: bool = False, every: int = 1, seconds: float | None = SECONDS
+    ) -> None:
         self.folder = folder
         self.resume = resume
         self.every = every
+        self.seconds = seconds
+        self._saved, self._took = time.monotonic(), 0.0
 
     def path(self, stage: str) -> Path | None:
         return None if self.folder is None else self.folder / f"stage-{stage.replace(' ', '-')}.safetensors"
@@ -67,7 +76,16 @@ class Checkpoints:
     def save(self, stage: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         path = self.path(stage)
         if path is not None:
+            begun = time.monotonic()
             save_checkpoint(path, tensors, meta)
+            self._saved = time.monotonic()
+            self._took = self._saved - begun
+
+    def due(self) -> bool:
+        """Return whether it is time to save in the middle of an epoch."""
+        if self.folder is None or self.seconds is None:
+            return False
+        return time.monotonic() - self._saved >= max(self.seconds, 20 * self._took)
 
     def load(self, stage: str) -> Checkpoint | None:
         """Return the checkpoint of a stage, or None where there is none to resume from."""
@@ -77,10 +95,13 @@ class Checkpoints:
         return load_checkpoint(path)
 
     def clear(self) -> None:
-        """Remove the files that only a resume needs, once the result of the training is saved."""
+        """Remove the files that only a resume needs, once the result of the training is saved.
+
+        What the training depended on stays: a calibration on samples of the same data is compared with it.
+        """
         if self.folder is None:
             return
-        for pattern in ("stage-*.safetensors", ".stage-*.tmp", "training.json"):
+        for pattern in ("stage-*.safetensors", ".stage-*.tmp", CLIENT_TRAINING):
             for path in self.folder.glob(pattern):
                 path.unlink()
 

@@ -11,6 +11,10 @@ from l2h.classifiers import SklearnClassifier
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ModelError, UnknownNameError
 from l2h.remote import SKLEARN
+from l2h.rows import in_memory
+
+#: What an estimator of scikit-learn takes beside uint8 samples: it makes float32 of them.
+COPIES = 5
 
 
 def is_estimator(model: Any) -> bool:
@@ -66,7 +70,8 @@ def fit_estimator(
         name for name, value in fresh.get_params().items() if f"__{name}".endswith("__random_state") and value is None
     ]
     fresh.set_params(**dict.fromkeys(seeds, seed % 2**32))
-    rows = X.table.to_frame() if isinstance(X, EncodedTable) and _takes_columns(fresh) else numbers_of(X)
+    columns = isinstance(X, EncodedTable) and _takes_columns(fresh)
+    rows = X.table.to_frame() if isinstance(X, EncodedTable) and columns else in_memory(numbers_of(X), COPIES)
     try:
         fresh.fit(rows if hasattr(rows, "columns") else rows.reshape(len(X), -1), y)
     except (ValueError, TypeError, KeyError) as error:

@@ -43,6 +43,7 @@ from l2h.training.recipes import initial_server, make_rejectors
 from l2h.training.rejector_stage import RejectorStep
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.server import ServerStage, log_probabilities
+from l2h.training.streaming import pick, steps, take_inputs
 
 log = logging.getLogger("l2h")
 
@@ -170,7 +171,7 @@ class PublishingStage(ServerStage):
     every: int
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        step = epoch * self.steps
+        step = epoch * self.steps + self.done
 
         def tick_and_publish() -> None:
             nonlocal step
@@ -291,22 +292,28 @@ class FollowingStage(Stage):
     def __init__(self, rejector_step: RejectorStep, copy: ServerCopy, job: Job, view: Tensor, context: Context) -> None:
         super().__init__("rejector", rejector_step.settings, len(job.X))
         self.rejector_step, self.copy, self.context, self.view = rejector_step, copy, context, view
-        self.x, self.y, self.client_correct = (
-            torch.from_numpy(array).to(context.device) for array in (job.X, job.y, job.answers.label == job.y)
+        self.x = take_inputs(job.X, context)
+        self.y, self.client_correct = (
+            torch.from_numpy(array).to(context.device) for array in (job.y, job.answers.label == job.y)
         )
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.name, epoch)
-        total = torch.zeros(self.rejector_step.rejectors.size, device=self.context.device)
-        for step, chosen in enumerate(shuffled.split(self.settings.batch), start=epoch * self.steps):
+        total = self.middle.setdefault(
+            "total", torch.zeros(self.rejector_step.rejectors.size, device=self.context.device)
+        )
+        left = shuffled[self.done * self.settings.batch :]
+        batches = steps(self.x, left, self.settings.batch)
+        for step, (chosen, *read) in enumerate(batches, start=epoch * self.steps + self.done):
             self.copy.refresh()
-            x = self.x[chosen]
+            x = pick(self.x, chosen, *read)
             server_correct = self.copy.correct(chosen, x, self.y[chosen])
             set_learning_rate(self.rejector_step.optimizer, learning_rate(self.settings, step, self.all_steps))
             total += self.rejector_step.update(
                 x, self.view[chosen], self.client_correct[chosen], server_correct, self.name, step
             )
             tick()
+        self.middle = {}
         row = self.rejector_step.row(total, self.samples, epoch)
         return {"train_loss": row["rejector_loss"], "held_out_loss": None, **row, **self.copy.columns()}
 

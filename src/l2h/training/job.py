@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,11 @@ def server_builder(
 ) -> Callable[[], nn.Module]:
     """Return a function that makes a fresh server: the named model, or a copy of the user's module."""
     shape = tuple(X.shape[1:])
+    scale = cache(partial(input_scale, X, settings))  # of data that is read from a disk once
 
     def make() -> nn.Module:
         if isinstance(given, str):
-            return build_scaled(given, shape, num_classes, input_scale(X, settings), **options)
+            return build_scaled(given, shape, num_classes, copy.deepcopy(scale()), **options)
         net = Scaled(unit_scale(shape, X.dtype), copy.deepcopy(given))
         _check_outputs(net, numbers_of(X[:2]), num_classes)
         return net

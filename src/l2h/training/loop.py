@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l2h.errors import SettingsError
+from l2h.errors import ModelError, SettingsError
 from l2h.files import write_atomically
 from l2h.settings import Settings, StageSettings
 from l2h.training.checkpoint import Checkpoints, optimizer_tensors, prefixed, restore_optimizer, under
+from l2h.training.parallel import Group, current_group
 from l2h.training.progress import Progress, Silent
+from l2h.training.streaming import Inputs, RowReader, steps
 
 COLUMNS = ("stage", "epoch", "steps", "train_loss", "held_out_loss", "lr", "seconds")
 WARM = 3  # steps before the recording, in which libraries pick their kernels and allocate their workspaces
@@ -36,6 +39,8 @@ class Context:
     progress: Progress = field(default_factory=Silent)
     history: list[dict[str, Any]] = field(default_factory=list)  # one row per epoch of every stage
     history_file: Path | None = None  # the CSV that is rewritten after each epoch
+    readers: dict[int, RowReader] = field(default_factory=dict)  # of streamed inputs, by the id of their source
+    group: Group | None = field(default_factory=current_group)  # the processes that train servers; None: this one alone
 
     def autocast(self) -> torch.autocast:
         """Return a context manager that computes in bf16 where the settings ask for it, and else changes nothing."""
@@ -60,8 +65,11 @@ class Stage(ABC):
 
     What an epoch draws at random depends only on the seed, on the stage's ``draws`` and on the number of the epoch, so
     a stage that is restored after any epoch continues as if it had never stopped. ``draws`` is the name of the stage,
-    or the name of another stage whose draws, such as the order of the samples, it repeats.
+    or the name of another stage whose draws, such as the order of the samples, it repeats. A stage that is restored in
+    the middle of an epoch also has the state of torch's generators there, ``done`` steps and what they summed up.
     """
+
+    peers: Group | None = None  # the processes that train it together, from one checkpoint; None: this one alone
 
     def __init__(self, name: str, settings: StageSettings, samples: int, draws: str | None = None) -> None:
         self.name = name
@@ -70,10 +78,15 @@ class Stage(ABC):
         self.samples = samples
         self.steps = math.ceil(samples / settings.batch)  # per epoch
         self.all_steps = settings.epochs * self.steps
+        self.done = 0  # steps of the current epoch; ``run_stage`` counts them
+        self.middle: dict[str, Tensor] = {}  # what these steps summed up, beside :meth:`tensors`; by name
 
     @abstractmethod
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
-        """Train one epoch, counted from 0, and call ``tick`` after each step; return its columns of the history."""
+        """Train the steps of an epoch, counted from 0, that are not ``done``, and call ``tick`` after each.
+
+        Return the epoch's columns of the history, and leave ``middle`` empty.
+        """
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -119,7 +132,8 @@ class RecordedStep:
                 return self._run_on_side_stream(chosen, *others)
             self._inputs = tuple(tensor.clone() for tensor in (chosen, *others))
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # Of this thread alone: another one may pin the memory of the next batches meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._out = self.work(*self._inputs)
         assert self._out is not None
         for static, given in zip(self._inputs, (chosen, *others), strict=True):
@@ -157,13 +171,13 @@ class SingleModelStage(Stage):
         name: str,
         model: Weights,
         parameters: list[Tensor],
-        samples: int,
+        x: Inputs,
         settings: StageSettings,
         context: Context,
         draws: str | None = None,
     ) -> None:
-        super().__init__(name, settings, samples, draws)
-        self.context = context
+        super().__init__(name, settings, len(x), draws)
+        self.x, self.context = x, context
         self.optimizer = make_optimizer(settings, parameters)
         self.step = RecordedStep(self.train_batch, context.device, settings.batch)
         self.epoch = 0  # how many were trained
@@ -171,8 +185,11 @@ class SingleModelStage(Stage):
         self._weights = model
 
     @abstractmethod
-    def train_batch(self, chosen: Tensor) -> Tensor:
-        """Take one step on the samples ``chosen`` and return their summed loss, as :class:`RecordedStep` needs it."""
+    def train_batch(self, chosen: Tensor, read: Tensor | None = None) -> Tensor:
+        """Take one step on the samples ``chosen`` and return their summed loss, as :class:`RecordedStep` needs it.
+
+        ``read`` is what was read of them, where the inputs are streamed.
+        """
 
     @abstractmethod
     def end_epoch(self, total: Tensor) -> dict[str, Any]:
@@ -183,13 +200,14 @@ class SingleModelStage(Stage):
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         self.begin_epoch()
-        total = torch.zeros(self.loss_shape, device=self.context.device)
+        total = self.middle.setdefault("total", torch.zeros(self.loss_shape, device=self.context.device))
         shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.draws, epoch)
-        for step, chosen in enumerate(shuffled.split(self.settings.batch), start=epoch * self.steps):
+        left = shuffled[self.done * self.settings.batch :]
+        for step, given in enumerate(steps(self.x, left, self.settings.batch), start=epoch * self.steps + self.done):
             self.set_rate(step)
-            total += self.step(chosen)  # nothing in a pass waits for the host
+            total += self.step(*given)  # nothing in a pass waits for the host
             tick()
-        self.epoch = epoch + 1
+        self.epoch, self.middle = epoch + 1, {}
         return self.end_epoch(total)
 
     def set_rate(self, step: int) -> None:
@@ -215,26 +233,45 @@ class SingleModelStage(Stage):
 
 def run_stage(stage: Stage, context: Context) -> None:
     """Train a stage to its end, from its checkpoint if there is one to resume from."""
-    done, rows = 0, []
-    saved = context.checkpoints.load(stage.name)
+    begun, rows = 0, []
+    saved, generators = context.checkpoints.load(stage.name), None
+    if stage.peers is not None:
+        saved = stage.peers.share(saved, context.device)
     if saved is not None:
         stage.restore(saved.tensors)
-        done, rows = int(saved.meta["epoch"]), list(saved.meta["history"])
+        begun, rows = int(saved.meta["epoch"]), list(saved.meta["history"])
+        stage.done = int(saved.meta.get("step", 0))
+        stage.middle = {name: t.to(context.device) for name, t in under("middle/", saved.tensors).items()}
+        generators = under("generators/", saved.tensors)
     context.history += rows
-    context.progress.start(stage.name, stage.settings.epochs, stage.steps, done)
-    for epoch in range(done, stage.settings.epochs):
+    context.progress.start(stage.name, stage.settings.epochs, stage.steps, begun)
+    if saved is not None:
+        context.progress.look_at(stage, begun)
+    for _ in range(stage.done):
+        context.progress.step()
+    for epoch in range(begun, stage.settings.epochs):
         if stage.stopped:
             break
-        begun = time.monotonic()
+        started = time.monotonic()
         with seeded(context.device, context.settings.seed, stage.draws, epoch):
-            measured = stage.train_epoch(epoch, context.progress.step)
+            restore_generators(generators or {}, context.device)
+            try:
+                measured = stage.train_epoch(epoch, partial(_after_step, stage, context, epoch, rows))
+            except ValueError as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                raise ModelError(
+                    f"{stage.name}: batch norm needs more than one sample, and of {stage.samples} in batches of "
+                    f"{stage.settings.batch} a batch has one: set another batch"
+                ) from error
+        stage.done, generators = 0, None
         row = {
             "stage": stage.name,
             "epoch": epoch + 1,
             "steps": (epoch + 1) * stage.steps,
             **measured,
             "lr": learning_rate(stage.settings, (epoch + 1) * stage.steps - 1, stage.all_steps),
-            "seconds": round(time.monotonic() - begun, 3),
+            "seconds": round(time.monotonic() - started, 3),
         }
         rows.append(row)
         context.history.append(row)
@@ -243,7 +280,32 @@ def run_stage(stage: Stage, context: Context) -> None:
             context.checkpoints.save(stage.name, stage.tensors(), {"epoch": epoch + 1, "history": rows})
         context.write_history()
         context.progress.epoch(stage.name, row)
+        context.progress.look_at(stage, epoch + 1)
     context.progress.finish(stage.name)
+
+
+def _after_step(stage: Stage, context: Context, epoch: int, rows: list[dict[str, Any]]) -> None:
+    """Count a step and, when it is time and the epoch is not over, save everything that the next one needs."""
+    stage.done += 1
+    context.progress.step()
+    if stage.done < stage.steps and context.checkpoints.due():
+        now = prefixed("middle/", stage.middle) | prefixed("generators/", generator_states(context.device))
+        meta = {"epoch": epoch, "step": stage.done, "history": rows}
+        context.checkpoints.save(stage.name, stage.tensors() | now, meta)
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's global generators that a training on the device draws from."""
+    own = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {"cpu": torch.get_rng_state(), **own}
+
+
+def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put back what :func:`generator_states` returned; generators whose state is not there stay as they are."""
+    if "cpu" in states:
+        torch.set_rng_state(states["cpu"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def derive(*keys: Any) -> int:

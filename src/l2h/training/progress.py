@@ -4,9 +4,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from l2h.metrics import OutcomeReport
+
+if TYPE_CHECKING:
+    from l2h.training.loop import Stage
 
 log = logging.getLogger("l2h.training")
 
@@ -25,6 +28,9 @@ class Progress:
 
     def epoch(self, stage: str, row: Mapping[str, Any]) -> None:
         """Report that an epoch is over; ``row`` is its row of the history."""
+
+    def look_at(self, stage: "Stage", epoch: int) -> None:
+        """Report the stage itself after so many of its epochs: its models are those of this moment."""
 
     def finish(self, stage: str) -> None:
         """Report that the stage is over."""
@@ -99,6 +105,6 @@ class Tee(Progress):
     def __init__(self, *others: Progress) -> None:
         self.others = others
 
-    begin, start, step, epoch, finish, asked, evaluated = map(
-        _passed_on, ("begin", "start", "step", "epoch", "finish", "asked", "evaluated")
+    begin, start, step, epoch, look_at, finish, asked, evaluated = map(
+        _passed_on, ("begin", "start", "step", "epoch", "look_at", "finish", "asked", "evaluated")
     )

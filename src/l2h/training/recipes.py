@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from l2h.classifiers import Classifier, ClassifierAnswers
-from l2h.errors import DataError
+from l2h.errors import DataError, SettingsError
 from l2h.models.rejectors import AttachedRejector
 from l2h.models.student import student_features
+from l2h.rows import Array, Rows, batch_rows
 from l2h.training.alternating import AlternatingStage
 from l2h.training.job import Job, stage_settings, view_tensor
 from l2h.training.loop import Context, run_stage, seeded
 from l2h.training.rejector_stage import Objective, RejectorStage, SamplePool
 from l2h.training.rejectors import RejectorBatch
 from l2h.training.server import log_probabilities
+from l2h.training.streaming import stream, take_inputs
 from l2h.training.targets import make_pools, train_server
 from l2h.training.together import run_together
 
-CHUNK = 8192  # samples per call, so that a large array need not fit on the device
+CHUNK = 8192  # samples that are on the device at once, at most
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,14 @@ def train_paper(job: Job, context: Context, client_correct: npt.NDArray[np.bool_
     make_server = job.servers[0].make
     if make_server is None:
         raise DataError("recipe 'paper' trains a network as the server: for any other use recipe 'default'")
+    if context.group is not None:
+        raise SettingsError("recipe 'paper' trains server and rejector in turn, in one process: start one")
     device = context.device
     server = initial_server(make_server, context)
     view = view_tensor(job.answers, device)
     rejectors = make_rejectors(job, context, view)
     right = job.answers.label == job.y if client_correct is None else client_correct
-    x, y, known = (torch.from_numpy(a).to(device) for a in (job.X, job.y, right))
+    x, (y, known) = take_inputs(job.X, context), (torch.from_numpy(a).to(device) for a in (job.y, right))
     for_server, for_rejector = stage_settings(job, context)
     settings = context.settings
     if settings.joint:
@@ -167,30 +170,26 @@ def make_rejectors(job: Job, context: Context, view: Tensor) -> RejectorBatch:
 
 
 def rejector_scores(
-    rejectors: RejectorBatch,
-    X: npt.NDArray[Any],
-    answers: ClassifierAnswers,
-    context: Context,
-    *,
-    student: bool = False,
+    rejectors: RejectorBatch, X: Array | Rows, answers: ClassifierAnswers, context: Context, *, student: bool = False
 ) -> npt.NDArray[np.float32]:
     """What each rejector says of each input, (R, n, 1 + S); with ``student``, its K scores after that."""
-    parts = []
-    for start in range(0, len(X), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        view = view_tensor(answers.at(chunk), context.device)
-        parts.append(rejectors.scores(_on_device(X[chunk], context), view, context, student=student).cpu().numpy())
+    parts, first = [], 0
+    for x in _on_device(X, context):
+        view = view_tensor(answers.at(slice(first, first + len(x))), context.device)
+        parts.append(rejectors.scores(x, view, context, student=student).cpu().numpy())
+        first += len(x)
     return np.concatenate(parts, axis=1)
 
 
-def server_log_probabilities(server: nn.Module, X: npt.NDArray[Any], context: Context) -> npt.NDArray[np.float32]:
+def server_log_probabilities(server: nn.Module, X: Array | Rows, context: Context) -> npt.NDArray[np.float32]:
     """The server's log-softmax, (n, K)."""
-    parts = [
-        log_probabilities(server, _on_device(X[start : start + CHUNK], context), context)
-        for start in range(0, len(X), CHUNK)
-    ]
-    return torch.cat(parts).cpu().numpy()
+    return np.concatenate([log_probabilities(server, x, context).cpu().numpy() for x in _on_device(X, context)])
 
 
-def _on_device(X: npt.NDArray[Any], context: Context) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(X)).to(context.device)
+def _on_device(X: Array | Rows, context: Context) -> Iterator[Tensor]:
+    """Give the inputs in parts, so that a large array need not fit on the device."""
+    batch = batch_rows(tuple(X.shape), CHUNK)
+    if isinstance(X, Rows):
+        return stream(X, context).split(batch)
+    parts = (np.ascontiguousarray(X[start : start + batch]) for start in range(0, len(X), batch))
+    return (torch.from_numpy(part).to(context.device) for part in parts)

@@ -17,22 +17,24 @@ from l2h.decision import RejectorSpec
 from l2h.errors import ModelError, SettingsError
 from l2h.losses import priced_losses, weight_table, weighted_log_loss
 from l2h.models.rejectors import AttachedRejector, SeparateRejector, client_log_probability
+from l2h.rows import batch_rows
 from l2h.settings import StageSettings
 from l2h.training.checkpoint import optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.loop import Context, SingleModelStage, make_optimizer, seeded
 from l2h.training.rejectors import RejectorBatch
+from l2h.training.streaming import BATCH, Inputs, StreamedInputs, pick
 
 log = logging.getLogger("l2h.training")
 
 
 @dataclass(frozen=True)
 class SamplePool:
-    """Samples a rejector trains on, resident on the device, the classifiers' outcomes computed once.
+    """Samples a rejector trains on, the classifiers' outcomes computed once and resident on the device.
 
     Of one server, ``server_correct`` and ``server_target`` are (n,); of S of them (n, S), in their order.
     """
 
-    x: Tensor  # inputs
+    x: Inputs  # on the device as well, or streamed
     view: Tensor  # the client's view, (n, V)
     y: Tensor  # int (n,), the truth
     client_correct: Tensor  # bool (n,)
@@ -51,8 +53,10 @@ class SamplePool:
         """Who is right, bool (n, 1 + S): the client, then each server."""
         return torch.column_stack([self.client_correct, self.server_correct])
 
-    def at(self, index: Tensor) -> SamplePool:
-        return type(self)(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+    def at(self, index: Tensor, x: Tensor | None = None) -> SamplePool:
+        """Return the samples at ``index``; ``x`` are their inputs, if they were read already."""
+        others = {name: getattr(self, name)[index] for name in self.__dataclass_fields__ if name != "x"}
+        return type(self)(x=self.x[index] if x is None else x, **others)
 
     def only(self, number: int) -> SamplePool:
         """Return the pool of several servers as that of one of them."""
@@ -61,7 +65,11 @@ class SamplePool:
 
     @staticmethod
     def join(pools: Sequence[SamplePool]) -> SamplePool:
-        return SamplePool(*(torch.cat([getattr(p, name) for p in pools]) for name in SamplePool.__dataclass_fields__))
+        others = [name for name in SamplePool.__dataclass_fields__ if name != "x"]
+        joined = {name: torch.cat([getattr(pool, name) for pool in pools]) for name in others}
+        streamed = [pool.x for pool in pools if isinstance(pool.x, StreamedInputs)]
+        resident = [pool.x for pool in pools if isinstance(pool.x, Tensor)]
+        return SamplePool(x=StreamedInputs.join(streamed) if streamed else torch.cat(resident), **joined)
 
 
 #: Scores (R, n, heads) of R rejectors on a pool of n samples, to losses (R, n).
@@ -83,8 +91,7 @@ class UncertainPool(SamplePool):
         view, probability, teacher = (
             tensor.repeat_interleave(classes, dim=0) for tensor in (self.view, self.server_probability, self.teacher)
         )
-        x = self.x[:0]
-        return SamplePool(x, view, y, client, server, probability, client.float(), server.float(), teacher)
+        return SamplePool(self.view[:0], view, y, client, server, probability, client.float(), server.float(), teacher)
 
 
 def over_labels(objective: Objective) -> Objective:
@@ -224,7 +231,7 @@ class RejectorStage(SingleModelStage):
         held_out: SamplePool | None = None,
         draws: str | None = None,
     ) -> None:
-        super().__init__(name, rejectors, list(rejectors.params.values()), len(pool), settings, context, draws)
+        super().__init__(name, rejectors, list(rejectors.params.values()), pool.x, settings, context, draws)
         self.rejectors, self.loss, self.pool, self.held_out = rejectors, loss, pool, held_out
         self.loss_shape = (rejectors.size,)
         self.best_loss = torch.full((rejectors.size,), float("inf"), device=context.device)
@@ -240,8 +247,8 @@ class RejectorStage(SingleModelStage):
             "held_out_loss": None if held_out is None else float(held_out.mean()),
         }
 
-    def train_batch(self, chosen: Tensor) -> Tensor:
-        losses = self._losses(self.pool.at(chosen), train=True)
+    def train_batch(self, chosen: Tensor, read: Tensor | None = None) -> Tensor:
+        losses = self._losses(self.pool.at(chosen, pick(self.x, chosen, read)), train=True)
         each = losses.mean(1) if self.settings.reduction == "mean" else losses.sum(1)
         self.optimizer.zero_grad(set_to_none=True)
         each.sum().backward()
@@ -250,6 +257,7 @@ class RejectorStage(SingleModelStage):
 
     def _losses(self, pool: SamplePool, train: bool) -> Tensor:
         with self.context.autocast():
+            assert isinstance(pool.x, Tensor)
             out = self.rejectors(pool.x, pool.view, train=train)
         heads = self.rejectors.heads
         losses = self.loss(out[..., :heads].float(), pool)
@@ -260,10 +268,12 @@ class RejectorStage(SingleModelStage):
     def _held_out_loss(self) -> Tensor | None:
         if self.held_out is None:
             return None
+        x, everything = self.held_out.x, torch.arange(len(self.held_out), device=self.context.device)
+        batch = batch_rows(tuple(x.shape), BATCH)
         with torch.no_grad():
             parts = [
-                self._losses(self.held_out.at(part), train=False)
-                for part in torch.arange(len(self.held_out), device=self.context.device).split(2048)
+                self._losses(self.held_out.at(chosen, part), train=False)
+                for chosen, part in zip(everything.split(batch), x.split(batch), strict=True)
             ]
         return torch.cat(parts, dim=1).mean(1)
 

@@ -20,8 +20,10 @@ from torch.nn import functional as F
 from l2h.errors import ModelError
 from l2h.models.rejectors import AttachedRejector, SeparateRejector
 from l2h.models.separable import Residual
+from l2h.rows import batch_rows
 from l2h.training.checkpoint import under
 from l2h.training.loop import Context
+from l2h.training.streaming import BATCH, Inputs
 
 #: Layers that need no weights and act on every channel alike.
 _PLAIN = (nn.ReLU, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
@@ -93,9 +95,9 @@ class RejectorBatch:
         out: Tensor = functional_call(net, state, args)
         return out
 
-    def scores(self, x: Tensor, view: Tensor, context: Context, batch: int = 2048, *, student: bool = False) -> Tensor:
+    def scores(self, x: Inputs, view: Tensor, context: Context, *, student: bool = False) -> Tensor:
         """Scores (R, n, heads) in evaluation mode, without gradients; with ``student``, its K scores after them."""
-        part = slice(None) if student else slice(self.heads)
+        part, batch = slice(None) if student else slice(self.heads), batch_rows(tuple(x.shape), BATCH)
         with torch.no_grad(), context.autocast():
             parts = [self(a, b)[..., part].float() for a, b in zip(x.split(batch), view.split(batch), strict=True)]
         return torch.cat(parts, dim=1)

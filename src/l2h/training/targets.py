@@ -9,33 +9,34 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from l2h.classifiers import Classifier
+from l2h.classifiers import Classifier, ClassifierAnswers
 from l2h.columns import EncodedTable, numbers_of
 from l2h.data import split
 from l2h.decision import SERVER
-from l2h.errors import DataError, about
+from l2h.errors import DataError, SettingsError, about
 from l2h.remote import RemoteServer
-from l2h.training.augment import augment
+from l2h.rows import RowNumbers, Rows, batch_rows, digest, take_rows
+from l2h.training.augment import Changes, augment
 from l2h.training.estimators import fit_estimator
 from l2h.training.job import Array, Job, ServerJob, server_title, stage_settings, view_tensor
 from l2h.training.loop import Context, derive, seeded
 from l2h.training.rejector_stage import SamplePool
 from l2h.training.server import log_probabilities, train_classifier
+from l2h.training.streaming import Inputs, stream, take_inputs
 
 CROSSFIT_UP_TO = 20_000
+CLIENT_BATCH = 4096  # samples that client and servers answer at a time, at most
 STOPPING_SHARE = 0.15
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Teacher:
     """A server, or the server of one fold, and the samples that it was not fitted to."""
 
-    index: Rows  # those samples
+    index: RowNumbers  # those samples
     model: nn.Module | Classifier | None  # the server; None where it is fixed and its answers are given
     log_probability: Tensor  # its answers to those samples, in the order of ``index``
     temperature: float  # divides its logits so that its probabilities hold on them
@@ -47,7 +48,7 @@ class ServerOutcome:
 
     servers: Sequence[nn.Module | Classifier | None]  # trained, networks or estimators; None for one that is fixed
     teachers: Sequence[Sequence[Teacher]]  # for each part of the samples one teacher per server
-    fitted: Rows | None  # the samples that the trained servers were fitted to, where no teacher speaks of them
+    fitted: RowNumbers | None  # the samples that the trained servers were fitted to, where no teacher speaks of them
     best: int = 0  # number of the server that is most often right on unseen samples: the student is taught by it
 
 
@@ -58,7 +59,7 @@ class RejectorPools:
     unseen: SamplePool  # samples that the server was not fitted to, and changed copies of them
     fitted: SamplePool | None  # changed copies of what the server was fitted to, with soft targets only
     stopping: SamplePool  # unseen samples kept from the rejectors as well, to stop them early and to calibrate them
-    stopping_rows: Rows  # the rows of X behind ``stopping``, in its order
+    stopping_rows: RowNumbers  # the rows of X behind ``stopping``, in its order
 
     @property
     def whole(self) -> SamplePool:
@@ -71,7 +72,13 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
 
     The same rows are held out from all of them, so that what is unseen by one is unseen by all.
     """
-    parts, fitted = _divide(job, context)
+    if context.group is not None and any(server.make is None for server in job.servers):
+        raise SettingsError(
+            f"{context.group.size} processes train one network together, and a server here is none: start one process"
+        )
+    if context.group is not None:
+        context.group.require_same(context.device, samples=digest(job.X, job.y))
+    parts, fitted = divide_samples(job, context)
     found: dict[str, tuple[nn.Module | Classifier | None, list[Teacher]]] = {}
     # A fixed server answers before anything is trained.
     for server in sorted(job.servers, key=lambda server: server.fixed is None):
@@ -87,7 +94,7 @@ def train_server(job: Job, context: Context) -> ServerOutcome:
     return ServerOutcome(models, list(zip(*teachers, strict=True)), fitted, int(np.argmax(right)))
 
 
-def _divide(job: Job, context: Context) -> tuple[list[Rows], Rows | None]:
+def divide_samples(job: Job, context: Context) -> tuple[list[RowNumbers], RowNumbers | None]:
     """Return the parts of the samples that teachers speak of, and what trained servers are fitted to beside them.
 
     The second is None where they are fitted to everything: to all other parts before they speak of one (the folds), or,
@@ -113,12 +120,12 @@ def _divide(job: Job, context: Context) -> tuple[list[Rows], Rows | None]:
     return _require_samples(folds, job), None
 
 
-def _ask_fixed(job: Job, context: Context, server: Classifier, parts: list[Rows], stage: str) -> list[Teacher]:
+def _ask_fixed(job: Job, context: Context, server: Classifier, parts: list[RowNumbers], stage: str) -> list[Teacher]:
     """Return a teacher per part from a server's answers, which it is asked for once and in the order of the rows."""
     if isinstance(server, RemoteServer):
         server.progress = partial(context.progress.asked, stage=stage)
     rows = np.sort(np.concatenate(parts))
-    inputs = job.inputs if len(rows) == len(job.y) else job.inputs[rows]
+    inputs = job.inputs if len(rows) == len(job.y) else take_rows(job.inputs, rows)
     answers = server.answers(inputs, job.num_classes)
     log_p = torch.from_numpy(answers.log_probability).to(context.device)
     return [
@@ -128,7 +135,7 @@ def _ask_fixed(job: Job, context: Context, server: Classifier, parts: list[Rows]
 
 
 def _train_server(
-    job: Job, context: Context, server: ServerJob, parts: list[Rows], fitted: Rows | None
+    job: Job, context: Context, server: ServerJob, parts: list[RowNumbers], fitted: RowNumbers | None
 ) -> tuple[nn.Module | Classifier, list[Teacher]]:
     everything = np.arange(len(job.y))
     if len(parts) == 1:
@@ -154,16 +161,17 @@ def make_pools(job: Job, context: Context, outcome: ServerOutcome) -> RejectorPo
     settings = context.settings
     unseen, stopping = [], []
     best = outcome.best
+    x = take_inputs(job.X, context, times=2 * (1 + settings.copies))  # each once more while they are joined
     for k, (teachers, rows, stopping_rows) in enumerate(_shares(job, context, outcome)):
         with seeded(context.device, settings.seed, "pool", k):
-            unseen.append(make_pool(job, context, teachers, rows, settings.distill, best))
-            unseen += _copies(job, context, teachers, rows, settings.copies, settings.distill, best)
-        stopping.append((make_pool(job, context, teachers, stopping_rows, 0.0, best), stopping_rows))
+            unseen.append(make_pool(job, context, x, teachers, rows, settings.distill, best))
+            unseen += _copies(job, context, x, teachers, rows, settings.copies, settings.distill, best)
+        stopping.append((make_pool(job, context, x, teachers, stopping_rows, 0.0, best), stopping_rows))
     fitted = []
     if outcome.fitted is not None:
         # What the server was fitted to says too much good of it, but changed copies still rank: soft targets only.
         with seeded(context.device, settings.seed, "pool", "fitted"):
-            fitted = _copies(job, context, outcome.teachers[0], outcome.fitted, settings.copies, 1.0, best)
+            fitted = _copies(job, context, x, outcome.teachers[0], outcome.fitted, settings.copies, 1.0, best)
     pools = RejectorPools(
         SamplePool.join(unseen),
         SamplePool.join(fitted) if fitted else None,
@@ -178,13 +186,17 @@ def make_pools(job: Job, context: Context, outcome: ServerOutcome) -> RejectorPo
     return pools
 
 
-def more_copies(job: Job, context: Context, outcome: ServerOutcome, size: int) -> SamplePool | None:
-    """Return ``size`` further changed copies of the unseen samples, or None where nothing can be changed."""
+def more_copies(job: Job, context: Context, outcome: ServerOutcome, size: int, like: SamplePool) -> SamplePool | None:
+    """Return ``size`` further changed copies of the unseen samples, or None where nothing can be changed.
+
+    They are streamed where those of ``like`` are.
+    """
     parts: list[SamplePool] = []
+    x = take_inputs(job.X, context) if isinstance(like.x, Tensor) else stream(job.X, context)
     for k, (teachers, rows, _) in enumerate(_shares(job, context, outcome)):
         count = -(-size // max(1, len(rows) * len(outcome.teachers)))
         with seeded(context.device, context.settings.seed, "pool", "more", k):
-            parts += _copies(job, context, teachers, rows, count, 0.0, outcome.best)
+            parts += _copies(job, context, x, teachers, rows, count, 0.0, outcome.best)
     if not parts or not size:
         return None
     everything = SamplePool.join(parts)
@@ -194,7 +206,7 @@ def more_copies(job: Job, context: Context, outcome: ServerOutcome, size: int) -
 def make_teacher(
     job: Job,
     context: Context,
-    index: Rows,
+    index: RowNumbers,
     model: nn.Module | Classifier | None,
     log_probability: Tensor | None = None,
     calibrate: bool = True,
@@ -202,7 +214,7 @@ def make_teacher(
     """Return a server, or its answers, as the teacher for the samples at ``index``."""
     if log_probability is None:
         assert model is not None
-        log_probability = _answers(job, context, model, job.inputs[index])
+        log_probability = _answers(job, context, model, take_rows(job.inputs, index))
     temperature = 1.0
     if calibrate:
         temperature = fit_temperature(log_probability, torch.from_numpy(job.y[index]).to(context.device))
@@ -226,25 +238,24 @@ def fit_temperature(log_probability: Tensor, y: Tensor) -> float:
 def make_pool(
     job: Job,
     context: Context,
+    samples: Inputs,
     teachers: Sequence[Teacher],
-    index: Rows,
+    index: RowNumbers,
     distill: float,
     best: int = 0,
     changed: bool = False,
 ) -> SamplePool:
     """Return what client and servers make of these samples, or of a changed (augmented) copy of each.
 
-    ``distill`` is the weight of the teachers' softmax in the heads' targets; the rest is on the outcomes. The teacher
-    numbered ``best`` says how likely the client is right, and teaches the student.
+    ``samples`` are the inputs of the job. ``distill`` is the weight of the teachers' softmax in the heads' targets; the
+    rest is on the outcomes. The teacher numbered ``best`` says how likely the client is right, and teaches the student.
     """
     device = context.device
-    x = torch.from_numpy(job.X[index]).to(device)
+    x = samples[torch.from_numpy(index).to(device)]
     y = torch.from_numpy(job.y[index]).to(device)
     if changed:
-        x = augment(x, context.settings.augment)
-        answers = job.client.answers(x.cpu().numpy(), job.num_classes)
-        models = [teacher.model for teacher in teachers if teacher.model is not None]
-        log_p = [_answers(job, context, model, x.cpu().numpy()) for model in models]
+        x = _changed(x, context.settings.augment, device)
+        answers, log_p = _ask_about(job, context, x, [t.model for t in teachers if t.model is not None])
     else:
         answers = job.answers.at(index)
         place = {int(sample): at for at, sample in enumerate(teachers[0].index)}
@@ -269,12 +280,33 @@ def make_pool(
     )
 
 
+def _changed(x: Inputs, kind: str, device: torch.device) -> Inputs:
+    """Return the inputs, each changed as it is drawn now: at once or, where they are streamed, whenever it is read."""
+    if isinstance(x, Tensor):
+        return augment(x, kind)
+    return x.changed_as(Changes.draw(len(x), x.shape[2:], kind, device) if len(x.shape) == 4 else None)
+
+
+def _ask_about(
+    job: Job, context: Context, x: Inputs, models: Sequence[nn.Module | Classifier]
+) -> tuple[ClassifierAnswers, list[Tensor]]:
+    """Return what the client and the models answer to changed inputs, which are read once."""
+    client, servers = [], []
+    for part in x.split(batch_rows(tuple(x.shape), CLIENT_BATCH)):
+        rows = part.cpu().numpy()
+        client.append(job.client.answers(rows, job.num_classes))
+        servers.append([_answers(job, context, model, rows) for model in models])
+    return ClassifierAnswers.join(client), [torch.cat(own) for own in zip(*servers, strict=True)]
+
+
 def _by_server(values: list[Tensor]) -> Tensor:
     """Return (n,) of one server, (n, S) of several."""
     return values[0] if len(values) == 1 else torch.stack(values, dim=-1)
 
 
-def _shares(job: Job, context: Context, outcome: ServerOutcome) -> list[tuple[Sequence[Teacher], Rows, Rows]]:
+def _shares(
+    job: Job, context: Context, outcome: ServerOutcome
+) -> list[tuple[Sequence[Teacher], RowNumbers, RowNumbers]]:
     """Return the teachers of each part with its rows to learn from and to stop on; a row's side is always the same."""
     in_training = np.zeros(len(job.y), dtype=bool)
     shares = (1 - STOPPING_SHARE, STOPPING_SHARE)
@@ -284,12 +316,19 @@ def _shares(job: Job, context: Context, outcome: ServerOutcome) -> list[tuple[Se
 
 
 def _copies(
-    job: Job, context: Context, teachers: Sequence[Teacher], rows: Rows, count: int, distill: float, best: int
+    job: Job,
+    context: Context,
+    x: Inputs,
+    teachers: Sequence[Teacher],
+    rows: RowNumbers,
+    count: int,
+    distill: float,
+    best: int,
 ) -> list[SamplePool]:
     """Return changed copies; none where a server cannot answer them."""
-    if context.settings.augment == "none" or any(teacher.model is None for teacher in teachers):
+    if context.settings.augment == "none" or not len(rows) or any(teacher.model is None for teacher in teachers):
         return []
-    return [make_pool(job, context, teachers, rows, distill, best, changed=True) for _ in range(count)]
+    return [make_pool(job, context, x, teachers, rows, distill, best, changed=True) for _ in range(count)]
 
 
 def _train_model(
@@ -297,14 +336,15 @@ def _train_model(
     context: Context,
     server: ServerJob,
     name: str,
-    index: Rows,
-    held_out: Rows | None,
+    index: RowNumbers,
+    held_out: RowNumbers | None,
     epochs: int | None = None,
 ) -> tuple[nn.Module | Classifier, int]:
     if server.estimator is not None:
         context.progress.start(name, 1, 1, 0)
         seed = derive(context.settings.seed, name)
-        fitted = fit_estimator(server.estimator, job.inputs[index], job.y[index], seed)
+        inputs = np.asarray(take_rows(job.X, index)) if job.table is None else job.table[index]
+        fitted = fit_estimator(server.estimator, inputs, job.y[index], seed)
         context.progress.step()
         context.progress.finish(name)
         return fitted, 1
@@ -314,17 +354,18 @@ def _train_model(
         settings = replace(settings, epochs=epochs, patience=None)
     with seeded(context.device, context.settings.seed, name):
         model = server.make()
-    stop_on = None if held_out is None else (job.X[held_out], job.y[held_out])
-    return model, train_classifier(name, model, job.X[index], job.y[index], settings, context, stop_on)
+    stop_on = None if held_out is None else (take_rows(job.X, held_out), job.y[held_out])
+    return model, train_classifier(name, model, take_rows(job.X, index), job.y[index], settings, context, stop_on)
 
 
-def _answers(job: Job, context: Context, model: nn.Module | Classifier, X: Array | EncodedTable) -> Tensor:
+def _answers(job: Job, context: Context, model: nn.Module | Classifier, X: Array | Rows | EncodedTable) -> Tensor:
     if isinstance(model, Classifier):
         return torch.from_numpy(model.answers(X, job.num_classes).log_probability).to(context.device)
-    return log_probabilities(model, torch.from_numpy(numbers_of(X)).to(context.device), context)
+    inputs = stream(X, context) if isinstance(X, Rows) else torch.from_numpy(numbers_of(X)).to(context.device)
+    return log_probabilities(model, inputs, context)
 
 
-def _require_samples(parts: list[Rows], job: Job) -> list[Rows]:
+def _require_samples(parts: list[RowNumbers], job: Job) -> list[RowNumbers]:
     smallest = min(len(part) for part in parts)
     if smallest < 2 or any(len(np.unique(job.y[part])) < 2 for part in parts):
         raise DataError(

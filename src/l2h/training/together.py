@@ -26,32 +26,39 @@ class StagesTogether(Stage):
         cuda = context.device.type == "cuda"
         self.streams = [torch.cuda.Stream(context.device) for _ in stages] if cuda else []
         self.step = RecordedStep(self._steps, context.device, first.settings.batch)
+        #: Streamed inputs, each once, though several stages may read them.
+        self._streamed = list({id(stage.x): stage.x for stage in stages if not isinstance(stage.x, Tensor)}.values())
 
     def train_epoch(self, epoch: int, tick: Callable[[], None]) -> dict[str, Any]:
         context, sizes = self.context, [torch.Size(stage.loss_shape).numel() for stage in self.stages]
-        total = torch.zeros(sum(sizes), device=context.device)
+        total = self.middle.setdefault("total", torch.zeros(sum(sizes), device=context.device))
         for stage in self.stages:
             stage.begin_epoch()
         shuffled = order(self.samples, context.device, context.settings.seed, self.draws, epoch)
-        for step, chosen in enumerate(shuffled.split(self.settings.batch), start=epoch * self.steps):
+        left, batch = shuffled[self.done * self.settings.batch :], self.settings.batch
+        reads = zip(*(x.batches(left.cpu().numpy(), batch) for x in self._streamed), strict=True)
+        for step, chosen in enumerate(left.split(batch), start=epoch * self.steps + self.done):
             for stage in self.stages:
                 stage.set_rate(step)
-            total += self.step(chosen)
+            total += self.step(chosen, *next(reads, ()))
             tick()
+        self.middle = {}
         rows = []
         for stage, own in zip(self.stages, total.split(sizes), strict=True):
             stage.epoch = epoch + 1
             rows.append(stage.end_epoch(own.reshape(stage.loss_shape)))
         return {key: _mean([row[key] for row in rows]) for key in rows[0]}
 
-    def _steps(self, chosen: Tensor) -> Tensor:
+    def _steps(self, chosen: Tensor, *reads: Tensor) -> Tensor:
+        read = {id(x): part for x, part in zip(self._streamed, reads, strict=True)}
         if not self.streams:
-            return torch.cat([stage.train_batch(chosen).reshape(-1) for stage in self.stages])
+            losses = [stage.train_batch(chosen, read.get(id(stage.x))).reshape(-1) for stage in self.stages]
+            return torch.cat(losses)
         here, losses = torch.cuda.current_stream(self.context.device), []
         for stage, stream in zip(self.stages, self.streams, strict=True):
             stream.wait_stream(here)
             with torch.cuda.stream(stream):
-                losses.append(stage.train_batch(chosen).reshape(-1))
+                losses.append(stage.train_batch(chosen, read.get(id(stage.x))).reshape(-1))
         for stream in self.streams:
             here.wait_stream(stream)
         return torch.cat(losses)

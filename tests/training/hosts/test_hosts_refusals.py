@@ -22,8 +22,8 @@ from l2h.experiments.carry_out import divide, load_data
 from l2h.experiments.plan import Plan
 from l2h.experiments.runs import RunTarget
 from l2h.experiments.two_hosts import train_client_side, train_server_side
-from l2h.files import digest
 from l2h.models import InputScale, build_scaled
+from l2h.rows import digest
 from l2h.settings import PAPER_REJECTOR, PAPER_SERVER
 from l2h.system import HelpSystem
 from l2h.training import Silent, hosts
