@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import DIGITS, QUICK, Result, call, undrawn
 
@@ -27,3 +28,14 @@ def seeds(trained: tuple[Path, Result]) -> list[Path]:
             assert call("train", *DIGITS, *QUICK, *prices, "--seed", seed, "--out", folder).status == 0
         folders.append(folder)
     return folders
+
+
+@pytest.fixture(scope="session")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four overlapping clouds."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 4, 700)
+    X = (rng.normal(size=(4, 6))[y] + rng.normal(size=(len(y), 6))).astype(np.float32)
+    path = tmp_path_factory.mktemp("data") / "clouds.npz"
+    np.savez(path, X_train=X[:450], y_train=y[:450], X_test=X[450:], y_test=y[450:])
+    return path

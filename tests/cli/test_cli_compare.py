@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
-from commands import Result, assert_told, call, command, environment, files_of, one_line
+from commands import Result, assert_told, call, command, environment, files_of, one_line, start
+from waiting import until
 
 from l2h import methods
 from l2h.costs import Costs, generalized_loss
 from l2h.experiments import runs
 from l2h.experiments.compare.seed import SeedResult
+from l2h.experiments.runs import kept_alone
 
 #: The comparison that all share is drawn; what the others draw is not looked at here.
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -270,6 +273,25 @@ def test_a_killed_comparison_goes_on_and_ends_as_an_unbroken_one(
     assert written(folder)["seed-0.npz"] == before["seed-0.npz"]
     assert_same_comparison(folder, compared[0])
     assert not [name for name in files_of(folder) if name.endswith(".tmp")]
+
+
+@pytest.mark.long
+def test_a_killed_comparison_leaves_nobody_at_work(table: Path, tmp_path: Path) -> None:
+    with start(*few(table, tmp_path / "run", jobs=2)) as process:
+        workers = until(lambda: spawned(process), DEADLINE)
+        process.kill()
+    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), DEADLINE)
+
+
+def spawned(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes of a comparison, once it has one for the queue and two for seeds."""
+    found = [one for one in psutil.Process(process.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+    return found if len(found) > 2 else []
+
+
+def test_two_comparisons_in_one_folder_are_one_too_many(table: Path, tmp_path: Path) -> None:
+    with kept_alone(tmp_path):
+        assert_told(call(*few(table, tmp_path)), 1, f"another command works in {tmp_path}", "--out")
 
 
 @pytest.mark.long

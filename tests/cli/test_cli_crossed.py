@@ -24,16 +24,6 @@ LOSSES = ("ova-l2d", "two-stage-confidence", "priced")
 ARMS = set(itertools.product(("separate", "attached", "student"), ("outcomes", "softmax")))
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 4, 700)
-    X = (rng.normal(size=(4, 6))[y] + rng.normal(size=(len(y), 6))).astype(np.float32)
-    path = tmp_path_factory.mktemp("data") / "clouds.npz"
-    np.savez(path, X_train=X[:450], y_train=y[:450], X_test=X[450:], y_test=y[450:])
-    return path
-
-
 def run(table: Path, out: Path, *more: object) -> Result:
     return call("compare", "--crossed", "--data", table, *QUICK, "--out", out, *more)
 
@@ -100,6 +90,11 @@ def test_rows_that_are_there_are_kept_and_more_are_added(
     assert (folder / "crossed.csv").read_bytes() == before
     text = one_line(again.out)
     assert "priced has a mean risk of" in text
+    summary = crossed[1].json()
+    assert f"Never asking: {1 - summary['client']['mean']:.4f}" in text
+    assert f"always: {0.125 + 1 - summary['server']['mean']:.4f}" in text, "c_e is 0.05 and 0.2"
+    (student,) = (c["student"] for c in summary["cells"] if list(c.values())[1:4] == ["priced", "student", "softmax"])
+    assert f"alone: {1 - student['mean']:.4f}" in text
     assert "Left out: binary-l2h (it is for 2 classes)." in text
     assert_told(run(table, folder, "--c-e", "0.3"), [1], "--force")
 
@@ -118,6 +113,25 @@ def test_the_rows_of_several_files_make_the_same_table(crossed: tuple[Path, Resu
     assert {k: v for k, v in joined.json().items() if k not in apart} == {
         k: v for k, v in result.json().items() if k not in apart
     }
+
+
+def test_a_seed_with_fewer_losses_joins_the_means_of_those_that_it_has(
+    crossed: tuple[Path, Result], tmp_path: Path
+) -> None:
+    folder, result = crossed
+    head, *lines = (folder / "crossed.csv").read_text().splitlines()
+    left = [line for line in lines if not (line.split(",")[3] == "1" and line.split(",")[5] == "ova-l2d")]
+    (tmp_path / "rows.csv").write_text("\n".join([head, *left]) + "\n")
+    joined = call("compare", "--rows", tmp_path / "rows.csv", "--json", "--out", tmp_path / "shown").json()
+    effects, whole = ({(e["factor"], e["of"]): e for e in each["effects"]} for each in (joined, result.json()))
+    found = effects["trunk", "student instead of attached"]
+    assert (found["seeds"], found["pairs"]) == ([0, 1], 2 * (len(LOSSES) - 1)), "of the losses that both seeds have"
+    same, other = ("loss, with everything", "two-stage-confidence"), ("loss, with everything", "ova-l2d")
+    assert effects[same]["difference"] == whole[same]["difference"]
+    assert effects[other]["seeds"] == [0]
+    shown = one_line(call("compare", "--rows", tmp_path / "rows.csv", "--out", tmp_path / "shown").out)
+    assert "ova-l2d (1 seed)" in shown
+    assert "the lowest of those with as many seeds is that of" in shown
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ MEMORY = 1.5e9  # bytes
 #: are then those of another training. Seeds 1 to 3, with splits and clients of their own, moved the risk and accuracy
 #: of server and system by at most 0.012; here split and client are the same, so the reject rate moves no further.
 OTHER_PLATFORM = 0.03
+LAST_BITS = 1e-10
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def test_a_rejector_of_the_size_of_version_0_1_has_its_figures(tmp_path: Path) -
     figures = evaluate_plan(system, dataset, plan, tmp_path).results[0].as_dict()
     before = json.loads((VERSION_0_1 / "demo.json").read_text())
     if same_platform():
-        assert {key: figures[key] for key in before} == before
+        # Processors of one kind differ in the last bits of sums, which the fit of two numbers per head carries on.
+        assert_near({key: figures[key] for key in before}, before, LAST_BITS)
         return
     for name in ("accuracy", "reject_rate", "risk"):
         assert_near(figures[name], before[name], OTHER_PLATFORM, name)

@@ -98,6 +98,7 @@ def test_a_mean_over_runs_is_a_mean_over_seeds(seeds: list[Path], tmp_path: Path
     assert_told(call("evaluate", seeds[0], other), [1], "no other seed", "calibration")
 
 
+@pytest.mark.long
 def test_out_writes_metrics_pictures_and_page(trained: tuple[Path, Result], tmp_path: Path) -> None:
     folder, out = trained[0], tmp_path / "judged"
     (report,) = call("evaluate", folder, "--c-e", "0.2", "--out", out, "--json").json()

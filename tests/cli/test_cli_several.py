@@ -20,17 +20,6 @@ METHODS = {
 PRICES = ("--price", "box=0.05", "--price", "cloud=0.1", "--price", "cloud=0.2:1.25")
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four overlapping clouds."""
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 4, 700)
-    X = (rng.normal(size=(4, 6))[y] + rng.normal(size=(len(y), 6))).astype(np.float32)
-    path = tmp_path_factory.mktemp("data") / "clouds.npz"
-    np.savez(path, X_train=X[:500], y_train=y[:500], X_test=X[500:], y_test=y[500:])
-    return path
-
-
 def arguments(table: Path, out: Path, *more: object) -> list[object]:
     quick = ("--set", "server.epochs=4", "--set", "rejector.epochs=2", "--set", "folds=2", "--client-share", "0.2")
     servers = ("--client", "tree", "--server", "box=mlp", "--server", "cloud=mlp", "--option", "box.dropout=0.8")

@@ -69,14 +69,11 @@ FAULTS = """() => {
 
 
 def paper(folder: Path) -> Path:
-    curves, _, trivial = make_curves(c_e=(0.0, 0.1, 0.25, 0.5))
+    curves, alone, trivial = make_curves(("svhn",), c_e=(0.0, 0.1, 0.25, 0.5))
     report = make_report(100)
-    three, lone, _ = make_curves(("cifar10", "svhn", "cifar100"), c_e=(0.0, 0.1, 0.25, 0.5))
     drawings = {
-        "tradeoff-all.png": Drawing("tradeoff", {"curves": three, **lone}),
-        "risk.png": Drawing(
-            "risk", {"curves": [c for c in curves if c["dataset"] == "svhn"], "trivial": trivial["svhn"]}
-        ),
+        "tradeoff-all.png": Drawing("tradeoff", {"curves": curves, "client": alone["client"]["svhn"]}),
+        "risk.png": Drawing("risk", {"curves": curves, "trivial": trivial["svhn"]}),
         "losses.png": Drawing("losses", {"curves": make_losses()}),
         "bounds.png": Drawing("bounds", {"curves": make_bounds()}),
         "classes.png": Drawing("per_class", {"rows": {"published": make_classes(), "ours": make_classes(lift=0.1)}}),

@@ -26,6 +26,11 @@ sys.meta_path.insert(0, Absent())
 """
 
 
+def blocking(*packages: str) -> str:
+    """Return the start of a script that cannot import these packages."""
+    return _BLOCK.format(blocked=packages)
+
+
 def python(
     script: str,
     *arguments: object,
@@ -40,7 +45,7 @@ def python(
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     source = {} if installed else {"PYTHONPATH": str(Path(l2h.__file__).parents[1])}
     return subprocess.run(
-        [interpreter, "-c", _BLOCK.format(blocked=blocked) + script, *map(str, arguments)],
+        [interpreter, "-c", blocking(*blocked) + script, *map(str, arguments)],
         env={**kept, "OMP_NUM_THREADS": "1", **source},
         capture_output=True,
         text=True,

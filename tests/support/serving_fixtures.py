@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from postgres_process import POSTGRES, Postgres
 from serving_process import Server
 
 
@@ -22,3 +23,13 @@ def server(bundle, tmp_path_factory):
 @pytest.fixture
 def x():
     return np.random.default_rng(0).integers(0, 255, (3, 1, 4, 4)).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server; a test that ends it starts it again."""
+    if POSTGRES is None:
+        pytest.skip("needs PostgreSQL: apt-get install postgresql")
+    server = Postgres()
+    yield server
+    server.remove()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psycopg
 
 from l2h import protocol
 from l2h.serving.accounts import open_keys
@@ -43,8 +44,10 @@ class Server:
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.ledger = folder, Path(settings.get("ledger", folder / "ledger.db"))
-        self.log = folder / "log.jsonl"
-        values = {"bundle": str(bundle), "port": 0, "ledger": str(self.ledger), "watch": 0.1, "threads": 1, **settings}
+        self.log, self.accounts = folder / "log.jsonl", settings.get("accounts")
+        # Nobody is refused because this machine is busy.
+        values = {"bundle": str(bundle), "port": 0, "ledger": str(self.ledger), "watch": 0.1, "threads": 1}
+        values |= {"max_wait": 60.0, **settings}
         self.process = subprocess.Popen(
             command or [sys.executable, "-P", "-m", "l2h.serving", json.dumps(values)],
             stdout=subprocess.PIPE,
@@ -92,8 +95,11 @@ class Server:
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("event") == name]
 
-    def rows(self, columns: str = "*", where: str = "1") -> list[tuple]:
+    def rows(self, columns: str = "*", where: str = "true") -> list[tuple]:
         """Rows of the ledger."""
+        if self.accounts is not None:
+            with psycopg.connect(self.accounts) as db:
+                return db.execute(f"SELECT {columns} FROM l2h.charges WHERE {where}".encode()).fetchall()
         with contextlib.closing(sqlite3.connect(self.ledger, timeout=10)) as db:
             return db.execute(f"SELECT {columns} FROM charges WHERE {where}").fetchall()
 

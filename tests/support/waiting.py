@@ -26,10 +26,10 @@ def until(check: Callable[[], T], seconds: float = 90.0, *, alive: Callable[[], 
 
 
 class Stopwatch:
-    """Measures a block: ``seconds`` is what it took, less what this machine was late by in waking a sleeper."""
+    """Measures a block: ``seconds`` is what it took less ``late``, what the machine was late by in waking a sleeper."""
 
     def __enter__(self) -> Stopwatch:
-        self._late, self._over = 0.0, threading.Event()
+        self.late, self._over = 0.0, threading.Event()
         self._sleeper = threading.Thread(target=self._sleep)
         self._sleeper.start()
         self._begun = time.monotonic()
@@ -39,13 +39,13 @@ class Stopwatch:
         taken = time.monotonic() - self._begun
         self._over.set()
         self._sleeper.join()
-        self.seconds = taken - self._late
+        self.seconds = taken - self.late
 
     def _sleep(self) -> None:
         while not self._over.is_set():
             begun = time.monotonic()
             time.sleep(0.005)
-            self._late = max(self._late, time.monotonic() - begun - 0.005)
+            self.late = max(self.late, time.monotonic() - begun - 0.005)
 
 
 def free_ports(count: int) -> list[int]:

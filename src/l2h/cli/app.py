@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 import l2h
+from l2h.cli.accounts import COMMANDS as ACCOUNTS
 from l2h.cli.ask import ask
 from l2h.cli.audit import COMMANDS as AUDIT
 from l2h.cli.bench import COMMANDS as BENCH
@@ -31,7 +32,8 @@ from l2h.cli.serve import serve
 from l2h.cli.shift import shift
 from l2h.cli.sign import COMMANDS as SIGN
 from l2h.cli.train import train
-from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError, missing_extra
+from l2h.cli.tune import tune
+from l2h.errors import CostError, L2HError, SettingsError, UnknownNameError, in_one_line, missing_extra
 from l2h.limits import LimitError
 
 app = typer.Typer(
@@ -60,23 +62,27 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
                 raise
             _fail(missing_extra(f"this command needs the package {error.name!r}", "train,report"), 1)
         except KeyboardInterrupt:
-            sys.stderr.write("\ninterrupted; a training goes on with --resume, a comparison with the same command\n")
+            sys.stderr.write(
+                "\ninterrupted; a training goes on with --resume, a comparison or a tuning with the same command\n"
+            )
             raise typer.Exit(130) from None
 
     return guarded
 
 
 def _fail(error: Exception, status: int) -> NoReturn:
-    console.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+    lines = "\n".join(map(in_one_line, str(error).split("\n")))  # a name in it must not steer the terminal
+    console.print(Text.assemble(("error: ", "bold red"), lines), soft_wrap=True)
     raise typer.Exit(status)
 
 
-_PLAIN = (demo, train, calibrate, evaluate, runs, compare, frontier, shift, paper, export, serve, ask, recalibrate)
-for _command in _PLAIN:
+_PLAIN = (demo, train, calibrate, evaluate, runs, compare, frontier, shift, tune, paper, export, serve, ask)
+for _command in (*_PLAIN, recalibrate):
     app.command()(_guarded(_command))
 for _group, _help, _commands in (
     ("keys", "Who may ask a server, and how much.", KEYS),
     ("ledger", "What a server has charged.", LEDGER),
+    ("accounts", "Keys and charges of servers on several hosts, in PostgreSQL.", ACCOUNTS),
     ("devices", "What devices have reported to a server.", DEVICES),
     ("sign", "Bundles that devices can tell from those of strangers.", SIGN),
     ("audit", "What devices found out by asking by chance.", AUDIT),

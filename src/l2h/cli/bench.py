@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from l2h.cli.options import AsJson, BundleFolder, KeyFile, by_name
 from l2h.cli.output import make_console, make_table, print_json
+from l2h.errors import SettingsError
 
 CaFile = Annotated[Path | None, Option(help="Certificates to trust, where the server's is not public.")]
 
@@ -77,6 +78,10 @@ def serve(
     batch_delay: Annotated[
         float | None, Option(help="Seconds that server waits for more. (default: that of l2h serve)", min=0.0)
     ] = None,
+    hour_cost: Annotated[
+        float | None, Option(help="What an hour of its host costs: says what a million requests cost.", min=0.0)
+    ] = None,
+    use: Annotated[float, Option(help="Share of its speed that the host is used to, over a day.", max=1.0)] = 0.5,
     key_file: KeyFile = None,
     ca_file: CaFile = None,
     as_json: AsJson = False,
@@ -88,10 +93,14 @@ def serve(
     Example: [bold]l2h bench serve bundle --workers 2[/]
 
     Example: [bold]l2h bench serve http://127.0.0.1:8080 --model digits --inputs 8[/]
+
+    Example: [bold]l2h bench serve bundle --workers 2 --hour-cost 0.10[/]
     """
     from l2h.edge.options import read_key
-    from l2h.serving.bench import measure_bundle, measure_running
+    from l2h.serving.bench import cost_per_million, measure_bundle, measure_running
 
+    if use <= 0:
+        raise SettingsError(f"--use {use:g}: a share above 0, such as 0.5")
     load: dict[str, Any] = {"connections": connections, "seconds": seconds, "inputs": inputs}
     alone: dict[str, Any] = {}
     if target.startswith(("http://", "https://")):
@@ -100,11 +109,17 @@ def serve(
         settings: dict[str, Any] = {"workers": workers, "threads": threads, "server": server}
         settings |= {} if batch_delay is None else {"batch_delay": batch_delay}
         results, alone = measure_bundle(Path(target), settings, **load)
+    if hour_cost is not None:
+        for row in results.values():
+            row["cost_per_million"] = cost_per_million(row["requests_per_second"], hour_cost, use)
     if as_json:
         print_json({"target": target, "results": results, "model_alone": alone or None})
     else:
         requests = f"{inputs} input{'' if inputs == 1 else 's'} per request"
         _print(f"{target}: {connections} connections, {requests}", results, alone)
+        if hour_cost is not None:
+            costs = ", ".join(f"{row['cost_per_million']:.4g} ({kind})" for kind, row in results.items())
+            make_console().print(f"A million requests cost {costs}: {hour_cost:g} an hour, used to {use:.0%}.")
 
 
 def _print(title: str, results: dict[str, dict[str, Any]], alone: dict[str, Any]) -> None:

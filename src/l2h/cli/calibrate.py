@@ -1,13 +1,18 @@
 """``l2h calibrate``: calibrate a finished run on samples that nothing was trained on."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from l2h.cli import options as shared
 from l2h.cli.output import print_json, print_pairs
+
+if TYPE_CHECKING:
+    from l2h.experiments.finished import RunCalibration
 
 
 def calibrate(
@@ -17,6 +22,8 @@ def calibrate(
         Option("--data", "-d", help="Fresh samples: their training part. (default: the run's calibration part)"),
     ] = None,
     target: shared.Target = None,
+    cache: shared.Cache = None,
+    on_error: shared.OnError = None,
     limit: Annotated[
         shared.Texts,
         Option(
@@ -47,9 +54,8 @@ def calibrate(
     Example: [bold]l2h calibrate runs/mine --data new-samples.npz[/] after the inputs have drifted.
     """
     from l2h.cli.bars import count_progress
-    from l2h.costs import prices_text
     from l2h.errors import RunError
-    from l2h.experiments.finished import Asking, calibrate_run
+    from l2h.experiments.finished import Asking, Conditions, calibrate_run
     from l2h.limits import RateLimit
     from l2h.routing.saving import holds_router
 
@@ -64,21 +70,29 @@ def calibrate(
                     f"{one} is kept at run time and has no calibrated threshold", param_hint="--limit"
                 )
     with count_progress("server: inputs asked") as asked:
-        result = calibrate_run(
-            run,
-            bounds,
+        conditions = Conditions(
             data=data,
             target=target,
-            c_e=c_e,
-            c_1=c_1,
+            cache=cache,
+            on_error=on_error,
+            c_e=None if c_e is None else [c_e],
+            c_1=None if c_1 is None else [c_1],
             prices=shared.read_prices(price),
+            bounds=bounds,
             second_opinion=second_opinion,
             server_run=server_run,
             asking=Asking(shared.by_name(server, "--server"), asked),
         )
+        result = calibrate_run(run, conditions)
     if as_json:
         print_json(result.as_dict())
         return
+    print_pairs(f"{run}: calibrated on {result.samples} samples", _pairs(result))
+
+
+def _pairs(result: RunCalibration) -> dict[str, str]:
+    from l2h.costs import prices_text
+
     pairs = {f"reject rate q1 at {prices_text(result.costs)}": f"{100 * result.q1:.1f}%"}
     if len(result.shares) > 2:
         pairs |= {f"answered by {name}": f"{100 * share:.1f}%" for name, share in result.shares.items()}
@@ -88,4 +102,4 @@ def calibrate(
             pairs[f"added to the prices for {name}"] = added
         else:
             pairs[f"threshold for {name}"] = f"expected saving >= {found.value:.4f}"
-    print_pairs(f"{run}: calibrated on {result.samples} samples", pairs)
+    return pairs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,6 +101,7 @@ class CompareOptions(StudyOptions):
         ),
     ] = None
     jobs: Annotated[int | None, run_option(help="Seeds at once. (default: one per CPU core; 1 on a GPU)", min=1)] = None
+    on: shared.On = None
     rows: Annotated[
         list[Path] | None,
         run_option(
@@ -135,6 +136,8 @@ def compare(options: CompareOptions) -> None:
 
     Example: [bold]l2h compare --crossed --data data/cifar10 --c-1 1 --c-e 0.1 --c-e 0.25 --seeds 3 --out
     runs/crossed[/]
+
+    Example: [bold]l2h compare --data data/cifar10 --seeds 16 --on ray://head:10001 --out runs/compare-cluster[/]
     """
     _refuse_what_does_not_go_together(options)
     if options.rows:
@@ -167,11 +170,16 @@ def compare(options: CompareOptions) -> None:
         command=command_line(),
         force=options.force,
         text_column=(options.text_column or TEXT_COLUMN) if options.outcomes else None,
+        on=options.on,
     )
     _print_comparison(summary, options)
 
 
 def _refuse_what_does_not_go_together(options: CompareOptions) -> None:
+    if options.jobs and options.on:
+        raise SettingsError("--jobs is for this machine: a cluster runs as much at once as it has room for")
+    if options.rows and options.on:
+        raise SettingsError("--rows runs nothing: leave --on out")
     if options.outcomes and (options.client or options.server or options.classes or options.augment):
         raise SettingsError("--outcomes has no client, server, classes or images: leave those options out")
     if options.outcomes and options.crossed:
@@ -205,7 +213,6 @@ def _print_comparison(summary: dict[str, Any], options: CompareOptions) -> None:
 
 def _compare_several(options: CompareOptions) -> dict[str, Any]:
     """Compare methods for several servers, which are others than those for one."""
-    from l2h.cli.bars import training_progress
     from l2h.experiments.several import SeveralStudy, compare_several, price_grid
 
     given = {"--method": options.methods, "--c-1": options.c_1, "--c-e": options.c_e, "--budget": options.budgets}
@@ -218,15 +225,7 @@ def _compare_several(options: CompareOptions) -> dict[str, Any]:
     plan = options.plan(sized=True, servers=servers, **_given(options))
     prices = price_grid(read_price_grid(options.price), list(servers))
     study = SeveralStudy(replace(plan, rejector_options={}), options.all_seeds, _classes(options), prices)
-    with training_progress() as progress:
-        return compare_several(
-            study,
-            options.out,
-            progress,
-            augment=options.augment,
-            command=command_line(),
-            force=options.force,
-        )
+    return _run_study(compare_several, study, options)
 
 
 def _show_rows(options: CompareOptions) -> None:
@@ -250,7 +249,6 @@ def _show_rows(options: CompareOptions) -> None:
 
 def _compare_crossed(options: CompareOptions) -> dict[str, Any]:
     """Cross losses, nets and training samples."""
-    from l2h.cli.bars import training_progress
     from l2h.experiments.compare.comparing import GRID_1, GRID_E
     from l2h.experiments.crossed.study import BUDGETS, RATES, CrossedStudy, crossable, measure_crossed
 
@@ -266,10 +264,15 @@ def _compare_crossed(options: CompareOptions) -> dict[str, Any]:
         budgets=tuple(options.budgets or BUDGETS),
         rates=tuple(options.rates or RATES),
     )
+    return _run_study(measure_crossed, study, options)
+
+
+def _run_study(measure: Callable[..., dict[str, Any]], study: Any, options: CompareOptions) -> dict[str, Any]:
+    from l2h.cli.bars import training_progress
+
+    given = {"augment": options.augment, "command": command_line(), "force": options.force, "on": options.on}
     with training_progress() as progress:
-        return measure_crossed(
-            study, options.out, progress, augment=options.augment, command=command_line(), force=options.force
-        )
+        return measure(study, options.out, progress, **given)
 
 
 def _print_crossed(summary: dict[str, Any], as_json: bool) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from l2h.cli.ledger import DEFAULT, KeyFile, Ledger, key_names
-from l2h.cli.output import make_console, make_table, print_json, print_line
+from l2h.cli.output import make_console, make_table, print_json, print_line, print_result
 from l2h.errors import UnknownNameError
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -18,6 +18,10 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 def show(
     ledger: Ledger = DEFAULT,
     keys: KeyFile = None,
+    accounts: Annotated[
+        str | None,
+        Option(help="With a database of PostgreSQL: the URL, for names of keys. Devices are those of this host."),
+    ] = None,
     flagged: Annotated[
         bool, Option("--flagged", help="Only those that drift, are offline or run an old bundle.")
     ] = False,
@@ -30,9 +34,10 @@ def show(
 
     Example: [bold]l2h devices list --ledger ledger.db[/]
     """
-    from l2h.serving.accounts import open_devices
+    from l2h.serving.accounts import account_place, open_devices
 
-    found = open_devices(ledger).view(key_names(keys))
+    names = key_names(keys if accounts is None else account_place(accounts, ledger))
+    found = open_devices(ledger, accounts).view(names)
     if flagged:
         found["devices"] = [device for device in found["devices"] if device["flags"]]
     if as_json:
@@ -62,10 +67,7 @@ def forget(
 
     if not open_devices(ledger).forget(device):
         raise UnknownNameError(f"no device {device!r} has reported beside {ledger}: `l2h devices list` shows them")
-    if as_json:
-        print_json({"device": device, "forgotten": True})
-    else:
-        print_line(f"forgot {device}")
+    print_result({"device": device, "forgotten": True}, f"forgot {device}", as_json)
 
 
 def _cells(device: dict[str, Any]) -> list[str]:

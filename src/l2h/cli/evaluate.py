@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from l2h.cli.options import (
-    Asked,
-    MethodFiles,
-    MoneyOptions,
-    Prices,
-    SecondOpinion,
-    ServerPrices,
-    Target,
-    TestPart,
-    TextColumn,
-    Texts,
-    by_name,
-    read_bounds,
-    read_prices,
-    takes_groups,
-)
+from l2h.cli import options as shared
+from l2h.cli.options import MoneyOptions, Texts, by_name, read_bounds, read_prices, takes_groups
 from l2h.cli.output import grid_table, log, make_console, print_evaluations, print_json
 
 if TYPE_CHECKING:
@@ -40,16 +26,18 @@ class EvaluateOptions:
     data: Annotated[
         str | None, Option("--data", "-d", help="Other data than the run's: its test part, or all where it has none.")
     ] = None
-    test: TestPart = None
-    target: Target = None
+    test: shared.TestPart = None
+    target: shared.Target = None
+    cache: shared.Cache = None
+    on_error: shared.OnError = None
     outcomes: Annotated[
         str | None, Option("--outcomes", help="Of a router: another table than the run's test part.")
     ] = None
-    text_column: TextColumn = None
-    c_1: Annotated[Prices, Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None
-    c_e: Annotated[Prices, Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None
-    price: ServerPrices = None
-    second_opinion: SecondOpinion = None
+    text_column: shared.TextColumn = None
+    c_1: Annotated[shared.Prices, Option("--c-1", help="Repeat for a grid. (default: the run's)")] = None
+    c_e: Annotated[shared.Prices, Option("--c-e", help="Repeat for a grid. (default: the run's)")] = None
+    price: shared.ServerPrices = None
+    second_opinion: shared.SecondOpinion = None
     limit: Annotated[
         Texts,
         Option(
@@ -64,11 +52,11 @@ class EvaluateOptions:
     ] = None
     out: Annotated[Path | None, Option("--out", "-o", help="Write metrics.json, plots and page here.")] = None
     force: Annotated[bool, Option("--force", help="Replace what is in the folder.")] = False
-    method_files: MethodFiles = None
+    method_files: shared.MethodFiles = None
     server_run: Annotated[
         Path | None, Option(help="The run of a server trained by itself (--role server), to evaluate with.")
     ] = None
-    server: Asked = None
+    server: shared.Asked = None
     as_json: Annotated[
         bool, Option("--json", help="Print JSON: a list, one per price; over several runs mean, std and sem.")
     ] = False
@@ -95,8 +83,8 @@ def evaluate(options: EvaluateOptions, money: MoneyOptions) -> None:
     Example: [bold]l2h evaluate runs/router --outcomes other.parquet[/] measures a router on other outcomes.
     """
     from l2h.cli.bars import count_progress
-    from l2h.experiments.evaluating import Conditions, evaluate_run, evaluate_seeds
-    from l2h.experiments.finished import Asking
+    from l2h.experiments.evaluating import evaluate_run, evaluate_seeds
+    from l2h.experiments.finished import Asking, Conditions
     from l2h.experiments.runs import require_empty
     from l2h.report import write_run_page
     from l2h.routing.saving import holds_router
@@ -120,6 +108,8 @@ def evaluate(options: EvaluateOptions, money: MoneyOptions) -> None:
             data=options.data,
             test=options.test,
             target=options.target,
+            cache=options.cache,
+            on_error=options.on_error,
             c_1=options.c_1,
             c_e=options.c_e,
             prices=read_prices(options.price),

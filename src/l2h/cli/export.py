@@ -54,6 +54,7 @@ def export(
     from l2h.errors import RunError
     from l2h.experiments.finished import open_run
     from l2h.routing.saving import holds_router
+    from l2h.rows import in_memory
 
     if holds_router(run):
         hint = f"copy it to the device, where l2h.Router.load(FOLDER) and l2h ask {run} PROMPT need no torch"
@@ -64,7 +65,10 @@ def export(
     finished = open_run(run, server_run)
     if second_opinion is not None:
         finished.allow_second_opinion(second_opinion)
-    samples = finished.calibration_samples(data) if int8 else None
+    samples = None
+    if int8:
+        X, y = finished.calibration_samples(data, stream=None)
+        samples = in_memory(X), y
     costs = finished.export_costs(c_e, c_1, read_prices(price))
     manifest = finished.system.export(out, name=name, costs=costs, which=which, int8=samples, force=force)
     if as_json:

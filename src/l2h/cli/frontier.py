@@ -38,8 +38,7 @@ class FrontierOptions(StudyOptions):
     rows: Annotated[
         list[Path] | None,
         run_option(
-            "--rows",
-            help="Measure nothing: draw the rows of this frontier.csv; repeat to join those of several calls.",
+            "--rows", help="Measure nothing: draw the rows of this frontier.csv; repeat to join those of several calls."
         ),
     ] = None
     server: Annotated[

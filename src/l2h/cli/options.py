@@ -53,9 +53,23 @@ Limit = Annotated[int | None, Option(help="Use only so many rows of each part.",
 Size = Annotated[
     int | None,
     Option(
-        help="Bring images of any size, from a folder or Parquet, to so many pixels: the shorter side is resized, "
-        "and the centre is cut out.",
+        help="Bring images of any size, from a folder, Parquet or .tar files, to so many pixels: the shorter side is "
+        "resized, and the centre is cut out.",
         min=1,
+    ),
+]
+OnError = Annotated[
+    str | None,
+    Option(
+        help="What is done about an image, a .tar or a Parquet file that is damaged: stop, or skip, which leaves it "
+        "out and names it. (default: stop, or as in the run)"
+    ),
+]
+Cache = Annotated[
+    str | None,
+    Option(
+        help="Folder in which decoded images are kept, and from which they are read while training where memory is "
+        "short. (default: as in the run, $L2H_CACHE or ~/.cache/l2h)"
     ),
 ]
 Device = Annotated[str, training_option(help="auto, cpu, cuda, cuda:1.")]
@@ -74,8 +88,7 @@ ModelOption = Annotated[
     ),
 ]
 MethodFiles = Annotated[
-    Texts,
-    Option("--method-file", callback=_load_methods, help="Python file that registers methods; repeat."),
+    Texts, Option("--method-file", callback=_load_methods, help="Python file that registers methods; repeat.")
 ]
 TextColumn = Annotated[
     str | None,
@@ -103,6 +116,14 @@ ServerPrices = Annotated[
     Texts,
     price_option(
         "--price", help="Of several servers, the prices of one: NAME=C_E or NAME=C_E:C_1; repeat. (default: as made)"
+    ),
+]
+On = Annotated[
+    str | None,
+    run_option(
+        "--on",
+        help="Run on a Ray cluster: ray (the one of RAY_ADDRESS or of this machine, else a new one here), or "
+        "ray://HOST:10001. (default: this machine, without Ray)",
     ),
 ]
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]

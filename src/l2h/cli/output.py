@@ -40,6 +40,11 @@ def print_json(values: Any) -> None:
     sys.stdout.write(json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
+def print_result(values: Any, line: str, as_json: bool) -> None:
+    """Print plain values as JSON, or the line that says the same to people."""
+    print_json(values) if as_json else print_line(line)
+
+
 def print_evaluations(results: Sequence[Evaluation], as_json: bool) -> None:
     """Print ``metrics.json`` of every evaluation as a JSON list, or all of them as tables."""
     if as_json:
@@ -53,19 +58,17 @@ def print_results(results: Sequence[Evaluation]) -> None:
     from l2h.metrics import Report
     from l2h.report import answerer_table, compute_table, contrastive_table, risk_table
 
-    out = make_console()
-    if len(results[0].report.answerers) > 2:
-        out.print(answerer_table(results[0].report))
-        out.print()
-    out.print(contrastive_table(results[0].report))
-    out.print()
-    out.print(risk_table(results[0].report))
-    if isinstance(results[0].report, Report) and results[0].report.compute is not None:
-        out.print()
-        out.print(compute_table(results[0].report))
+    out, report = make_console(), results[0].report
+    tables = [answerer_table(report)] if len(report.answerers) > 2 else []
+    tables += [contrastive_table(report), risk_table(report)]
+    if isinstance(report, Report) and report.compute is not None:
+        tables.append(compute_table(report))
     if len(results) > 1 or results[0].limit is not None:
-        out.print()
-        out.print(grid_table([result.as_dict() for result in results]))
+        tables.append(grid_table([result.as_dict() for result in results]))
+    for place, table in enumerate(tables):
+        if place:
+            out.print()
+        out.print(table)
 
 
 def grid_table(metrics: Sequence[Mapping[str, Any]]) -> Table:

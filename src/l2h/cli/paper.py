@@ -6,7 +6,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from l2h.cli.options import Texts, takes_groups
+from l2h.cli.options import On, Texts, takes_groups
 from l2h.cli.output import command_line, log, make_console, print_json
 
 
@@ -44,6 +44,7 @@ class PaperOptions:
     ] = None
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1.")] = "auto"
     precision: Annotated[str, Option(help="Of our recipe: fp32, tf32 or bf16. The paper's runs in tf32.")] = "fp32"
+    on: On = None
     as_json: Annotated[bool, Option("--json", help="Print the results as JSON.")] = False
 
 
@@ -62,8 +63,11 @@ def paper(options: PaperOptions) -> None:
     Example: [bold]l2h paper reproduce --data data/cifar10[/]
 
     Example: [bold]l2h paper all --data digits --quick[/]
+
+    Example: [bold]l2h paper all --data data --on ray://head:10001 --device cuda --out runs/paper[/]
     """
     from l2h.cli.bars import training_progress
+    from l2h.experiments.paper.distributed import train_on_cluster
     from l2h.experiments.paper.repeating import EXPERIMENTS, experiment_values, gather_results, make_study
     from l2h.report import experiment_tables, write_experiment, write_overview
 
@@ -78,6 +82,8 @@ def paper(options: PaperOptions) -> None:
         precision=options.precision,
         vit_weights=options.vit_weights,
     )
+    if options.on is not None:
+        study = train_on_cluster(options.on, experiments, study)
     results = []
     with training_progress() as progress:
         study = replace(study, progress=progress)

@@ -50,7 +50,8 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         prices = [row["costs"]] if row["costs"] else list((row["prices"] or {}).values())
         costs = ["/".join(_text(one.get(name)) for one in prices) or _text(None) for name in ("c_1", "c_e")]
-        figures = [*costs, _text(row["risk"]), _share(row["reject_rate"])]
+        sent = row["reject_rate"]
+        figures = [*costs, _text(row["risk"]), _text(sent if sent is None else f"{sent:.1%}")]
         when = datetime.fromisoformat(row["when"]).strftime("%Y-%m-%d %H:%M")
         names = [_text(row[name]) for name in ("data", "client", "server")]
         table.add_row(escape(row["run"]), *names, *figures, when if row["finished"] else f"{when}, unfinished")
@@ -75,10 +76,6 @@ def _print_two(compared: dict[str, Any]) -> None:
         print_line(
             "The risks were measured at different prices: l2h evaluate RUN --c-e ... --c-1 ... gives both at one."
         )
-
-
-def _share(value: float | None) -> str:
-    return _text(None) if value is None else f"{value:.1%}"
 
 
 def _text(value: Any) -> str:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from l2h.cli.output import print_json, print_line
+from l2h.cli.options import AsJson
+from l2h.cli.output import print_result
 
 Folder = Annotated[Path, Argument(help="The bundle's folder.")]
-AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def key(
@@ -23,12 +23,8 @@ def key(
     from l2h.bundle.signing import make_key
 
     public = make_key(file)
-    if as_json:
-        print_json({"key": str(file), "public": str(public)})
-        return
-    print_line(
-        f"{file} signs: keep it where bundles are made. {public} verifies: EdgeClient(..., verify_key={public!s})"
-    )
+    line = f"{file} signs: keep it where bundles are made. {public} verifies: EdgeClient(..., verify_key={public!s})"
+    print_result({"key": str(file), "public": str(public)}, line, as_json)
 
 
 def bundle(
@@ -43,10 +39,8 @@ def bundle(
     from l2h.bundle.writing import sign_bundle
 
     signature = sign_bundle(folder, key_file)
-    if as_json:
-        print_json({"bundle": str(folder), "signature": str(signature)})
-        return
-    print_line(f"{signature} signs {folder}: copy it along with manifest.json")
+    line = f"{signature} signs {folder}: copy it along with manifest.json"
+    print_result({"bundle": str(folder), "signature": str(signature)}, line, as_json)
 
 
 def check(
@@ -62,10 +56,9 @@ def check(
     from l2h.bundle.writing import check_files
 
     manifest, files = check_files(folder, read_verify_key(key_file))
-    if as_json:
-        print_json({"bundle": str(folder), "name": manifest.name, "version": manifest.version, "files": list(files)})
-        return
-    print_line(f"{folder} is signed with this key: {manifest.name}, version {manifest.version}, {', '.join(files)}")
+    values = {"bundle": str(folder), "name": manifest.name, "version": manifest.version, "files": list(files)}
+    line = f"{folder} is signed with this key: {manifest.name}, version {manifest.version}, {', '.join(files)}"
+    print_result(values, line, as_json)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"key": key, "bundle": bundle, "check": check}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,6 +14,7 @@ from l2h.cli.output import log, print_evaluations
 from l2h.cli.tracking import TrackingOptions
 from l2h.cli.train_options import (
     ApiOptions,
+    ClusterOptions,
     FeedOptions,
     HostOptions,
     ModelOptions,
@@ -40,6 +43,7 @@ def train(
     logs: TrackingOptions,
     training: TrainingOptions,
     money: MoneyOptions,
+    cluster: ClusterOptions,
     hosts: HostOptions,
 ) -> None:
     """Train a server and a rejector around a client, and evaluate them on the test set.
@@ -62,6 +66,10 @@ def train(
     Example: [bold]l2h train --data photos --size 224 --client mobilenet.onnx --client-scale imagenet --server alexnet
     --out runs/photos[/]
 
+    Example: [bold]l2h train --data 'shards/train-{000..127}.tar' --test 'shards/val-*.tar' --size 224 --cache
+    /scratch/decoded --on-error skip --client mobilenet.onnx --server vit --out runs/large[/] for more images than fit
+    into memory: they are decoded once and read from the disk.
+
     Example: [bold]l2h train --data data/cifar10 --client legacy.onnx --budget 0.5 --out runs/small[/]
 
     Example: [bold]l2h train --data digits --client tree --client-share 0.3 --server lenet5 --request-cost 0.002
@@ -73,23 +81,44 @@ def train(
     Example: [bold]l2h train --outcomes answers.parquet --text-column prompt --out runs/router[/] for two language
     models.
     """
-    from l2h.experiments.carry_out import load_data
+    from l2h.cli.bars import count_progress
+    from l2h.experiments.carry_out import help_to_train, load_data
     from l2h.experiments.plan import with_augment
-    from l2h.experiments.runs import RunTarget
+    from l2h.experiments.runs import CONFIG, RunTarget
+    from l2h.training import data_parallel
 
     target = RunTarget(run.out, run.force, run.resume, run.checkpoint_every)
     if only.outcomes is not None:
         return _train_router(models, only, run, logs, training, money, target)
     if models.data is None:
         raise typer.BadParameter("give --data, or --outcomes where only outcomes are known", param_hint="--data")
-    plan = _plan(models, api, feeds, training, money)
+    training = with_file(training)
+    plan = read_plan(models, api, feeds, training, money)
     _ = plan.specs  # a bad price or link is refused before anything is trained
-    dataset = load_data(plan)
-    plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
-    with logs.trackers(run.out) as trackers:
-        system = _train(plan, dataset, target, hosts, trackers)
-        if system is not None:
-            _evaluate(system, dataset, plan, run, trackers)
+    with data_parallel(plan.settings.device) as group:
+        _refuse_what_does_not_go_together(group.size, cluster, hosts)
+        if not group.first:
+            log.setLevel(logging.ERROR)  # the first one prints and writes
+        if group.restarted and (run.out / CONFIG).exists():
+            target = replace(target, resume=True)
+        with count_progress("images decoded") as decoded:
+            dataset = load_data(plan, run.stream, decoded)
+        plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
+        if not group.first:
+            return help_to_train(plan, dataset)
+        with logs.trackers(run.out) as trackers:
+            system = _train(plan, dataset, target, cluster, hosts, trackers)
+            if system is not None:
+                _evaluate(system, dataset, plan, run, trackers)
+
+
+def _refuse_what_does_not_go_together(processes: int, cluster: ClusterOptions, hosts: HostOptions) -> None:
+    if hosts.role is not None and (processes > 1 or cluster.on):
+        raise SettingsError("--role is one side of Algorithm 2, in one process: start one, without --on")
+    if cluster.on and processes > 1:
+        raise SettingsError("--on ray starts processes by itself: leave out torchrun")
+    if cluster.processes and not cluster.on:
+        raise SettingsError("--processes goes with --on ray; here: torchrun --nproc-per-node 2 -m l2h train ...")
 
 
 def _evaluate(system: HelpSystem, dataset: Dataset, plan: Plan, run: RunOptions, trackers: Sequence[Progress]) -> None:
@@ -146,9 +175,36 @@ def _fields(money: Money | None) -> dict[str, Any]:
     return {} if money is None else money.as_dict()
 
 
-def _plan(
+def with_values(training: TrainingOptions, values: Mapping[str, Any], *, behind: bool = False) -> TrainingOptions:
+    """Return the options with settings and options of models by name, before those given or ``behind`` them."""
+    from l2h.experiments.overrides import as_texts, augment_of
+
+    sets, options = as_texts({name: value for name, value in values.items() if name != "augment"})
+    given = training.set_ or [], training.option or []
+    both = [[*texts, *own] if behind else [*own, *texts] for own, texts in zip(given, (sets, options), strict=True)]
+    augments = [training.augment, augment_of(values)]
+    augment = next((one for one in (augments if behind else augments[::-1]) if one is not None), None)
+    return replace(training, set_=both[0], option=both[1], augment=augment)
+
+
+def with_file(training: TrainingOptions) -> TrainingOptions:
+    """Return the options with those of the file that ``--settings`` names behind them."""
+    from l2h.experiments.overrides import read_values
+
+    path = training.settings_file
+    if path is None:
+        return training
+    values = read_values(path)
+    for name in ("loss", "honest"):
+        if getattr(training, name) != getattr(TrainingOptions, name):
+            values.pop(name, None)
+    return with_values(training, values, behind=True)
+
+
+def read_plan(
     models: ModelOptions, api: ApiOptions, feeds: FeedOptions, training: TrainingOptions, money: MoneyOptions
 ) -> Plan:
+    """Return the plan of these options."""
     from l2h.experiments.overrides import make_settings, parse_options, parse_preprocessing
     from l2h.experiments.plan import Plan
     from l2h.system.sizing import choose_budget
@@ -184,7 +240,12 @@ def _plan(
 
 
 def _train(
-    plan: Plan, dataset: Dataset, target: RunTarget, hosts: HostOptions, trackers: Sequence[Progress]
+    plan: Plan,
+    dataset: Dataset,
+    target: RunTarget,
+    cluster: ClusterOptions,
+    hosts: HostOptions,
+    trackers: Sequence[Progress],
 ) -> HelpSystem | None:
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
     from l2h.cli.bars import training_progress
@@ -196,6 +257,10 @@ def _train(
         raise typer.BadParameter("--role client needs the server's side", param_hint="--server-url")
     with training_progress(*trackers) as progress:
         progress.begin(plan.as_dict())
+        if cluster.on is not None:
+            from l2h.experiments.on_ray import train_on_ray
+
+            return train_on_ray(plan, target, cluster.on, cluster.processes, progress)
         if hosts.role is None:
             return train_run(plan, dataset, target, progress)
         from l2h.experiments.two_hosts import train_client_side, train_server_side

@@ -13,6 +13,7 @@ from l2h.cli.options import Prices, Texts, price_option, run_option, training_op
 
 _feed = partial(typer.Option, rich_help_panel="What client and server files are fed")
 _two = partial(typer.Option, rich_help_panel="Two programs over a network")
+_cluster = partial(typer.Option, rich_help_panel="Several processes or GPUs")
 _api = partial(typer.Option, rich_help_panel="Somebody's API as the server")
 
 
@@ -26,14 +27,16 @@ class ModelOptions:
             "--data",
             "-d",
             help="digits, an .npz, a table (.csv or Parquet, with --target), an image folder, Hugging Face Parquet "
-            "(FILE, or DIR/NAME for NAME-train.parquet), "
-            "CIFAR python batches, or SVHN .mat.",
+            "(FILE, DIR/NAME for NAME-train.parquet, a folder or 'DIR/train-*.parquet'), WebDataset .tar files (a "
+            "folder, or 'DIR/train-{000..011}.tar'), CIFAR python batches, or SVHN .mat.",
         ),
     ] = None
     test: shared.TestPart = None
     target: shared.Target = None
     limit: shared.Limit = None
     size: shared.Size = None
+    cache: shared.Cache = None
+    on_error: shared.OnError = None
     client: Annotated[
         str,
         Option(
@@ -156,6 +159,14 @@ class RunOptions:
     resume: Annotated[bool, run_option("--resume", help="Go on with the interrupted run in the folder.")] = False
     force: Annotated[bool, run_option("--force", help="Replace the run that is in the folder.")] = False
     checkpoint_every: Annotated[int, run_option(help="Epochs between two checkpoints.", min=1)] = 1
+    stream: Annotated[
+        bool | None,
+        run_option(
+            "--stream/--no-stream",
+            help="Read decoded images from --cache batch by batch, instead of all into memory; the results are the "
+            "same. (default: where they take more than 1/8 of the free memory)",
+        ),
+    ] = None
     as_json: Annotated[bool, run_option("--json", help="Print the metrics as JSON: a list, one per price.")] = False
 
 
@@ -198,8 +209,35 @@ class TrainingOptions:
     seed: Annotated[int, training_option(help="Seed of everything drawn.", min=0)] = 0
     device: shared.Device = "auto"
     precision: shared.Precision = "fp32"
+    settings_file: Annotated[
+        Path | None,
+        training_option(
+            "--settings",
+            help="Settings and options by name, as JSON, such as l2h tune writes. --set and --option override it.",
+        ),
+    ] = None
     set_: shared.Set = None
     option: shared.ModelOption = None
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Several processes of a Ray cluster that train the server together."""
+
+    on: Annotated[
+        str | None,
+        _cluster(
+            help="Train on a Ray cluster that shares the run folder's disk: ray (the one of RAY_ADDRESS or of this "
+            "machine, else a new one here), or ray://HOST:10001. (default: here; torchrun -m l2h train also starts "
+            "several processes)"
+        ),
+    ] = None
+    processes: Annotated[
+        int | None,
+        _cluster(
+            help="How many train the server together, each with a part of every batch. (default: all that fit)", min=1
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A plan carried out: its data and their division, its client, its system, and their training."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ from l2h.data import Dataset, load_dataset, split
 from l2h.errors import ClientError, ModelError, SettingsError
 from l2h.experiments.plan import STAND_INS, Plan
 from l2h.experiments.runs import HISTORY, RunTarget
+from l2h.files import CLIENT_TRAINING, note_training
 from l2h.models import NAMES, build_scaled, client_view_size, within_budget
 from l2h.remote import is_remote
+from l2h.rows import Rows, digest, in_memory, take_rows
 from l2h.settings import PAPER_SERVER, StageSettings
 from l2h.system import HelpSystem
-from l2h.training import Context, Progress, train_classifier
+from l2h.training import Context, Progress, pick_device, train_classifier
+from l2h.training.estimators import COPIES
 from l2h.training.job import input_scale
 from l2h.training.loop import derive, repeatable, seeded
-from l2h.training.targets import CROSSFIT_UP_TO
+from l2h.training.targets import CROSSFIT_UP_TO, train_server
 
 log = logging.getLogger("l2h")
 #: X, an array or an encoded table, and y.
@@ -41,10 +45,20 @@ class SampleParts:
     held_out_rows: npt.NDArray[np.int64] | None  # of ``train``, that the client was not trained on, where that is known
 
 
-def load_data(plan: Plan) -> Dataset:
-    """Load the plan's data set."""
-    seed = plan.settings.seed
-    return load_dataset(plan.data, plan.test, seed=seed, limit=plan.limit, target=plan.target, size=plan.size)
+def load_data(plan: Plan, stream: bool | None = False, progress: Callable[[int, int], None] | None = None) -> Dataset:
+    """Load the plan's data set; ``stream`` and ``progress`` as in :func:`l2h.load_dataset`."""
+    return load_dataset(
+        plan.data,
+        plan.test,
+        seed=plan.settings.seed,
+        cache=plan.cache or True,
+        limit=plan.limit,
+        target=plan.target,
+        size=plan.size,
+        stream=stream,
+        on_error=plan.on_error or "stop",
+        progress=progress,
+    )
 
 
 def divide(dataset: Dataset, plan: Plan) -> SampleParts:
@@ -66,7 +80,8 @@ def divide(dataset: Dataset, plan: Plan) -> SampleParts:
         elif settings.recipe == "default" and holdout:
             first, held_out_rows = split(y[rest], (1 - settings.holdout, settings.holdout), seed)
             client = rest[first]
-    return SampleParts((X[client], y[client]), (X[train], y[train]), (X[calibration], y[calibration]), held_out_rows)
+    for_client, for_train, kept = ((take_rows(X, rows), y[rows]) for rows in (client, train, calibration))
+    return SampleParts(for_client, for_train, kept, held_out_rows)
 
 
 def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Context) -> Classifier:
@@ -77,7 +92,7 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
 
         options = {"max_depth": 6, "random_state": plan.settings.seed, **plan.client_options}
         try:
-            tree = DecisionTreeClassifier(**options).fit(numbers_of(X).reshape(len(X), -1), y)
+            tree = DecisionTreeClassifier(**options).fit(in_memory(numbers_of(X), COPIES).reshape(len(X), -1), y)
         except (TypeError, ValueError) as error:
             raise ModelError(f"the tree cannot be fitted with {plan.client_options}: {error}") from error
         return as_client(tree)
@@ -87,13 +102,11 @@ def make_client(plan: Plan, dataset: Dataset, parts: SampleParts, context: Conte
             net = build_scaled(plan.client, dataset.input_shape, dataset.num_classes, scale, **plan.client_options)
         settings = replace(PAPER_SERVER, epochs=10) if plan.settings.recipe == "paper" else _LEGACY
         plain = replace(context, settings=replace(context.settings, augment="none"))
-        train_classifier("client", net, unit_range(numbers_of(X)), dataset.labels.encode(y), settings, plain)
+        scaled = X.map(unit_range, np.float32) if isinstance(X, Rows) else unit_range(numbers_of(X))
+        train_classifier("client", net, scaled, dataset.labels.encode(y), settings, plain)
         return as_client(net, preprocessing=UNIT_RANGE if X.dtype == np.uint8 else None)
     return as_client(
-        plan.client,
-        preprocessing=plan.feed_of("client"),
-        output=plan.client_output,
-        accuracy=plan.client_accuracy,
+        plan.client, preprocessing=plan.feed_of("client"), output=plan.client_output, accuracy=plan.client_accuracy
     )
 
 
@@ -135,6 +148,10 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
         dataset.num_classes,
     )
     context = target.context(plan.settings, progress)
+    if plan.client in NAMES:
+        X, y = parts.client
+        used = {"client_data": digest(numbers_of(X), dataset.labels.encode(y))}
+        note_training(target.folder, used, resume=target.resume, name=CLIENT_TRAINING)
     with repeatable(plan.settings, context.device):
         client = make_client(plan, dataset, parts, context)
     system = make_system(plan, dataset, client)
@@ -151,6 +168,14 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
     system.save(target.folder)
     context.checkpoints.clear()
     return system
+
+
+def help_to_train(plan: Plan, dataset: Dataset) -> None:
+    """Train the plan's client and server with the first process of a group, and leave everything else to that one."""
+    context, parts = Context(plan.settings, pick_device(plan.settings.device)), divide(dataset, plan)
+    with repeatable(plan.settings, context.device):
+        system = make_system(plan, dataset, make_client(plan, dataset, parts, context))
+        train_server(system.prepare(*parts.train, specs=plan.specs, held_out_rows=parts.held_out_rows), context)
 
 
 def _refuse_no_budget(plan: Plan, dataset: Dataset) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from l2h.costs import Costs
 from l2h.data import Dataset
 from l2h.decision import AnyCosts, RejectorSpec, fitting_rejectors
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.finished import Asking, Bound, bound_text, open_run
+from l2h.experiments.finished import Bound, Conditions, bound_text, open_run
 from l2h.experiments.plan import Plan
 from l2h.metrics import OutcomeReport, spread_of_reports
 from l2h.metrics.prices import in_short
@@ -72,24 +71,6 @@ class Evaluations:
     history: Sequence[dict[str, Any]] = ()  # the rows of its training, where they are at hand
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """The conditions under which finished runs are evaluated."""
-
-    data: str | None = None  # a data set other than the run's
-    test: str | None = None  # its test part, where that is a file of its own
-    c_1: list[float] | None = None  # inaccuracy costs; None: the run's
-    c_e: list[float] | None = None  # prices of a request; None: the run's
-    prices: Mapping[str, Costs] = field(default_factory=dict)  # of some of several servers; the run's for the others
-    money: Money | None = None  # instead of all prices
-    bounds: Sequence[Bound] = ()  # on asking; under a bound and without prices asking is free
-    rule: str | None = None  # how a share is met
-    server_run: Path | None = None  # the run of a server that was trained by itself
-    asking: Asking | None = None  # how a server that is asked is reached
-    target: str | None = None  # the column of a table that holds the labels; None: as in the run
-    second_opinion: bool | None = None  # whether the student may answer; None: as in the run
-
-
 def evaluate_system(
     system: HelpSystem,
     dataset: Dataset,
@@ -128,7 +109,7 @@ def evaluate_plan(system: HelpSystem, dataset: Dataset, plan: Plan, folder: Path
 def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) -> Evaluations:
     """Evaluate a finished run, and write ``metrics.json`` into ``out`` where that is given."""
     run = open_run(folder, conditions.server_run, conditions.asking)
-    dataset = run.dataset(conditions.data, conditions.test, conditions.target)
+    dataset = run.dataset(conditions.data, conditions.test, **conditions.reading)
     if conditions.second_opinion is not None:
         run.allow_second_opinion(conditions.second_opinion)
     prices: list[AnyCosts | Money | None] = [*run.cost_grid(conditions.c_e, conditions.c_1, conditions.prices)]
@@ -214,6 +195,7 @@ def require_seeds(folders: Sequence[Path]) -> None:
             "c_e": None,
             "prices": None,
             "money": None,
+            "cache": None,
         }  # prices are compared where they are used
         first = first or training
         other = runs.differences(first, training)

@@ -1,22 +1,26 @@
 """A finished run, opened: its system, what it was trained on and for, and its calibration."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from l2h.columns import numbers_of
 from l2h.costs import Costs, cost_grid
 from l2h.data import Dataset, load_dataset
 from l2h.data.load import holds_pictures, read_inputs
 from l2h.decision import AnyCosts
-from l2h.errors import DataError, RunError, SettingsError
+from l2h.errors import DataError, RunError, SettingsError, reason
 from l2h.experiments import runs
 from l2h.experiments.carry_out import Samples, divide
 from l2h.experiments.plan import plan_of, require_known
+from l2h.files import TRAINING, read_json
 from l2h.limits import RateLimit, Threshold
+from l2h.money import Money
 from l2h.remote.oip import given_key
+from l2h.rows import digest
 from l2h.system import HelpSystem, load
 from l2h.system.steps import make_policy
 
@@ -39,7 +43,16 @@ class FinishedRun:
     training: dict[str, Any]  # plain values of the plan; empty for a system that was saved without one
     system: HelpSystem
 
-    def dataset(self, data: str | None = None, test: str | None = None, target: str | None = None) -> Dataset:
+    def dataset(
+        self,
+        data: str | None = None,
+        test: str | None = None,
+        target: str | None = None,
+        *,
+        cache: str | None = None,
+        on_error: str | None = None,
+        stream: bool | None = False,
+    ) -> Dataset:
         """Load the data set named here, or the run's own; a table is read by the columns of the run.
 
         Of data with another name than the run's, without a test part, every row is in both parts. A file of the same
@@ -50,6 +63,7 @@ class FinishedRun:
             raise RunError(f"{self.folder} does not say what data it was trained on: give --data")
         source, fitted = data or training["data"], self.system.require_fitted()
         other = Path(source).name != Path(training.get("data", "")).name
+        pictures = holds_pictures(source)
         return load_dataset(
             source,
             test if data else training["test"],
@@ -59,15 +73,30 @@ class FinishedRun:
             target=target or training.get("target"),
             columns=fitted.columns,
             labels=fitted.labels,
-            size=fitted.image_size if holds_pictures(source) else None,
+            size=fitted.image_size if pictures else None,
+            cache=cache or training.get("cache") or True,
+            on_error=on_error or (training.get("on_error") if pictures else None) or "stop",
+            stream=stream,
         )
 
-    def calibration_samples(self, data: str | None = None, target: str | None = None) -> Samples:
-        """Return the training part of the data set named here, or the run's own calibration part."""
-        dataset = self.dataset(data, target=target)
-        if data is None:
-            return divide(dataset, plan_of(self.training)).calibration
-        return dataset.X_train, dataset.y_train
+    def calibration_samples(self, data: str | None = None, **reading: Any) -> Samples:
+        """Return the training part of the data set named here, or the run's own calibration part.
+
+        ``reading`` are further arguments of :meth:`dataset`. The run's own samples are read and compared with those of
+        its training: where some are lost or changed, the rows are divided otherwise, and the calibration part would
+        hold samples that were trained on. Runs of earlier versions and of two hosts do not say what they were.
+        """
+        dataset = self.dataset(data, **reading)
+        if data is not None:
+            return dataset.X_train, dataset.y_train
+        parts = divide(dataset, plan_of(self.training))
+        trained, (X, y) = _trained_on(self.folder), parts.train
+        if trained is not None and trained != digest(numbers_of(X), self.system.require_fitted().labels.encode(y)):
+            raise RunError(
+                f"{self.training['data']} no longer holds the samples that {self.folder} was trained on, so that none "
+                "of them is known to be fresh: give --data with samples that nothing was trained on"
+            )
+        return parts.calibration
 
     def ask(
         self, sources: Sequence[str], index: Sequence[int] | None, costs: AnyCosts | None, limit: Bound | None
@@ -163,6 +192,31 @@ class Asking:
             server.progress = self.progress
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions under which finished runs are evaluated."""
+
+    data: str | None = None  # a data set other than the run's
+    test: str | None = None  # its test part, where that is a file of its own
+    c_1: list[float] | None = None  # inaccuracy costs; None: the run's
+    c_e: list[float] | None = None  # prices of a request; None: the run's
+    prices: Mapping[str, Costs] = field(default_factory=dict)  # of some of several servers; the run's for the others
+    money: Money | None = None  # instead of all prices
+    bounds: Sequence[Bound] = ()  # on asking; under a bound and without prices asking is free
+    rule: str | None = None  # how a share is met
+    server_run: Path | None = None  # the run of a server that was trained by itself
+    asking: Asking | None = None  # how a server that is asked is reached
+    target: str | None = None  # the column of a table that holds the labels; None: as in the run
+    cache: str | None = None  # the folder of decoded images; None: as in the run
+    on_error: str | None = None  # what is done about what is damaged, as in :class:`Plan`; None: as in the run
+    second_opinion: bool | None = None  # whether the student may answer; None: as in the run
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How data are read, as :meth:`FinishedRun.dataset` takes it."""
+        return {"target": self.target, "cache": self.cache, "on_error": self.on_error, "stream": None}
+
+
 def open_run(folder: Path, server_run: Path | None = None, asking: Asking | None = None) -> FinishedRun:
     """Open a finished run; ``server_run`` is that of a server that was trained by itself."""
     config = runs.read_config(folder)
@@ -187,6 +241,17 @@ def open_run(folder: Path, server_run: Path | None = None, asking: Asking | None
     )
     asking.watch(system)
     return FinishedRun(folder, training, system)
+
+
+def _trained_on(folder: Path) -> str | None:
+    """Return the digest of the samples that server and rejector were trained on; None where it was not kept."""
+    path = folder / runs.CHECKPOINTS / TRAINING
+    try:
+        return str(read_json(path)["data"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(f"{path} is damaged: {reason(error)}") from error
 
 
 def _names_file(part: Mapping[str, Any], model: Any) -> bool:
@@ -219,38 +284,26 @@ class RunCalibration:
         return values if len(self.shares) == 2 else values | {"shares": self.shares}
 
 
-def calibrate_run(
-    folder: Path,
-    bounds: Sequence[Bound] = (),
-    *,
-    data: str | None = None,
-    target: str | None = None,
-    c_e: float | None = None,
-    c_1: float | None = None,
-    prices: Mapping[str, Costs] | None = None,
-    second_opinion: bool | None = None,
-    server_run: Path | None = None,
-    asking: Asking | None = None,
-) -> RunCalibration:
+def calibrate_run(folder: Path, conditions: Conditions) -> RunCalibration:
     """Calibrate a run and save it.
 
-    The samples are the training part of ``data``; None: the run's own calibration part. ``target`` names the column of
-    a table that holds the labels. A price that is None is the run's. The bounds are shares of all requests, or of those
-    to each server, to find thresholds or prices for. ``second_opinion`` says whether the student may answer then.
+    The samples are the training part of the conditions' data; None: the run's own calibration part. The bounds are
+    shares of all requests, or of those to each server, to find thresholds or prices for. Of prices the first are used.
     """
-    run = open_run(folder, server_run, asking)
+    run = open_run(folder, conditions.server_run, conditions.asking)
     system = run.system
-    X, y = run.calibration_samples(data, target)
+    X, y = run.calibration_samples(conditions.data, **conditions.reading)
     system.calibrate(X, y)
-    if second_opinion is not None:
-        run.allow_second_opinion(second_opinion)
-    fitted, costs = system.require_fitted(), system.specs[0].costs or run.costs(c_e, c_1, prices)
+    if conditions.second_opinion is not None:
+        run.allow_second_opinion(conditions.second_opinion)
+    given = conditions.c_e, conditions.c_1, conditions.prices
+    fitted, costs = system.require_fitted(), system.specs[0].costs or run.cost_grid(*given, first=True)[0]
     held_out = fitted.held_out_judgement(0)
     remote = held_out.remote(costs)
     column = held_out.choose(costs, remote)
     shares = {one.name: float(np.mean(column == k)) for k, one in enumerate(fitted.answerers)}
     thresholds: dict[str, Threshold | dict[str, float]] = {}
-    for bound in bounds:
+    for bound in conditions.bounds:
         terms = make_policy(fitted, bound, None, {}).terms(costs, 0)
         if terms.shares is not None:
             names = (server.name for server in fitted.servers)

@@ -1,11 +1,14 @@
 """Settings and model options from texts of the form ``NAME=VALUE``."""
 
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from l2h.classifiers import Preprocessing
-from l2h.errors import SettingsError
+from l2h.errors import SettingsError, about
+from l2h.files import read_json
 from l2h.models import recommended
 from l2h.settings import (
     CHOICES,
@@ -85,6 +88,41 @@ def parse_options(options: Sequence[str], servers: Collection[str] = ()) -> dict
     return by_model
 
 
+def as_texts(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return settings by name as texts of ``--set``, and options of models by name as texts of ``--option``."""
+    sets: list[str] = []
+    options: list[str] = []
+    for name, value in values.items():
+        stage, _, key = name.partition(".")
+        of_stage = stage in ("server", "rejector") and key in StageSettings.__dataclass_fields__
+        (sets if of_stage or not key else options).append(f"{name}={value_text(value)}")
+    return sets, options
+
+
+def augment_of(values: Mapping[str, Any]) -> str | None:
+    """Return the augmentation among settings by name, where ``none`` was read as None; None where there is none."""
+    return value_text(values["augment"]) if "augment" in values else None
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Return settings and options by name from a file of JSON: ``{"server.lr": 0.003, "server.width": 4}``."""
+    try:
+        values = read_json(path)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"--settings {path}: {getattr(error, 'strerror', None) or error}") from error
+    plain = isinstance(values, dict) and not any(isinstance(value, dict | list) for value in values.values())
+    if not plain or not all(name and "=" not in name for name in values):
+        raise SettingsError(f'--settings {path}: expected one object of names and values: {{"server.lr": 0.003}}')
+    with about(f"--settings {path}"):
+        for name in (one for one in ("recipe", "seed", "device", "precision") if one in values):
+            raise SettingsError(f"{name} has a flag of its own, --{name}")
+        other = ("augment", "start", "dropout", "joint")  # these depend on the data, or on the recipe
+        make_settings(
+            {"recipe": "default"}, as_texts({n: v for n, v in values.items() if n not in other})[0], "alexnet"
+        )
+    return dict(values)
+
+
 def parse_preprocessing(values: dict[str, str | None], flag: str) -> dict[str, Any]:
     """Return fields of :class:`l2h.Preprocessing` from texts; ``flag`` is how an error names one, without its end."""
     kinds: dict[str, tuple[str, Callable[[str], float]]] = {
@@ -111,16 +149,25 @@ def parse_preprocessing(values: dict[str, str | None], flag: str) -> dict[str, A
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    """Split ``name=value``; the value is a number, true, false or none where it reads as one, else text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise SettingsError(f"{text!r} is no NAME=VALUE")
+    return name, parse_value(value)
+
+
+def value_text(value: Any) -> str:
+    """Return the text that :func:`parse_value` reads as this value."""
+    return value if isinstance(value, str) else "none" if value is None else json.dumps(value)
+
+
+def parse_value(text: str) -> Any:
+    """Return a number, true, false or none where a text reads as one, else the text."""
     words: dict[str, Any] = {"true": True, "false": False, "none": None}
-    if value.lower() in words:
-        return name, words[value.lower()]
+    if text.lower() in words:
+        return words[text.lower()]
     for kind in (int, float):
         try:
-            return name, kind(value)
+            return kind(text)
         except ValueError:
             continue
-    return name, value
+    return text

@@ -28,7 +28,7 @@ STAND_INS = ("tree", *NAMES)
 _OF_FILES = ("preprocessing", "output", "accuracy")
 _NEWER = (
     *("method", "method_files", "server_version", "server_batch", "server_cache", "target", "size", "budget"),
-    *("client_features", "servers", "prices", "money", "second_opinion", *_OF_FILES),
+    *("cache", "on_error", "client_features", "servers", "prices", "money", "second_opinion", *_OF_FILES),
 )
 
 
@@ -40,6 +40,8 @@ class Plan:
     test: str | None = None  # its test part, where it is a file of its own
     limit: int | None = None  # use only so many rows of each part
     size: int | None = None  # what images of any size are brought to
+    cache: str | None = None  # the folder of decoded images; None: that of the environment
+    on_error: str | None = None  # what is done about damaged images and files: ``stop`` (also where None) or ``skip``
     target: str | None = None  # the column of a table that holds the labels; None: the one that is called so
     client: str = "lenet5"  # a file, or a stand-in trained here: ``tree`` or a model's name
     # Share of the training samples for the stand-in; below 1 they are its own, the rest is for server and rejector.

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import itertools
 import json
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,12 @@ import numpy.typing as npt
 from l2h.errors import ResumeError, RunError
 from l2h.files import (
     CHECKPOINTS,
+    CLIENT_TRAINING,
     CONFIG,
     METRICS,
     PLOTS,
     SCHEMA,
+    TRAINING,
     differences,
     holds_run,
     read_config,
@@ -58,7 +62,8 @@ class RunTarget:
             if not (folder / CONFIG).exists():
                 raise ResumeError(f"nothing to resume in {folder}: start without --resume")
             before = read_config(folder)
-            require_same(before.get("training", {}), training, folder)
+            place = {"cache": training.get("cache")}  # where images are kept does not change what is trained
+            require_same(before.get("training", {}) | place, {**training, **place}, folder)
             if "system" in before:
                 raise ResumeError(
                     f"the run in {folder} is finished: l2h evaluate {folder} evaluates it, --force starts anew"
@@ -107,6 +112,33 @@ def prepare_study(folder: Path, kind: str, study: Mapping[str, Any], files: Sequ
     write_json(folder / CONFIG, {"schema": SCHEMA, kind: dict(study)})
 
 
+@contextmanager
+def kept_alone(folder: Path) -> Iterator[None]:
+    """Keep a folder to this process for the time of the block; raise a :class:`RunError` where another one has it.
+
+    What a killed process had is free again. Where a system or a disk has no locks, nobody is kept out.
+    """
+    descriptor = None
+    try:
+        import fcntl
+
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)  # type: ignore[arg-type]
+        raise RunError(
+            f"another command works in {folder}: wait for it, or choose another folder with --out"
+        ) from error
+    except (ModuleNotFoundError, OSError):  # where the folder itself cannot be, whoever uses it says why
+        pass
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
 def write_arrays(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays and plain values as one ``.npz`` without pickles, atomically."""
     buffer = io.BytesIO()
@@ -133,26 +165,38 @@ def columns_of(path: Path) -> tuple[str, ...]:
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
-def read_rows(path: Path, fields: Sequence[str], what: str) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file with these columns; raise a :class:`RunError` for any other."""
+def read_rows(
+    path: Path, fields: Sequence[str], what: str, numbers: Iterable[str] = (), optional: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file with these columns; raise a :class:`RunError` for any other.
+
+    The columns ``numbers`` become floats, of these the ``optional`` ones None where they are empty.
+    """
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != tuple(fields):
                 raise RunError(f"{path} has other columns than {what}: name another file")
-            return list(reader)
+            rows: list[dict[str, Any]] = list(reader)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    for name, (line, row) in itertools.product(numbers, enumerate(rows, start=2)):
+        try:
+            row[name] = None if row[name] == "" and name in optional else float(row[name])
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{path}, line {line}: {name} is {row[name]!r}, no number") from error
+    return rows
 
 
 def append_rows(path: Path, fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows at the end of a CSV file with these columns, which is made where it is missing."""
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, fields, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
+    """Write rows at the end of a CSV file with these columns, which is made where it is missing; all or none."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fields, lineterminator="\n")
+    if not path.exists():
+        writer.writeheader()
+    writer.writerows(rows)
+    before = path.read_bytes() if path.exists() else b""
+    write_atomically(path, before + text.getvalue().encode())
 
 
 def _remove(folder: Path, names: Iterable[str]) -> None:
@@ -166,4 +210,4 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
 def _never_began(folder: Path) -> bool:
     """Return whether a run failed before its first epoch: nothing is lost by starting over, since answers stay."""
     left = {path.name for path in folder.rglob("*") if path.is_file()}
-    return holds_run(folder) and left <= {CONFIG, "training.json", ANSWERS}
+    return holds_run(folder) and left <= {CONFIG, TRAINING, CLIENT_TRAINING, ANSWERS}

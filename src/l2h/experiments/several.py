@@ -3,8 +3,9 @@
 import itertools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from l2h.data import Dataset
 from l2h.decision import FREE
 from l2h.errors import RunError
 from l2h.experiments import runs
+from l2h.experiments.clusters import ClusterWork, RayCluster, reached
 from l2h.experiments.compare.seed import SeedStudy, make_bench
 from l2h.experiments.plan import check_prices, with_augment
 from l2h.methods import Bench, Learned, LearnedRule, Outcomes, Prices, cascade_losses, fit_cascade, fit_together
@@ -25,7 +27,7 @@ from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice, spread
 from l2h.system.sizing import size_method
-from l2h.training import Context, Progress, pick_device
+from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
 
 log = logging.getLogger("l2h")
@@ -69,26 +71,44 @@ def compare_several(
     augment: str | None,
     command: str,
     force: bool,
+    on: str | None = None,
 ) -> dict[str, Any]:
-    """Compare what of a study is not in the folder yet, seed by seed, and return the content of ``several.json``."""
+    """Compare what of a study is not in the folder yet, seed by seed, and return the content of ``several.json``.
+
+    ``on`` is a cluster as :func:`l2h.experiments.clusters.ray_cluster` takes it, which runs a seed per task.
+    """
     study = replace(study, plan=with_augment(study.plan, study.load(study.seeds[0]), augment))
-    runs.prepare_study(folder, "several", study.as_dict(), (CSV, JSON), force=force)
     path = folder / CSV
-    there = {int(row["seed"]) for row in read_several([path])} if path.exists() else set()
-    for seed in study.seeds:
-        if seed in there:
+    with reached(on, study.plan.settings) as cluster, runs.kept_alone(folder):
+        runs.prepare_study(folder, "several", study.as_dict(), (CSV, JSON), force=force)
+        there = {int(row["seed"]) for row in read_several([path])} if path.exists() else set()
+        for seed in sorted(there & {*study.seeds}):
             log.info("%s holds seed %d already: not run again", folder, seed)
-            continue
-        plan = study.plan_of(seed)
-        device = pick_device(plan.settings.device)
-        with repeatable(plan.settings, device):
-            rows = _run_seed(
-                replace(study, plan=plan), study.load(seed), Context(plan.settings, device, progress=progress)
-            )
-        runs.append_rows(path, FIELDS, ({"seed": seed} | row for row in rows))
-        log.info("seed %d done", seed)
+        left = [seed for seed in study.seeds if seed not in there]
+        for seed, rows in _seeds_here(study, left, progress) if cluster is None else _seeds_on(cluster, study, left):
+            runs.append_rows(path, FIELDS, ({"seed": seed} | row for row in rows))
+            log.info("seed %d done", seed)
     rows = [row for row in read_several([path]) if int(row["seed"]) in study.seeds]
-    return _write_summary(rows, folder, command)
+    return _write_summary(sorted(rows, key=lambda row: study.seeds.index(int(row["seed"]))), folder, command)
+
+
+def _seeds_here(study: SeveralStudy, seeds: Sequence[int], progress: Progress) -> Iterator[tuple[int, list[Row]]]:
+    return ((seed, _seed_rows(study, seed, progress)) for seed in seeds)
+
+
+def _seeds_on(cluster: RayCluster, study: SeveralStudy, seeds: Sequence[int]) -> Iterator[tuple[int, list[Row]]]:
+    request = cluster.request(study.plan.settings)
+    there = study.on(request)
+    works = [ClusterWork(seed, {seed: partial(_seed_rows, there, seed)}) for seed in seeds]
+    return ((seed, rows) for seed, _, rows in cluster.run(works, request))
+
+
+def _seed_rows(study: SeveralStudy, seed: int, progress: Progress | None = None) -> list[Row]:
+    plan = study.plan_of(seed)
+    device = pick_device(plan.settings.device)
+    context = Context(plan.settings, device, progress=progress or Silent())
+    with repeatable(plan.settings, device):
+        return _run_seed(replace(study, plan=plan), study.load(seed), context)
 
 
 def join_several(paths: Sequence[Path], folder: Path, command: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from l2h.experiments import runs
 from l2h.experiments.carry_out import SampleParts, divide, make_client, make_system
 from l2h.experiments.plan import Plan
 from l2h.experiments.runs import RunTarget
-from l2h.files import digest
 from l2h.models import NAMES
+from l2h.rows import digest
 from l2h.settings import PAPER_SERVER
 from l2h.system import HelpSystem
 from l2h.system.server_files import save_server
@@ -26,6 +26,7 @@ from l2h.training.hosts import FollowResult, HostLink, PublishingStage, follow, 
 from l2h.training.job import server_builder
 from l2h.training.loop import repeatable, run_stage
 from l2h.training.recipes import initial_server
+from l2h.training.streaming import take_inputs
 
 log = logging.getLogger("l2h")
 
@@ -38,7 +39,7 @@ def train_server_side(plan: Plan, dataset: Dataset, target: RunTarget, link: Hos
     with repeatable(settings, device):
         make = server_builder(plan.server, X, dataset.num_classes, settings, plan.server_options)
         model = initial_server(make, context)
-        x, labels = torch.from_numpy(numbers_of(X)).to(device), torch.from_numpy(y).to(device)
+        x, labels = take_inputs(numbers_of(X), context), torch.from_numpy(y).to(device)
         stage = PublishingStage("server", model, x, labels, settings.server or PAPER_SERVER, context)
         with publishing(stage, link, _identity(plan, dataset, *parts.train), target.folder / runs.SNAPSHOTS):
             if "server" not in runs.read_config(target.folder):  # else it was interrupted after its training

@@ -21,6 +21,7 @@ _NAMES = {
     "paper.plots": ("plot_bounds", "plot_class_rates", "plot_losses", "plot_risk_curves", "plot_tradeoff"),
     "paper.tables": ("experiment_tables",),
     "shift": ("plot_shift", "shift_tables", "write_shift"),
+    "tuning": ("plot_curves", "plot_settings", "tuning_headline", "tuning_table", "write_tuning"),
     "several": ("several_sentences", "several_table"),
     "run.gallery": ("plot_samples",),
     "run.page": ("write_page", "write_router_page", "write_run_page"),

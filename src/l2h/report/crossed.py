@@ -40,11 +40,13 @@ def crossed_sentences(summary: Values) -> list[str]:
             continue
         lower, higher = ([e["of"] for e in against if _clear(e) and e["difference"] * sign > 0] for sign in (-1, 1))
         level = [e["of"] for e in against if not _clear(e)]
-        least = min(full, key=lambda loss: full[loss]["risk"]["mean"])
+        alike = [loss for loss, cell in full.items() if cell["seeds"] == full[PRICED]["seeds"]]
+        least = min(alike, key=lambda loss: full[loss]["risk"]["mean"])
+        among = " of those with as many seeds" if len(alike) < len(full) else ""
         out.append(
             f"Budget {budget}, with everything: {PRICED} has a mean risk of {plus_minus(full[PRICED]['risk'])}; the "
-            f"lowest is that of {least}. {PRICED} is clearly below {_named(higher)}, clearly above {_named(lower)}, "
-            f"and not separated from {_named(level)}."
+            f"lowest{among} is that of {least}. {PRICED} is clearly below {_named(higher)}, clearly above "
+            f"{_named(lower)}, and not separated from {_named(level)}."
         )
     return out
 
@@ -59,10 +61,21 @@ def _levels(summary: Values, budget: str) -> TextTable:
             Cell(NONE) if cell is None else Cell(plus_minus(cell["risk"]), bold=cell["risk"]["mean"] == min(there))
             for cell in own
         ]
-        rows.append(texts(loss, *shown, kind="default" if loss == PRICED else ""))
+        seeds = max(len(cell["seeds"]) for cell in own if cell)
+        fewer = f" ({counted(seeds, 'seed')})" if seeds < len(summary["seeds"]) else ""
+        rows.append(texts(loss + fewer, *shown, kind="default" if loss == PRICED else ""))
     prices = "; ".join(f"{costs['c_1']:g}, {costs['c_e']:g}" for costs in summary["costs"])
-    baseline = cells.get((CONFIDENCE, "", ""))
-    plain = "" if baseline is None else f" A threshold on confidence: {plus_minus(baseline['risk'])}."
+    client, server = (1 - summary[who]["mean"] for who in ("client", "server"))
+    always = sum(costs["c_e"] + costs["c_1"] * server for costs in summary["costs"]) / len(summary["costs"])
+    plain = f" Never asking: {number(client)}; always: {number(always)}"
+    baseline, default = cells.get((CONFIDENCE, "", "")), cells.get((PRICED, *FULL))
+    if baseline is not None:
+        plain += f"; a threshold on confidence: {plus_minus(baseline['risk'])}"
+    if default is not None and default["student"] is not None:
+        plain += (
+            f"; the student of {PRICED}, learning from the softmax, alone: {number(1 - default['student']['mean'])}"
+        )
+    plain += "."
     title = f"{summary['dataset']}, budget {budget}: mean risk at c_1, c_e = {prices}; {_seeds(summary)}"
     columns = headings("loss", *(", ".join(arm) for arm in ARMS))
     return TextTable(title, columns, rows, _NOTE + plain, marks="the lowest of its row", wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from l2h.files import write_atomically
+from l2h.files import write_atomically, write_json
 from l2h.report.common.axes import fit_height, grid_lines, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, INK, LABEL_FREE, MUTED, SERVER, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain, png
@@ -52,7 +51,7 @@ _NOTE = (
 
 def write_frontier(summary: Values, folder: Path) -> Path:
     """Write ``frontier.json`` and ``frontier.png`` into a folder, and return the picture's path."""
-    write_atomically(folder / "frontier.json", json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
+    write_json(folder / "frontier.json", summary)
     return write_atomically(folder / "frontier.png", png(plot_budgets(summary)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from l2h.files import write_atomically
+from l2h.files import write_atomically, write_json
 from l2h.report.common.axes import banded_line, floats, grid_lines, percent_axis, titled
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MUTED, SERVER, SERVERS, SYSTEM
 from l2h.report.common.figure import blank, legend_below, legend_line, plain, png
@@ -26,7 +25,7 @@ _RISKS = ("never", "always", "best_cut", "again")
 
 def write_shift(summary: Values, folder: Path) -> Path:
     """Write ``shift.json`` and ``shift.png`` into a folder, and return the picture's path."""
-    write_atomically(folder / "shift.json", json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
+    write_json(folder / "shift.json", summary)
     return write_atomically(folder / "shift.png", png(plot_shift(summary)))
 
 

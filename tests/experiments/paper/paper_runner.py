@@ -82,8 +82,7 @@ class Kept:
         for i, spec in enumerate(self.specs):
             if spec["loss"] == loss == "priced":
                 return i
-            form = "late" if spec.get("start") else spec["loss"]
-            if form == loss and spec["costs"] == {"c_e": c_e, "c_1": c_1} and str(spec["sync"]) == sync:
+            if spec["loss"] == loss and spec["costs"] == {"c_e": c_e, "c_1": c_1} and str(spec["sync"]) == sync:
                 return i
         raise AssertionError(f"no rejector for {loss}, c_1 = {c_1}, c_e = {c_e}, S = {sync}")
 

@@ -26,7 +26,7 @@ from l2h.decision import RejectorSpec
 from l2h.errors import DataError, RunError
 from l2h.experiments.paper import lab as lab_module
 from l2h.experiments.paper import study
-from l2h.experiments.paper.grid import ASYNC, BASE, FULL, LOSSES, MAIN, QUICK, Scale, form_of
+from l2h.experiments.paper.grid import ASYNC, BASE, FULL, LOSSES, MAIN, QUICK, Scale
 from l2h.experiments.paper.lab import MISSING, Lab, Teams
 from l2h.experiments.paper.main_prices import PRINTED_RISK
 from l2h.experiments.paper.passes import Pass, PassOutcomes
@@ -77,7 +77,7 @@ def test_every_cell_of_the_paper_is_in_one_pass() -> None:
     specs = FULL.specs()
     assert len(specs) == 3 * (42 + 1 + 12)
     for loss in LOSSES:
-        cells = {(spec.costs, str(spec.sync)) for spec in specs if form_of(spec) == loss}
+        cells = {(spec.costs, str(spec.sync)) for spec in specs if spec.loss == loss}
         figure = {(Costs(c_e=round(0.025 * k, 3), c_1=c_1), "1") for k in range(21) for c_1 in (1.0, 1.25)}
         assert len(figure) == 42
         printed = {
@@ -108,7 +108,7 @@ def test_a_cell_is_found_again_by_the_prices_that_the_experiments_ask_for(scale:
     for loss in LOSSES:
         for costs, sync in asked:
             found = specs[one.find(loss, costs, sync)]
-            assert (form_of(found), found.costs, str(found.sync)) == (loss, costs, sync)
+            assert (found.loss, found.costs, str(found.sync)) == (loss, costs, sync)
 
 
 def test_the_published_settings_are_the_authors() -> None:
@@ -510,7 +510,7 @@ def test_random_and_trivial_rules_are_those_of_the_client_and_the_server_that_ar
         assert bounds[f"random, {recipe}"] == pytest.approx([0.6 + q * (right - 0.6) for q in QUICK.bounds])
         assert bounds[f"threshold, {recipe}"][-1] == pytest.approx(right), "who may send all has the server's accuracy"
         data = drawn[f"tradeoff-{file}-digits.png"].data
-        forms = {recipe, f"{recipe}, r starts later", f"{recipe}, bounded loss"}
+        forms = {recipe, f"{recipe}, released loss", f"{recipe}, bounded loss"}
         assert {curve["label"] for curve in data["curves"]} <= forms
         for c_1, rules in data["trivial"].items():
             assert rules["all_local"] == pytest.approx([0.4] * len(QUICK.c_e))

@@ -37,7 +37,7 @@ DIGITS = ["--data", "digits", "--quick", "--seeds", "1", "--out", "all"]
 #: The recipes as the tables call them: which pass has it, and by which loss.
 RECIPES = {
     "paper's recipe": ("published", "paper"),
-    "paper's recipe, r starts later": ("published", "late"),
+    "paper's recipe, released loss": ("published", "released"),
     "paper's recipe, bounded loss": ("published", "shifted"),
     "our recipe": ("ours", "priced"),
 }
@@ -196,7 +196,7 @@ def test_both_sides_at_the_main_prices_follow_from_the_passes(finished: tuple[Pa
 def test_every_sync_interval_follows_from_the_passes(finished: tuple[Path, Result]) -> None:
     folder, _ = finished
     one = kept(folder, "published")
-    names = {"paper": "paper's L2", "late": "paper's L2, r starts later", "shifted": "bounded loss"}
+    names = {"paper": "paper's L2", "released": "released L2", "shifted": "bounded loss"}
     cells = [(costs.c_1, costs.c_e, sync) for costs in ASYNC for sync in QUICK.syncs]
     risks = rows_of(folder / "async" / "async-risk-digits.csv")
     assert [(float(row["c_1"]), float(row["c_e"]), row["S"]) for row in risks] == cells

@@ -139,7 +139,7 @@ def test_the_verdict_says_that_the_student_alone_would_beat_the_system() -> None
 def test_the_student_alone_is_a_trivial_rule_where_it_may_answer() -> None:
     free = make_several(second_opinion=True, costs={"box": Costs(c_e=0.9), "cloud": Costs(c_e=0.9)})
     assert verdict(free).rule == "the student alone"
-    assert verdict(free).rule_risk == free.student_risk
+    assert verdict(free).risk == free.student_risk
 
 
 def test_the_verdict_says_that_one_server_alone_would_do_better() -> None:

@@ -7,11 +7,13 @@ import json
 import logging
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -23,6 +25,8 @@ from l2h.data import Dataset
 from l2h.data.outcomes import OutcomeTable, read_outcomes
 from l2h.errors import DataError, RunError, SettingsError
 from l2h.experiments import runs
+from l2h.experiments.clusters import reached
+from l2h.experiments.compare.distributed import run_seeds_on
 from l2h.experiments.compare.rows import CSV, read_rows, rows_of, write_rows
 from l2h.experiments.compare.seed import SeedResult, SeedStudy, classes_of, run_seed
 from l2h.experiments.compare.summary import curves, summarise
@@ -86,13 +90,15 @@ def compare_methods(
     command: str,
     force: bool,
     text_column: str | None = None,
+    on: str | None = None,
 ) -> dict[str, Any]:
     """Compare the methods that fit the data, and return the content of ``comparison.json``.
 
     Without ``names`` all methods are compared, without ``classes`` on all of them. The data of the plan are a table of
     outcomes where it has a ``text_column``. What cannot take the data is left out, with the reason; a SettingsError is
     raised where nothing is left. Seeds that the folder holds already are not run again, unless ``force`` replaces what
-    it holds. ``jobs`` is the number of seeds at once; None: one per CPU core, or one on a GPU.
+    it holds. ``jobs`` is the number of seeds at once; None: one per CPU core, or one on a GPU. ``on`` is a cluster as
+    :func:`l2h.experiments.clusters.ray_cluster` takes it, which runs as much at once as it has room for.
     """
     chosen = methods.get(names or methods.known())
     everyone = tuple(method.name for method in chosen)
@@ -105,18 +111,22 @@ def compare_methods(
     if not kept:
         chosen[0].check(classes_there)
         raise SettingsError(f"method {everyone[0]!r}: {unfit[everyone[0]]}")
-    jobs = jobs or _default_jobs(plan.settings.device, len(seeds))
+    jobs = jobs or (1 if on else _default_jobs(plan.settings.device, len(seeds)))
     plan = plan if isinstance(dataset, OutcomeTable) else with_augment(plan, dataset, augment)
-    if jobs > 1 and plan.settings.threads is None:
+    if (jobs > 1 or on) and plan.settings.threads is None:
         plan = replace(plan, settings=replace(plan.settings, threads=1))
     comparison = replace(comparison, plan=plan, methods=kept)
-    runs.prepare_study(folder, "comparison", comparison.as_dict(), FILES, force=force)
-    there = [seed for seed in seeds if seed_file(folder, seed).exists()]
-    if there:
-        log.info("%s holds seed %s already: not run again", folder, ", ".join(map(str, there)))
-    left = [seed for seed in seeds if seed not in there]
-    with show(len(left) * (1 + len(kept)), jobs > 1) as (tell, progress):
-        run_seeds(folder, comparison, left, jobs, tell, progress)
+    with reached(on, plan.settings) as cluster, runs.kept_alone(folder):
+        runs.prepare_study(folder, "comparison", comparison.as_dict(), FILES, force=force)
+        there = [seed for seed in seeds if seed_file(folder, seed).exists()]
+        if there:
+            log.info("%s holds seed %s already: not run again", folder, ", ".join(map(str, there)))
+        left = [seed for seed in seeds if seed not in there]
+        with show(len(left) * (1 + len(kept)), jobs > 1 or cluster is not None) as (tell, progress):
+            if cluster is None:
+                run_seeds(folder, comparison, left, jobs, tell, progress)
+            else:
+                run_seeds_on(cluster, comparison, {seed: seed_file(folder, seed) for seed in left}, tell)
     results = [SeedResult.load(seed_file(folder, seed)) for seed in seeds]
     if len({result.names for result in results}) > 1:
         raise DataError("the seeds compared different methods: run them again with --force")
@@ -183,7 +193,9 @@ def run_seeds(
             _run(folder, comparison, seed, lambda what, seed=seed: tell(seed, what), progress)  # type: ignore[misc]
         return
     spawn = multiprocessing.get_context("spawn")
-    with spawn.Manager() as manager, ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+    manager = SyncManager(ctx=spawn)
+    manager.start(_end_with_parent)
+    with manager, ProcessPoolExecutor(jobs, spawn, _end_with_parent) as pool:
         told = manager.Queue()
         running: set[Future[None]] = {pool.submit(_elsewhere, folder, comparison, seed, told) for seed in seeds}
         try:
@@ -217,6 +229,18 @@ def _elsewhere(folder: Path, comparison: Comparison, seed: int, told: Any) -> No
     """In a process of its own; warnings alone are logged there."""
     log.setLevel(logging.WARNING)
     _run(folder, comparison, seed, lambda what: told.put((seed, what)))
+
+
+def _end_with_parent() -> None:
+    """End this process with the command that started it, also where that is killed."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _pass_on(told: Any, tell: Tell) -> None:

@@ -1,5 +1,7 @@
 """Methods side by side where only outcomes are known: inputs, and whether client and server were right about each."""
 
+import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,17 @@ def outcome_bench(plan: Plan, table: OutcomeTable, context: Context) -> tuple[Be
     nobody = ServerOutcome([None], [], None)
     bench = Bench(job, context, plan.costs, _rows(known, held), plan.rejector_options, nobody, pools)
     return bench, _outcomes(X_test, test.client_right, test.server_right)
+
+
+def without_answerers(bench: Bench) -> Bench:
+    """Return the bench to be sent elsewhere: with all that client and servers answered, and without them."""
+    sent = copy.copy(bench)
+    sent.soft, sent.unseen = bench.soft, bench.unseen  # made while they can be asked
+    servers = tuple(replace(server, make=None, estimator=None, fixed=_Absent()) for server in bench.job.servers)
+    sent.job = replace(bench.job, client=_Absent(), servers=servers, make_rejector=nn.Identity)
+    sent.outcome = ServerOutcome([None] * len(servers), [], None)
+    sent.context = replace(bench.context, readers={})  # which are kept by numbers of this process
+    return sent
 
 
 def _numbers(train: OutcomeTable, test: OutcomeTable, seed: int) -> tuple[npt.NDArray[np.float32], ...]:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from l2h import metrics
 from l2h.budgets import Budget
-from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.costs import BoolArray, FloatArray
 from l2h.data import Dataset
 from l2h.data.outcomes import OutcomeTable
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
 from l2h.experiments.carry_out import SampleParts, divide, load_data, make_client, make_system
+from l2h.experiments.clusters import TaskRequest
 from l2h.experiments.compare.outcomes import CLASSES, outcome_bench
 from l2h.experiments.plan import Plan
 from l2h.experiments.runs import read_arrays, write_arrays
-from l2h.files import digest
 from l2h.labels import LabelCodec
-from l2h.methods import Bench, Learned, Method, Outcomes, ReferenceRule, Rule
+from l2h.methods import Bench, Learned, Method, Outcomes, ReferenceRule
+from l2h.rows import digest
 from l2h.system.sizing import size_method
 from l2h.training import Context, Progress, Silent, pick_device
 from l2h.training.loop import repeatable
@@ -43,6 +44,11 @@ class SeedStudy:
 
     def plan_of(self, seed: int) -> Plan:
         return replace(self.plan, settings=self.plan.settings.with_seed(seed))
+
+    def on(self, request: TaskRequest) -> Self:
+        """Return the study as a task runs it: with the device and the threads that it was given."""
+        settings = replace(self.plan.settings, device=request.device, threads=request.cpus)
+        return replace(self, plan=replace(self.plan, settings=settings))
 
     def load(self, seed: int) -> Dataset:
         dataset = load_data(self.plan_of(seed)).numbered()
@@ -101,33 +107,52 @@ def run_seed(
     A table of outcomes has no client and no server to train. ``done`` is called with ``"server"`` and then with each
     method's name as it is finished.
     """
-    for method in methods:
-        method.check(classes_of(dataset))
     device = pick_device(plan.settings.device)
     context = Context(plan.settings, device, progress=progress or Silent())
     with repeatable(plan.settings, device):
-        if isinstance(dataset, OutcomeTable):
-            bench, test = outcome_bench(plan, dataset, context)
-        else:
-            bench = make_bench(plan, dataset, context)
-            test = bench.outcomes(dataset.X_test, dataset.y_test)
-        if plan.budget is not None:
-            size_methods(methods, Budget.parse(plan.budget), bench)
+        bench, test = prepare_seed(plan, dataset, methods, context)
         done("server")
-        judged = []
+        judged = {}
         for method in methods:
-            judged.append(_judge(method.fit(bench), test, plan.costs))
+            judged[method.name] = judge(method, bench, test)
             done(method.name)
+    return SeedResult(**header(plan, test), **stack_methods(judged))
+
+
+def prepare_seed(
+    plan: Plan, dataset: Dataset | OutcomeTable, methods: Sequence[Method], context: Context
+) -> tuple[Bench, Outcomes]:
+    """Return the bench of a seed with its server trained, and the test samples; give the methods their sizes."""
+    for method in methods:
+        method.check(classes_of(dataset))
+    if isinstance(dataset, OutcomeTable):
+        bench, test = outcome_bench(plan, dataset, context)
+    else:
+        bench = make_bench(plan, dataset, context)
+        test = bench.outcomes(dataset.X_test, dataset.y_test)
+    if plan.budget is not None:
+        size_methods(methods, Budget.parse(plan.budget), bench)
+    return bench, test
+
+
+def header(plan: Plan, test: Outcomes) -> dict[str, Any]:
+    """Return what a :class:`SeedResult` holds beside the methods."""
+    return {
+        "seed": plan.settings.seed,
+        "test_digest": digest(test.X, test.y),
+        "client_correct": test.client_correct,
+        "server_correct": test.server_correct,
+    }
+
+
+def stack_methods(judged: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return what a :class:`SeedResult` holds of its methods, from what :func:`judge` gave of each by name."""
     stacked = ("remote", "as_published", "has_published", "gain", "curve")
-    return SeedResult(
-        seed=plan.settings.seed,
-        names=tuple(method.name for method in methods),
-        test_digest=digest(test.X, test.y),
-        client_correct=test.client_correct,
-        server_correct=test.server_correct,
-        **{name: np.stack([one[name] for one in judged]) for name in stacked},
-        facts={method.name: one["facts"] for method, one in zip(methods, judged, strict=True)},
-    )
+    return {
+        "names": tuple(judged),
+        **{name: np.stack([one[name] for one in judged.values()]) for name in stacked},
+        "facts": {name: one["facts"] for name, one in judged.items()},
+    }
 
 
 def classes_of(dataset: Dataset | OutcomeTable) -> int:
@@ -154,8 +179,9 @@ def size_methods(methods: Iterable[Method], budget: Budget, bench: Bench) -> Non
         method.options, method.budget = same.options, same.budget
 
 
-def _judge(rule: Rule, test: Outcomes, prices: Sequence[Costs]) -> dict[str, Any]:
-    """Return what the rule decides at every price, as :class:`SeedResult` has it of every method."""
+def judge(method: Method, bench: Bench, test: Outcomes) -> dict[str, Any]:
+    """Fit a method, and return what it decides at every price, as :class:`SeedResult` has it of every method."""
+    rule, prices = method.fit(bench), bench.costs
     client, server = test.client_correct, test.server_correct
     choices = [
         rule.decide_knowing(test, costs) if isinstance(rule, ReferenceRule) else rule.decide(test.inputs, costs)

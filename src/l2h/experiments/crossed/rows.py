@@ -166,10 +166,14 @@ def _within(some: Sequence[str], everything: Sequence[str]) -> str:
 
 
 def _difference(cells: _Cells, sides: Sides) -> dict[str, Any] | None:
-    """Return the mean difference of all pairs whose cells are there, as block means by seed; None without any."""
+    """Return the mean difference of the pairs of cells that have most seeds, as block means by seed; None without any.
+
+    So a mean over losses is one over the same losses in every seed, also where later seeds have fewer of them.
+    """
     pairs = [(cells.vectors(*a), cells.vectors(*b)) for a, b in sides]
-    there = [(a, b) for a, b in pairs if a and b]
-    seeds = set.intersection(*(set(a) & set(b) for a, b in there)) if there else set()
+    most = max((len(set(a) & set(b)) for a, b in pairs), default=0)
+    there = [(a, b) for a, b in pairs if len(set(a) & set(b)) == most]
+    seeds = set.intersection(*(set(a) & set(b) for a, b in there)) if most else set()
     if not seeds:
         return None
     vectors = {seed: np.mean([a[seed] - b[seed] for a, b in there], axis=0) for seed in sorted(seeds)}

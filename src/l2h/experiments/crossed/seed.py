@@ -1,8 +1,9 @@
 """A crossed comparison of one seed: one client, one server, and every loss with every net and kind of samples."""
 
+import copy
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +14,15 @@ from l2h import methods, metrics
 from l2h.budgets import Budget
 from l2h.costs import BoolArray, generalized_loss
 from l2h.data import Dataset
+from l2h.experiments.compare.outcomes import without_answerers
 from l2h.experiments.compare.seed import make_bench, size_methods
 from l2h.experiments.crossed.rows import ATTACHED, CONFIDENCE, OUTCOMES, SEPARATE, SOFTMAX, STUDENT, Arm, Row
 from l2h.experiments.plan import Plan
 from l2h.experiments.statistics import block_means
-from l2h.files import digest
 from l2h.methods import Learned, LearnedRule, Outcomes, Rule
 from l2h.methods.learned import stack_stage
 from l2h.models import multiply_adds
+from l2h.rows import digest
 from l2h.settings import SEPARABLE_REJECTOR
 from l2h.training import Context, RejectorStage, SamplePool
 from l2h.training.recipes import rejector_scores
@@ -49,6 +51,16 @@ class SeedCrossing:
             "client": round(float(self.test.client_correct.mean()), 5),
             "server": round(float(self.test.server_correct.mean()), 5),
         }
+        self._sizes: dict[tuple[str, str], Learned] = {}  # by budget and trunk, a method with the largest net of these
+
+    def sized_apart(self, names: Sequence[str], sizes: Iterable[tuple[str, str]]) -> "SeedCrossing":
+        """Return the crossing to be sent elsewhere: its nets sized for these budgets and trunks, nobody left to ask."""
+        for budget, trunk in sizes:
+            self._stack(names[:1], budget, (trunk, OUTCOMES))
+        apart = copy.copy(self)
+        apart.bench = without_answerers(self.bench)
+        apart.context = apart.bench.context
+        return apart
 
     def _with_softmax(self) -> SamplePool:
         """Return the samples of the default method: truth and softmax mixed on unseen ones, softmax on fitted ones."""
@@ -90,7 +102,11 @@ class SeedCrossing:
         stack = [method for method in methods.get(names) if isinstance(method, Learned)]
         for method in stack:
             method.net, method.student = SEPARATE if arm[0] == SEPARATE else ATTACHED, arm[0] == STUDENT
-        size_methods(stack, Budget.parse(budget), self.bench)
+        sized = self._sizes.setdefault((budget, arm[0]), stack[0])
+        if sized is stack[0]:
+            size_methods([sized], Budget.parse(budget), self.bench)
+        for method in stack:
+            method.options, method.budget = sized.options, sized.budget
         return stack
 
     def _stage(self, stack: Sequence[Learned], arm: Arm, rate: float) -> RejectorStage:

@@ -40,12 +40,10 @@ def ways(budgets: Iterable[str], rivals: Iterable[str]) -> list[Way]:
 
 def read_rows(paths: Iterable[Path]) -> list[Row]:
     """Return the rows of CSV files, each seed, budget and method once; figures are numbers, or None where missing."""
-    rows: dict[tuple[str, ...], Row] = {}
-    for path in paths:
-        for row in runs.read_rows(path, FIELDS, "a frontier"):
-            key = tuple(row[name] for name in ("data", "part", "seed", "budget", "method"))
-            rows[key] = row | {name: _number(row, name, path) for name in (*_OF_A_WAY, *_OF_A_SEED)}
-    return list(rows.values())
+    figures = (*_OF_A_WAY, *_OF_A_SEED)
+    rows = [row for path in paths for row in runs.read_rows(path, FIELDS, "a frontier", figures, figures)]
+    key = ("data", "part", "seed", "budget", "method")
+    return list({tuple(row[name] for name in key): row for row in rows}.values())
 
 
 def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
@@ -90,10 +88,3 @@ def _over_seeds(name: str, values: Sequence[float | None]) -> dict[str, Any] | N
         return None
     # A net's time does not depend on the seed, and whatever else ran only added to it.
     return spread([min(known)] if name.endswith("microseconds") else known).as_dict()
-
-
-def _number(row: Row, name: str, path: Path) -> float | None:
-    try:
-        return float(row[name]) if row[name] else None
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{path}: seed {row['seed']}, budget {row['budget']}: {name} is {row[name]!r}") from error

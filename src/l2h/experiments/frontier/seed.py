@@ -44,6 +44,7 @@ from l2h.training.counting import classifier_multiply_adds
 from l2h.training.job import input_scale
 from l2h.training.loop import seeded
 from l2h.training.server import ServerStage, log_probabilities
+from l2h.training.streaming import take_inputs
 from l2h.training.together import run_together
 
 OURS = (TWO_WAYS, THREE_WAYS, STUDENT)
@@ -102,7 +103,7 @@ class SeedFrontier:
         job, client = self.bench.job, self.common["client_multiply_adds"] or 0
         stages = {budget: self._replacement(client + self._work(self._sized(budget, TWO_WAYS))) for budget in budgets}
         run_together([stage for stage in stages.values() if stage is not None], self.context)
-        x = torch.from_numpy(self.test.X).to(self.context.device)
+        x = take_inputs(self.test.X, self.context)
         for budget, stage in stages.items():
             if stage is None:
                 yield self._row((budget, REPLACED), {})
@@ -134,7 +135,7 @@ class SeedFrontier:
         except ModelError:
             return None
         stage = replace(self.settings.rejector or SEPARABLE_REJECTOR, patience=None)
-        x, y = (torch.from_numpy(array).to(self.context.device) for array in (job.X, job.y))
+        x, y = take_inputs(job.X, self.context), torch.from_numpy(job.y).to(self.context.device)
         return ServerStage(REPLACED, net.to(self.context.device), x, y, stage, self.context)
 
     def _sized(self, budget: str, way: str) -> Learned:

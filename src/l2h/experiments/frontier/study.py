@@ -17,6 +17,7 @@ from l2h.experiments.compare.seed import SeedStudy
 from l2h.experiments.frontier.rows import FIELDS, Row, read_rows, summarise, ways
 from l2h.experiments.frontier.seed import SeedFrontier
 from l2h.experiments.plan import with_augment
+from l2h.rows import take_rows
 from l2h.training import Context, Progress, pick_device
 from l2h.training.loop import derive, repeatable
 
@@ -51,13 +52,7 @@ class FrontierStudy(SeedStudy):
 
 
 def measure_frontier(
-    study: FrontierStudy,
-    folder: Path,
-    progress: Progress,
-    *,
-    augment: str | None,
-    command: str,
-    force: bool,
+    study: FrontierStudy, folder: Path, progress: Progress, *, augment: str | None, command: str, force: bool
 ) -> dict[str, Any]:
     """Measure what of a study is not in the folder yet, and return the content of ``frontier.json``."""
     dataset = load_data(study.plan)
@@ -90,7 +85,8 @@ def held_back(dataset: Dataset) -> Dataset:
     """Return the data set with a tenth of the training samples in place of the test set."""
     train, validation = split(dataset.y_train, (0.9, 0.1), derive("validation"))
     X, y = dataset.X_train, dataset.y_train
-    return replace(dataset, X_train=X[train], y_train=y[train], X_test=X[validation], y_test=y[validation])
+    parts = {"X_train": take_rows(X, train), "X_test": take_rows(X, validation)}
+    return replace(dataset, **parts, y_train=y[train], y_test=y[validation])
 
 
 def _rows(path: Path) -> list[Row]:

@@ -9,7 +9,7 @@ from l2h.settings import PAPER_REJECTOR, PAPER_SERVER, Settings, StageSettings
 
 #: What we call the columns of every page.
 PUBLISHED, PAPER, BOUNDED, OURS = "paper's figure", "paper's recipe", "paper's recipe, bounded loss", "our recipe"
-NEARER = "paper's recipe, r starts later"
+NEARER = "paper's recipe, released loss"
 #: How their curves are drawn.
 STYLES = {PAPER: "paper", NEARER: "nearer", BOUNDED: "bounded", OURS: "ours"}
 MAIN, FREE = Costs(c_e=0.25, c_1=1.25), Costs(c_e=0.0)
@@ -17,11 +17,10 @@ MAIN, FREE = Costs(c_e=0.25, c_1=1.25), Costs(c_e=0.0)
 BASE = Costs(c_e=0.25, c_1=1.12)
 #: The prices of the table of costs by sync intervals.
 ASYNC = (Costs(c_e=0.25, c_1=1.0), MAIN, Costs(c_e=0.0, c_1=1.25))
-#: A rejector by the printed loss that starts once the server has trained for this share of the epochs: 4 of 15.
-LATE, LATE_SHARE = "late", 4 / 15
-#: The published recipe: the paper's L2, which has no lower bound where c_e + c_1 > 1; the deviation from it that comes
-#: nearest to the printed tables of those that do not diverge (``l2h paper reproduce``); and the bounded form.
-RECIPES = {PAPER: "paper", NEARER: LATE, BOUNDED: "shifted"}
+#: The published recipe: the paper's L2, which has no lower bound where c_e + c_1 > 1; of the deviations in one thing
+#: that do not diverge the one nearest to the printed tables (``l2h paper reproduce``), beside the same client; and the
+#: bounded form.
+RECIPES = {PAPER: "paper", NEARER: "released", BOUNDED: "shifted"}
 LOSSES = tuple(RECIPES.values())
 #: A ViT from scratch on small images needs mixing, distorting and smoothing, or it learns the training set by heart.
 _VIT = StageSettings(epochs=120, batch=128, optimizer="adamw", lr=8e-4, weight_decay=5e-2, patience=None, smoothing=0.1)
@@ -64,9 +63,9 @@ class Scale:
         """Every rejector of one pass: trade-off, bounds and sync intervals, by each form of the published recipe."""
         out = []
         for loss in LOSSES:
-            out += [spec_of(loss, costs, self.epochs) for costs in (*self.tradeoff, BASE)]
+            out += [RejectorSpec(loss, costs) for costs in (*self.tradeoff, BASE)]
             syncs = [int(sync) if sync.isdecimal() else sync for sync in self.syncs]
-            out += [spec_of(loss, costs, self.epochs, sync) for costs in ASYNC for sync in syncs]
+            out += [RejectorSpec(loss, costs, sync=sync) for costs in ASYNC for sync in syncs]
         return out
 
     def published_settings(self, seed: int, device: str) -> Settings:
@@ -80,18 +79,6 @@ class Scale:
             server=replace(PAPER_SERVER, epochs=self.epochs, lr=self.lr),
             rejector=replace(PAPER_REJECTOR, epochs=self.epochs, lr=self.lr / 10),
         )
-
-
-def spec_of(loss: str, costs: Costs, epochs: int, sync: int | str = 1) -> RejectorSpec:
-    """Return the rejector of a form of the published recipe, beside a server that trains for ``epochs``."""
-    if loss == LATE:
-        return RejectorSpec("paper", costs, sync=sync, start=max(1, round(LATE_SHARE * epochs)))
-    return RejectorSpec(loss, costs, sync=sync)
-
-
-def form_of(spec: RejectorSpec) -> str:
-    """Return the form of the published recipe that a rejector has, ``priced`` for ours."""
-    return LATE if spec.start else spec.loss
 
 
 FULL = Scale()

@@ -21,13 +21,13 @@ from l2h.classifiers import UNIT_RANGE, Classifier, as_client, unit_range
 from l2h.data import Dataset, load_dataset, split
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
-from l2h.experiments.paper.grid import LOSSES, MAIN, Scale, spec_of
+from l2h.experiments.paper.grid import LOSSES, MAIN, Scale
 from l2h.experiments.paper.passes import Labels, Pass, PassOutcomes
-from l2h.files import digest
 from l2h.methods.base import Bench
 from l2h.methods.helping import PricedAttached, PricedRule
 from l2h.methods.learned import LearnedRule
 from l2h.models import build_scaled
+from l2h.rows import digest
 from l2h.settings import PAPER_SERVER, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Progress, Silent, pick_device, train_classifier
@@ -77,17 +77,28 @@ class Lab:
 
         Without ``specs`` the rejectors of both clients, with and without that class, train in one pass.
         """
-        cells = tuple(spec_of(loss, MAIN, self.scale.epochs) for loss in LOSSES)
-        teams: Teams = {None: tuple(self.scale.specs()), MISSING: cells}
-        if specs is not None:
-            teams = {missing: tuple(specs)}
+        teams: Teams = self._teams("published") if specs is None else {missing: tuple(specs)}
         settings = self.scale.published_settings(self.seed, self.device)
         return self.keep("published", missing, teams[missing], lambda: self._in_chunks(teams, settings), teams)
 
     def ours(self, missing: int | None = None) -> Pass:
         """By our recipe: one priced rejector for all prices; likewise for both clients around one server."""
-        teams: Teams = {None: PRICED, MISSING: PRICED}
-        return self.keep("ours", missing, PRICED, self._help, teams)
+        return self.keep("ours", missing, PRICED, self._help, self._teams("ours"))
+
+    def is_kept(self, recipe: str) -> bool:
+        """Return whether the passes by a recipe, ``published`` or ``ours``, are there for both clients."""
+        teams = self._teams(recipe).items()
+        return all(Pass.load(self._path(recipe, team), self.key(specs)) is not None for team, specs in teams)
+
+    def _teams(self, recipe: str) -> Teams:
+        """Return the rejectors that train in one pass: beside the usual client, and beside that without a class."""
+        if recipe == "ours":
+            return {None: PRICED, MISSING: PRICED}
+        cells = tuple(RejectorSpec(loss, MAIN) for loss in LOSSES)
+        return {None: tuple(self.scale.specs()), MISSING: cells}
+
+    def _path(self, recipe: str, team: Team) -> Path:
+        return self.folder / f"{self.name}-{recipe}{'' if team is None else '-missing'}-{self.seed}.npz"
 
     def beside(self, teams: Teams, **changes: Any) -> dict[Team, Pass]:
         """Train the rejectors of all teams beside one server, with changes of the recipe's settings; keep nothing."""
@@ -102,19 +113,16 @@ class Lab:
         teams: Teams | None = None,
     ) -> Pass:
         """The pass that is there, or the one that ``make`` gives; whatever it gives is kept."""
-
-        def path(of: Team) -> Path:
-            return self.folder / f"{self.name}-{recipe}{'' if of is None else '-missing'}-{self.seed}.npz"
-
-        kept = Pass.load(path(missing), self.key(specs))
+        kept = Pass.load(self._path(recipe, missing), self.key(specs))
         if kept is not None:
             log.info("%s: seed %d by recipe %s is there already", self.name, self.seed, recipe)
             return kept
         made = make()
         for team, one in made.items():
             its = self.key((teams or {missing: specs})[team])
-            if team == missing or Pass.load(path(team), its) is None:
-                one.save(path(team), its)
+            path = self._path(recipe, team)
+            if team == missing or Pass.load(path, its) is None:
+                one.save(path, its)
         return made[missing]
 
     def key(self, specs: Sequence[RejectorSpec]) -> dict[str, Any]:
@@ -303,7 +311,7 @@ def train_client(dataset: Dataset, rows: Labels, seed: int, scale: Scale, contex
 
 def load_named(data: str, name: str, seed: int, limit: int | None) -> Dataset:
     """A data set of the experiments from a folder, or the bundled digits in its place; raises as :func:`find_named`."""
-    return load_dataset(find_named(data, name), seed=seed, limit=limit).numbered()
+    return load_dataset(find_named(data, name), seed=seed, limit=limit, stream=False).numbered()
 
 
 def find_named(data: str, name: str) -> str:

@@ -18,7 +18,7 @@ from l2h import limits, metrics
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.decision import Judgement, RejectorSpec
 from l2h.errors import DataError
-from l2h.experiments.paper.grid import FREE, STYLES, form_of
+from l2h.experiments.paper.grid import FREE, STYLES
 from l2h.experiments.runs import read_arrays, write_arrays
 
 Labels = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ class Pass:
     def find(self, loss: str, costs: Costs, sync: int | str = 1) -> int:
         """The rejector of a cell; the priced one answers for all."""
         for i, spec in enumerate(self.specs):
-            if spec.loss == "priced" or (form_of(spec) == loss and spec.costs == costs and str(spec.sync) == str(sync)):
+            if spec.loss == "priced" or (spec.loss == loss and spec.costs == costs and str(spec.sync) == str(sync)):
                 return i
         raise DataError(f"this pass has no rejector for {loss}, {costs}, S = {sync}")
 

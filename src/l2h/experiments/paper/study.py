@@ -100,7 +100,8 @@ def title_of(dataset: str) -> str:
 #: What the paper or its code says otherwise, for every experiment that trains by its recipe.
 ERRATA = (
     "The authors' released code weighs the REMOTE term of L2 with 1 - c_e + c_1 1[e != y]: the sign of c_1 is reversed "
-    "against the paper, so that it rewards sending what the server gets wrong. Here L2 is as the paper prints it.",
+    "against the paper, so that it rewards sending what the server gets wrong. The rows of the released loss are "
+    "trained by that, all others of the paper's recipe by L2 as the paper prints it.",
     "Where c_e + c_1 > 1 the paper's L2 has a negative weight on samples that the server gets wrong and no lower "
     "bound: its rejector can run off to infinity. A cell that did is shown as n/a, beside the bounded form with the "
     "same Bayes rule.",

@@ -4,7 +4,7 @@ import numpy as np
 
 from l2h import limits
 from l2h.costs import Costs
-from l2h.experiments.paper.grid import ASYNC, BASE, LATE, LOSSES, OURS, PAPER, RECIPES
+from l2h.experiments.paper.grid import ASYNC, BASE, LOSSES, OURS, PAPER, RECIPES
 from l2h.experiments.paper.passes import (
     Cell,
     Pass,
@@ -22,7 +22,7 @@ from l2h.experiments.paper.passes import (
 from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
 
 TRIVIAL = {"all_local": "never ask", "all_remote": "always ask"}
-LABELS = {"paper": "paper's L2", LATE: "paper's L2, r starts later", "shifted": "bounded loss"}
+LABELS = {"paper": "paper's L2", "released": "released L2", "shifted": "bounded loss"}
 RULES = tuple(f"{rule}, {recipe}" for recipe in (PAPER, OURS) for rule in ("stochastic", "threshold", "random"))
 
 

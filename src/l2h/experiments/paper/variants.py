@@ -92,18 +92,41 @@ def measure(lab: Lab, variants: Sequence[Variant], folder: Path) -> list[Row]:
 
     Variants that share a server train in one pass: all but those with a joint step, whose server has another rate.
     """
-    path = folder / f"rows-{lab.name}-{lab.seed}.csv"
-    groups = [[variant for variant in variants if variant.joint == joint] for joint in (False, True)]
-    keys = {_key(lab, group): group for group in groups if group}
-    rows = [row for row in read_rows(path) if row["settings"] in keys]
-    for key, group in keys.items():
-        if any(row["settings"] == key for row in rows):
+    left = missing_groups(lab, variants, folder)
+    for key, group in left.items():
+        keep_rows(lab, variants, folder, train_group(lab, group, key))
+    return _kept_rows(lab, variants, folder)
+
+
+def missing_groups(lab: Lab, variants: Sequence[Variant], folder: Path) -> dict[str, list[Variant]]:
+    """Return the groups of variants whose rows the folder does not hold, by what they depend on."""
+    there = {row["settings"] for row in _kept_rows(lab, variants, folder)}
+    groups = _groups(lab, variants)
+    for key, group in groups.items():
+        if key in there:
             log.info("%s: %d variants of seed %d are there already", lab.name, len(group), lab.seed)
-            continue
-        rows += _train(lab, group, key)
-        write_rows(path, rows)
-        rows = read_rows(path)  # rounded, as the next call will find them
-    return rows
+    return {key: group for key, group in groups.items() if key not in there}
+
+
+def keep_rows(lab: Lab, variants: Sequence[Variant], folder: Path, rows: Sequence[Row]) -> None:
+    """Write the rows of a group beside those of the others, in the order of the groups."""
+    order = list(_groups(lab, variants))
+    both = [*_kept_rows(lab, variants, folder), *rows]
+    write_rows(_path(lab, folder), sorted(both, key=lambda row: order.index(row["settings"])))
+
+
+def _groups(lab: Lab, variants: Sequence[Variant]) -> dict[str, list[Variant]]:
+    groups = [[variant for variant in variants if variant.joint == joint] for joint in (False, True)]
+    return {_key(lab, group): group for group in groups if group}
+
+
+def _kept_rows(lab: Lab, variants: Sequence[Variant], folder: Path) -> list[Row]:
+    keys = _groups(lab, variants)
+    return [row for row in read_rows(_path(lab, folder)) if row["settings"] in keys]
+
+
+def _path(lab: Lab, folder: Path) -> Path:
+    return folder / f"rows-{lab.name}-{lab.seed}.csv"
 
 
 def _key(lab: Lab, variants: Sequence[Variant]) -> str:
@@ -112,7 +135,8 @@ def _key(lab: Lab, variants: Sequence[Variant]) -> str:
     return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _train(lab: Lab, variants: Sequence[Variant], key: str) -> list[Row]:
+def train_group(lab: Lab, variants: Sequence[Variant], key: str) -> list[Row]:
+    """Train variants that share a server in one pass, and return their rows."""
     by_team: dict[Team, list[tuple[Variant, Costs, str, RejectorSpec]]] = {}
     for variant in variants:
         by_team.setdefault(variant.team, []).extend((variant, *cell) for cell in variant.cells(lab.scale))

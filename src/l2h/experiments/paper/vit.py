@@ -21,15 +21,15 @@ from l2h.classifiers import Classifier
 from l2h.costs import Costs
 from l2h.data import Dataset, split
 from l2h.decision import RejectorSpec
-from l2h.experiments.paper.grid import LOSSES, OURS, PAPER, PUBLISHED, RECIPES, spec_of
+from l2h.experiments.paper.grid import LOSSES, OURS, PAPER, PUBLISHED, RECIPES
 from l2h.experiments.paper.lab import Team, hardware, load_named, priced_outcomes, scored_outcomes, train_client
 from l2h.experiments.paper.passes import Labels, Pass, column, over_seeds, price_curve, trivial_curves
 from l2h.experiments.paper.study import ERRATA, Drawing, Experiment, Study, printed, printed_share, title_of
-from l2h.files import digest
 from l2h.methods.base import Bench
 from l2h.methods.helping import PricedAttached
 from l2h.models import ViT, build_scaled, load_pretrained, pretrained_options
 from l2h.models.rejectors import SeparateRejector
+from l2h.rows import digest
 from l2h.settings import PAPER_REJECTOR, Settings
 from l2h.system import HelpSystem
 from l2h.training import Context, Job, RejectorBatch, pick_device
@@ -38,6 +38,7 @@ from l2h.training.job import input_scale
 from l2h.training.loop import derive, repeatable, run_stage, seeded
 from l2h.training.rejector_stage import RejectorStep
 from l2h.training.server import ServerStage
+from l2h.training.streaming import pick
 from l2h.training.targets import ServerOutcome, make_teacher
 
 log = logging.getLogger("l2h")
@@ -58,7 +59,7 @@ def run_vit(study: Study) -> Experiment:
             "At c_1 = 4, c_e = 0.2 the paper prints a joint accuracy of 60.4 where 87.9 follows from its own columns.",
         ],
     )
-    name = "digits" if study.data == "digits" else "cifar100"
+    name = vit_data(study)
     out.datasets = (name,)
     lab = VitLab(study, name)
     prices = printed_prices()
@@ -122,6 +123,11 @@ def run_vit(study: Study) -> Experiment:
     )
     out.findings.append(f"Of {len(prices) * len(published)} rejectors by the paper's L2 {lost} diverged.")
     return out
+
+
+def vit_data(study: Study) -> str:
+    """Return the name of the data set that the ViT is for."""
+    return "digits" if study.data == "digits" else "cifar100"
 
 
 def printed_prices() -> list[Costs]:
@@ -191,7 +197,7 @@ class VitLab:
 
     def passes(self, prices: Sequence[Costs]) -> tuple[list[Pass], list[Pass]]:
         """By the paper's recipe and by ours, of every seed."""
-        specs = tuple(spec_of(loss, costs, self.stage.epochs) for loss in LOSSES for costs in prices)
+        specs = tuple(RejectorSpec(loss, costs) for loss in LOSSES for costs in prices)
         everyone = cache(partial(self._published, specs))
 
         def published(seed: int) -> dict[Team, Pass]:
@@ -335,9 +341,9 @@ class BesideStage(ServerStage):
         super().begin_epoch()
         self.rejectors.begin_epoch(self.epoch)
 
-    def train_batch(self, chosen: Tensor) -> Tensor:
-        loss = super().train_batch(chosen)
-        x = self.x[chosen]
+    def train_batch(self, chosen: Tensor, read: Tensor | None = None) -> Tensor:
+        loss = super().train_batch(chosen, read)
+        x = pick(self.x, chosen, read)
         self.model.eval()
         with torch.no_grad(), self.context.autocast():
             correct = self.model(x).argmax(-1) == self.y[chosen]

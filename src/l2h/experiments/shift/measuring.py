@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,13 @@ from l2h.costs import BoolArray, FloatArray
 from l2h.data.corruptions import CORRUPTIONS
 from l2h.data.dataset import subset
 from l2h.decision import AnyCosts, Judgement, Proposal, Terms
-from l2h.decision.judgement import outcome_costs
 from l2h.errors import RunError, SettingsError
 from l2h.experiments.evaluating import require_seeds
 from l2h.experiments.finished import Asking, FinishedRun, open_run
 from l2h.experiments.shift.rows import Row
 from l2h.experiments.shift.traffic import CLEAN, OTHER, InputStream, Shift, possible_shifts, shifted
 from l2h.limits import DriftMonitor, RateLimit, Threshold, binomial_cdf, threshold_for
+from l2h.metrics import AnswererChoice
 from l2h.system import HelpSystem
 from l2h.system.steps import make_policy
 
@@ -94,21 +93,21 @@ def measure_run(run: FinishedRun, study: ShiftStudy, told: Callable[[int, int], 
     course = study.course or _strongest(shifts, possible)
     seed = fitted.settings.seed
     known: Row = {"data": dataset.name, "samples": len(y), "seed": seed}
-    told(0, 1 + len(shifts) + len(study.others))
+    total = 1 + len(shifts) + len(study.others)
+    told(0, total)
     clean, rows, courses = InputStream.of(run.system, which, X, y), [], []
     judge = ShiftJudge(run.system, which, costs, seed)
-    for done, (shift, traffic) in enumerate(
-        shifted([Shift(CLEAN), *shifts], clean, run.system, which, X, seed), start=1
-    ):
+    streams = shifted([Shift(CLEAN), *shifts], clean, run.system, which, X, seed)
+    for done, (shift, traffic) in enumerate(streams, start=1):
         rows += [known | row for row in judge.rows(shift, traffic, study.limits)]
-        told(done, 1 + len(shifts) + len(study.others))
+        told(done, total)
     for done, source in enumerate(study.others, start=2 + len(shifts)):
         other = run.dataset(source, None, study.target)
         own = InputStream.of(run.system, which, *fitted.check(other.X_test, other.y_test)).streamed(seed)
         rows += [
             known | {"samples": own.distinct} | row for row in judge.rows(Shift(OTHER, 0, source), own, study.limits)
         ]
-        told(done, 1 + len(shifts) + len(study.others))
+        told(done, total)
     if course is not None:
         ((_, changed),) = shifted([course], clean, run.system, which, X, seed)
         parts = [clean.streamed(seed, PART), changed.streamed(seed + 1, PART), clean.streamed(seed + 2, PART)]
@@ -144,44 +143,38 @@ class ShiftJudge:
     def course(self, shift: Shift, parts: Sequence[InputStream], limit: RateLimit) -> list[Row]:
         """Return how often was asked lately, at every 50th input of a stream whose middle part is shifted."""
         traffic = InputStream.joined(parts)
-        decided = self._decide(traffic, limit)
-        asked = np.concatenate([[0], np.cumsum(decided.asked)])
+        terms, proposal, choice = self._decide(traffic, limit)
+        asked = np.concatenate([[0], np.cumsum(choice.remote)])
         ends = np.arange(EVERY, len(traffic) + 1, EVERY)
         begins = np.maximum(0, ends - OVER)
         share = (asked[ends] - asked[begins]) / (ends - begins)
-        cut = self._cut(decided.terms, limit)
-        monitor, alarms = DriftMonitor(cut.above, cut.samples), []
-        for exceeds in (decided.proposal.saving > cut.value).tolist():
-            alarms.append(monitor.observe(exceeds) or "")
+        cut = self._cut(terms, limit)
+        monitor = DriftMonitor(cut.above, cut.samples)
+        alarms = [monitor.observe(exceeds) or "" for exceeds in (proposal.saving > cut.value).tolist()]
         return [
             {"shift": str(shift), "limit": str(limit), "input": int(end), "asked": one, "alarm": alarms[end - 1]}
             for end, one in zip(ends.tolist(), share.tolist(), strict=True)
         ]
 
     def _row(self, traffic: InputStream, limit: RateLimit | None) -> Row:
-        decided = self._decide(traffic, limit)
-        right = traffic.right[np.arange(len(traffic)), decided.column]
-        outcomes = outcome_costs(traffic.judgement.answerers, self.costs)[decided.column]
-        asked = float(decided.asked.mean())
+        terms, proposal, choice = self._decide(traffic, limit)
         row: Row = {
             "limit": "" if limit is None else str(limit),
-            "asked": asked,
-            "accuracy": right.mean(),
-            "risk": np.where(right, outcomes[:, 0], outcomes[:, 1]).mean(),
+            "asked": choice.reject_rate,
+            "accuracy": choice.accuracy,
+            "risk": choice.risk(self.costs),
         }
         if limit is None:
-            held = decided.terms.gains(self.system.require_fitted().held_out_judgement(self.which))[0].max(axis=1) >= 0
-            alarm = _first_alarm(decided.proposal.wanted, float(held.mean()), len(held))
+            held = terms.gains(self.system.require_fitted().held_out_judgement(self.which))[0].max(axis=1) >= 0
+            alarm = _first_alarm(proposal.wanted, float(held.mean()), len(held))
             return row | alarm | {"broken": ""}
-        cut = self._cut(decided.terms, limit)
-        alarm = _first_alarm(decided.proposal.saving > cut.value, cut.above, cut.samples)
-        return row | alarm | {"broken": int(_is_broken(limit, asked, traffic))}
+        cut = self._cut(terms, limit)
+        alarm = _first_alarm(proposal.saving > cut.value, cut.above, cut.samples)
+        return row | alarm | {"broken": int(_is_broken(limit, choice.reject_rate, traffic))}
 
     def _losses(self, traffic: InputStream, remote: BoolArray) -> FloatArray:
         """Return what each input costs where these are asked about, by the best answerer of its side."""
-        column = traffic.judgement.choose(self.costs, remote)
-        outcomes = outcome_costs(traffic.judgement.answerers, self.costs)[column]
-        return np.where(traffic.right[np.arange(len(traffic)), column], outcomes[:, 0], outcomes[:, 1])
+        return traffic.chosen(traffic.judgement.choose(self.costs, remote)).losses(self.costs)
 
     def _calibrated_again(self, traffic: InputStream) -> float | None:
         """Return the risk with heads that are calibrated on one half of these samples and judged on the other.
@@ -202,13 +195,13 @@ class ShiftJudge:
             losses.append(self._losses(anew, heads.remote(self.costs)))
         return float(np.concatenate(losses).mean())
 
-    def _decide(self, traffic: InputStream, limit: RateLimit | None) -> _Decided:
+    def _decide(self, traffic: InputStream, limit: RateLimit | None) -> tuple[Terms, Proposal, AnswererChoice]:
         fitted = self.system.require_fitted()
         policy = make_policy(fitted, limit, None, {})
         terms = policy.terms(self.costs if limit is None or fitted.specs[0].costs else None, self.which)
         proposal = policy.propose(traffic.judgement, terms, self.seed)
         choice, _ = policy.permit(proposal, [len(traffic)] * len(fitted.servers))
-        return _Decided(terms, proposal, choice >= 0, terms.column(proposal, choice))
+        return terms, proposal, traffic.chosen(terms.column(proposal, choice))
 
     def _cut(self, terms: Terms, limit: RateLimit) -> Threshold:
         """Return the calibrated cut that drift is measured against, as a limiter does it."""
@@ -217,14 +210,6 @@ class ShiftJudge:
             return terms.threshold
         gain, _ = terms.gains(self.system.require_fitted().held_out_judgement(self.which))
         return threshold_for(gain.max(axis=1), limit.fraction)
-
-
-@dataclass(frozen=True)
-class _Decided:
-    terms: Terms
-    proposal: Proposal
-    asked: BoolArray  # bool (n,)
-    column: Any  # int (n,), who answers
 
 
 def _first_alarm(exceeds: BoolArray, rate: float, samples: int) -> Row:

@@ -36,17 +36,15 @@ def write_rows(folder: Path, rows: Sequence[Row], courses: Sequence[Row]) -> Non
 
 def read_rows(paths: Iterable[Path]) -> tuple[list[Row], list[Row]]:
     """Return the rows of these ``shift.csv`` files, and of the ``course.csv`` beside each; each seed once."""
-    rows: dict[tuple[str, ...], Row] = {}
-    courses: dict[tuple[str, ...], Row] = {}
+    rows: dict[tuple[Any, ...], Row] = {}
+    courses: dict[tuple[Any, ...], Row] = {}
     for path in paths:
-        for row in runs.read_rows(path, FIELDS, "a study of shifts"):
-            figures = {name: _number(row, name, path) for name in (*FIGURES, "strength", "seed", "samples")}
-            key = tuple(row[name] for name in ("data", "seed", "shift", "strength", "limit"))
-            rows[key] = row | figures
-        beside = path.with_name(COURSE_CSV)
-        for row in runs.read_rows(beside, COURSE_FIELDS, "the courses of a study of shifts"):
-            numbers = {name: _number(row, name, beside) for name in ("asked", "input", "seed", "samples")}
-            courses[tuple(row[name] for name in ("data", "seed", "shift", "limit", "input"))] = row | numbers
+        numbers = (*FIGURES, "strength", "seed", "samples")
+        for row in runs.read_rows(path, FIELDS, "a study of shifts", numbers, ("again",)):
+            rows[tuple(row[name] for name in ("data", "seed", "shift", "strength", "limit"))] = row
+        beside, places = path.with_name(COURSE_CSV), ("asked", "input", "seed", "samples")
+        for row in runs.read_rows(beside, COURSE_FIELDS, "the courses of a study of shifts", places):
+            courses[tuple(row[name] for name in ("data", "seed", "shift", "limit", "input"))] = row
     found = {row["data"] for row in rows.values()}
     if len(found) > 1:
         raise RunError(f"rows of different data do not belong together: {', '.join(sorted(found))}")
@@ -120,11 +118,3 @@ def _ordered(values: Iterable[Any]) -> list[Any]:
 
 def _short(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def _number(row: Row, name: str, path: Path) -> float | None:
-    try:
-        return None if name == "again" and row[name] == "" else float(row[name])
-    except (TypeError, ValueError) as error:
-        where = f"seed {row['seed']}, shift {row['shift']}"
-        raise RunError(f"{path}: {where}: {name} is {row[name]!r}, no number") from error

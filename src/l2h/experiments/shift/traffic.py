@@ -17,6 +17,7 @@ from l2h.costs import BoolArray, FloatArray
 from l2h.data.corruptions import CORRUPTIONS, corrupt
 from l2h.decision import Judgement
 from l2h.errors import SettingsError
+from l2h.metrics import AnswererChoice
 from l2h.system import HelpSystem
 from l2h.system.measuring import AskedSamples
 
@@ -99,6 +100,10 @@ class InputStream:
         """Return these inputs in this order."""
         arrays = (getattr(self, name)[rows] for name in ("right", "classes", "sure", "sample"))
         return InputStream(self.judgement.rows(rows), *arrays)
+
+    def chosen(self, column: npt.NDArray[np.intp]) -> AnswererChoice:
+        """Return what comes of it where these columns (n,) answer."""
+        return AnswererChoice(self.judgement.answerers, self.right, column)
 
     @property
     def distinct(self) -> int:

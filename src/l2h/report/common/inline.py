@@ -22,7 +22,7 @@ from l2h.files import write_atomically
 from l2h.report.common.colours import TEXT_VARIABLES, VARIABLES
 from l2h.report.common.figure import NARROW, any_script, png, room_of, settle
 
-REGULAR, WIDE = 7.6, 10.3  # inches that a page has for a plot, and for one over its whole width
+REGULAR, WIDE = 7.6, 10.1  # inches that a page has for a plot, and for one over its whole width
 _POINTS = 120  # of a curve that a pointer can find
 _PIXELS = 96 / 72  # of a page, per point of a drawing
 _REFERENCE = re.compile(r"(?:^|\burl\()#([\w-]+)")

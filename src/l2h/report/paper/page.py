@@ -7,23 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from l2h.errors import DataError
 from l2h.files import write_atomically, write_json
 from l2h.report.common.inline import WIDE, InlinePlot, show_plots
 from l2h.report.common.page import flat, write_html
 from l2h.report.common.table import TextTable
-from l2h.report.paper.plots import plot_bounds, plot_class_rates, plot_losses, plot_risk_curves, plot_tradeoff
-from l2h.report.paper.reproduction import plot_reproduction
-from l2h.report.paper.tables import (
-    Experiment,
-    checked,
-    origin,
-    paragraphs,
-    require_unique,
-    section_csv,
-    section_table,
-    tables,
-)
+from l2h.report.paper import plots
+from l2h.report.paper.tables import Experiment, checked, origin, paragraphs, section_csv, section_table, tables
 from l2h.report.run.gallery import plot_samples
 
 if TYPE_CHECKING:
@@ -31,12 +20,12 @@ if TYPE_CHECKING:
 
 _LONG = 40  # a table of more rows is folded away in a page and left to its CSV file in Markdown
 _PLOTS: dict[str, Callable[..., Any]] = {
-    "tradeoff": plot_tradeoff,
-    "risk": plot_risk_curves,
-    "losses": plot_losses,
-    "bounds": plot_bounds,
-    "per_class": plot_class_rates,
-    "reproduction": plot_reproduction,
+    "tradeoff": plots.plot_tradeoff,
+    "risk": plots.plot_risk_curves,
+    "losses": plots.plot_losses,
+    "bounds": plots.plot_bounds,
+    "per_class": plots.plot_class_rates,
+    "reproduction": plots.plot_reproduction,
     "samples": plot_samples,
 }
 
@@ -49,21 +38,19 @@ def write_experiment(
     A number that is not finite, of a rejector that diverged, is written as null and shown as ``n/a``. In a CSV file
     a column with a spread becomes two, ``_mean`` and ``_sem``, unrounded.
 
-    ``drawings`` are the plots by the names of their files. In a table ``best`` marks in every row the lowest or highest
-    of the measured cells, those with a ``mean``: of the columns named in ``compare`` where the table has that key; else
-    of those that are no percentages; else of all. Each file is replaced in one step: a reader never sees half of one.
+    ``drawings`` are the plots by the names of their files. Each file is replaced in one step: a reader never sees half
+    of one.
 
     Raises:
-        DataError: the experiment is of another schema, a row does not fit its columns, a name cannot be that of a
-            file, or a plot has no drawing.
+        DataError: the experiment is of another schema.
     """
     folder = Path(folder)
     experiment = checked(experiment)
     write_json(folder / "experiment.json", experiment)
     for section in tables(experiment):
         write_atomically(folder / f"{section['name']}.csv", section_csv(section))
-    plots = {Path(file).stem: partial(_PLOTS[one.plot], **one.data) for file, one in drawings.items()}
-    shown = show_plots(plots, folder, WIDE)
+    drawn = {Path(file).stem: partial(_PLOTS[one.plot], **one.data) for file, one in drawings.items()}
+    shown = show_plots(drawn, folder, WIDE)
     return write_html(
         folder / "report.html",
         "paper.html.j2",
@@ -78,12 +65,10 @@ def write_experiment(
 def write_overview(experiments: Sequence[Experiment], folder: str | Path) -> list[Path]:
     """Write ``index.html``, which links to every ``NAME/report.html``, and all results as ``RESULTS.md``; return both.
 
-    The folder holds the folder ``NAME`` of each experiment. A DataError is raised as by :func:`write_experiment`, and
-    where two experiments have one name.
+    The folder holds the folder ``NAME`` of each experiment. A DataError is raised as by :func:`write_experiment`.
     """
     folder = Path(folder)
     experiments = [checked(experiment) for experiment in experiments]
-    require_unique([experiment["name"] for experiment in experiments], "experiments")
     title = "Learning to Help in Multi-Class Settings: the paper's experiments"
     page = write_html(
         folder / "index.html",
@@ -102,10 +87,7 @@ def _section(section: Mapping[str, Any], experiment: Experiment, shown: Mapping[
     if section["kind"] == "table":
         table = section_table(section, len(experiment["seeds"]))
         return {"kind": "table", "table": table, "long": len(table.rows) > _LONG, "file": f"{section['name']}.csv"}
-    plot = shown.get(Path(section["file"]).stem)
-    if plot is None:
-        raise DataError(f"the plot {section['file']} of {experiment['name']} has no drawing: give one by that name")
-    return {"note": None, **section, "plot": plot}
+    return {"note": None, **section, "plot": shown[Path(section["file"]).stem]}
 
 
 def _markdown(title: str, experiments: Sequence[Experiment]) -> str:
@@ -141,10 +123,7 @@ def _markdown_section(section: Mapping[str, Any], experiment: Experiment) -> Ite
         file = f"{experiment['name']}/{section['name']}.csv"
         yield f"{len(section['rows'])} rows: [{file}]({file})."
     else:
-        table = section_table(section, len(experiment["seeds"]))
-        yield _table(table)
-        if table.marks:
-            yield f"In bold: {table.marks}."
+        yield _table(section_table(section, len(experiment["seeds"])))
     if section.get("note"):
         yield _line(section["note"])
 
@@ -171,11 +150,9 @@ def _code(text: str) -> str:
 
 
 def _table(table: TextTable) -> str:
-    """The table in Markdown, the best cells in bold."""
+    """The table in Markdown."""
     lines = [[_line(column.name) for column in table.columns]]
     lines.append([":--" if column.justify == "left" else "--:" for column in table.columns])
-    for row in table.rows:
-        fields = [(_line(cell.text), cell.bold) for cell in row.cells]
-        lines.append([f"**{text}**" if bold else text for text, bold in fields])
+    lines += [[_line(cell.text) for cell in row.cells] for row in table.rows]
     # A pipe separates cells even within code.
     return "\n".join("| " + " | ".join(field.replace("|", r"\|") for field in line) + " |" for line in lines)

@@ -4,7 +4,7 @@ Numbers over seeds are ``{"mean": [...], "sem": [...] | None}``. A value that is
 that diverged, leaves a gap.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from l2h.errors import DataError
 from l2h.report.common.axes import (
     Floats,
     banded_line,
@@ -27,7 +26,7 @@ from l2h.report.common.axes import (
     value_at_right,
 )
 from l2h.report.common.colours import CLIENT, CONFIDENCE, FAINT, INK, LABEL_FREE, MARKED, MUTED, SERVER, SYSTEM
-from l2h.report.common.figure import SMALL, blank, is_narrow, legend_below, legend_line, plain
+from l2h.report.common.figure import SMALL, blank, folded, is_narrow, legend_below, legend_line, plain
 from l2h.report.common.text import MISSING, percent, plus_minus
 
 Curve = Mapping[str, Any]
@@ -37,80 +36,63 @@ _LABEL = 44  # letters of a curve's name that are drawn
 _SAME = 0.01  # points of a curve closer than this in share sent and accuracy are drawn as one
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.8)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)))
 _COLOURS = (SYSTEM, CLIENT, SERVER, CONFIDENCE, LABEL_FREE, INK)
+#: Colour, marker and its size of each recipe. Smaller markers are drawn above the larger ones.
 _STYLES = {
     "paper": (SERVER, "s", 5.4),
     "nearer": (INK, "P", 4.6),
     "bounded": (CLIENT, "^", 5.0),
     "ours": (SYSTEM, "o", 3.8),
 }
-# For curves whose style is none of these. Smaller markers are drawn above the larger ones.
-_OTHERS = ((CONFIDENCE, "D", 4.2), (LABEL_FREE, "v", 5.0), (MUTED, "X", 4.6))
+#: Of each variant of the recipe: the figure, its name, its colour and its marker.
+_REPRODUCED = (
+    ("kept", "share kept", SYSTEM, "o"),
+    ("client_kept", "client on what is kept", CLIENT, "^"),
+    ("client_sent", "client on what is sent", SERVER, "v"),
+)
 
 
-def plot_tradeoff(
-    curves: Sequence[Curve],
-    *,
-    client: float | Mapping[str, float] | None = None,
-    server: float | Mapping[str, float] | None = None,
-) -> Figure:
-    """Draw accuracy against the reject rate, and below it the reject rate against c_e; one column per data set.
+def plot_tradeoff(curves: Sequence[Curve], client: float) -> Figure:
+    """Draw accuracy against the reject rate, and below it the reject rate against c_e.
 
-    Curves are mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and ``style``, one of
-    "paper", "nearer", "bounded" and "ours", which chooses the colour; a DataError is raised without any. The dashes
-    tell c_1. Where several c_e of a curve fall on one point, its marker grows with their number. ``client`` and
-    ``server`` are their accuracies alone, or one by the data set's name.
+    Curves, of one data set, are mappings with ``label``, ``dataset``, ``c_1``, ``c_e``, ``rate``, ``accuracy`` and
+    ``style``, one of "paper", "nearer", "bounded" and "ours", which chooses the colour. The dashes tell c_1. Where
+    several c_e of a curve fall on one point, its marker grows with their number. ``client`` is the client's accuracy.
     """
-    _require_some(curves)
-    datasets = list(dict.fromkeys(str(curve["dataset"]) for curve in curves))
     c_1s = sorted({float(curve["c_1"]) for curve in curves})
-    looks, n = _looks(curves), len(datasets)
-    figure, axes = blank(max(6.8, 4.7 * n + 0.4), 8.2, 2, n, together="columns")
-    for k, dataset in enumerate(datasets):
-        top, bottom, several = axes[k], axes[n + k], False
-        mine = [curve for curve in curves if str(curve["dataset"]) == dataset]
-        for who, where, value in (("client", "right", client), ("server", "left", server)):
-            alone = value.get(dataset) if isinstance(value, Mapping) else value
-            if alone is not None:
-                _level(top, f"{who} alone {percent(alone)}", float(alone), where)
-        for curve in mine:
-            look = _line(looks[str(curve["label"])], c_1s.index(float(curve["c_1"])))
-            look["label"] = plain(f"{curve['label']}, c_1 = {curve['c_1']:g}", _LABEL)
-            (rate, rate_sem), (accuracy, accuracy_sem) = mean_and_sem(curve["rate"]), mean_and_sem(curve["accuracy"])
-            several |= _path(top, rate, accuracy, rate_sem, accuracy_sem, look)
-            banded_line(bottom, floats(curve["c_e"]), rate, rate_sem, look)
-        for ax in (top, bottom):
-            grid_lines(ax)
-        percent_axis(top.xaxis, top.yaxis, bottom.yaxis)
-        top.set_xlim(-0.04, 1.04)
-        bottom.set_ylim(-0.04, 1.04)
-        top.margins(y=0.09)
-        price_ticks(bottom, _c_es(mine))
-        titled(top, plain(dataset), "reject rate (share of inputs sent)", "joint accuracy" * first_column(top))
-        if several:
-            remark(top, "larger marker: several c_e at one point")
-        titled(bottom, "", "c_e, price of a request", "reject rate" * first_column(bottom))
+    figure, (top, bottom) = blank(6.8, 8.2, 2, 1)
+    top.axhline(client, color=MUTED, linewidth=1.0, linestyle=(0, (1.2, 1.6)), zorder=1)
+    alone: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 9, "color": MUTED}
+    top.annotate(f"client alone {percent(client)}", (1.03, client), (0, 3), **alone)
+    several = False
+    for curve in curves:
+        look = _line(_STYLES[curve["style"]], c_1s.index(float(curve["c_1"])))
+        look["label"] = plain(f"{curve['label']}, c_1 = {curve['c_1']:g}", _LABEL)
+        (rate, rate_sem), (accuracy, accuracy_sem) = mean_and_sem(curve["rate"]), mean_and_sem(curve["accuracy"])
+        several |= _path(top, rate, accuracy, rate_sem, accuracy_sem, look)
+        banded_line(bottom, floats(curve["c_e"]), rate, rate_sem, look)
+    for ax in (top, bottom):
+        grid_lines(ax)
+    percent_axis(top.xaxis, top.yaxis, bottom.yaxis)
+    top.set_xlim(-0.04, 1.04)
+    bottom.set_ylim(-0.04, 1.04)
+    top.margins(y=0.09)
+    price_ticks(bottom, _c_es(curves))
+    titled(top, plain(str(curves[0]["dataset"])), "reject rate (share of inputs sent)", "joint accuracy")
+    if several:
+        remark(top, "larger marker: several c_e at one point")
+    titled(bottom, "", "c_e, price of a request", "reject rate")
     handles = [legend_line(**_line((INK, "o", 3.8), i)) for i in range(len(c_1s))]
-    _legend(figure, looks, handles, [f"c_1 = {c_1:g}" for c_1 in c_1s])
+    _legend(figure, curves, handles, [f"c_1 = {c_1:g}" for c_1 in c_1s])
     return figure
 
 
-def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str, Any]]) -> Figure:
+def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[float, Mapping[str, Any]]) -> Figure:
     """Draw risk against c_e, with that of never and always asking, one panel per c_1.
 
-    Curves are of one data set, as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy. ``trivial``
-    holds for each c_1 a mapping with ``all_local`` and ``all_remote``, each a number or one for each c_e; the c_e are
-    those of the first curve with that c_1, or its own ``c_e``. A DataError is raised without curves, for those of
-    several data sets, and for a c_1 that ``trivial`` lacks.
+    Curves are as for :func:`plot_tradeoff` with ``risk`` in place of rate and accuracy. ``trivial`` holds for each c_1
+    a mapping with ``c_e``, ``all_local`` and ``all_remote``, lists of the same length.
     """
-    _require_some(curves)
-    datasets = sorted({str(curve.get("dataset", "")) for curve in curves})
-    if len(datasets) > 1:
-        raise DataError(f"risk curves of {', '.join(datasets)} in one plot: draw one for each data set")
     c_1s = sorted({float(curve["c_1"]) for curve in curves})
-    rules = {float(c_1): rule for c_1, rule in trivial.items()}
-    if absent := [c_1 for c_1 in c_1s if c_1 not in rules]:
-        raise DataError(f"no trivial risks for c_1 = {absent[0]:g}: give all_local and all_remote for it")
-    looks = _looks(curves)
     columns = min(len(c_1s), 3)
     rows = -(-len(c_1s) // columns)
     size = max(6.8, 4.3 * columns + 0.5), (3.7 if rows > 1 else 4.2) * rows + 0.7
@@ -118,9 +100,9 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
     rivals = {}
     for k, (ax, c_1) in enumerate(zip(axes, c_1s, strict=True)):
         mine = [curve for curve in curves if float(curve["c_1"]) == c_1]
-        rivals[ax] = _trivial(ax, floats(rules[c_1].get("c_e", mine[0]["c_e"])), rules[c_1])
+        rivals[ax] = _trivial(ax, trivial[c_1])
         for curve in mine:
-            look = _line(looks[str(curve["label"])], 0) | {"label": plain(str(curve["label"]), _LABEL)}
+            look = _line(_STYLES[curve["style"]], 0) | {"label": plain(str(curve["label"]), _LABEL)}
             banded_line(ax, floats(curve["c_e"]), *mean_and_sem(curve["risk"]), look)
         grid_lines(ax)
         price_ticks(ax, _c_es(mine))
@@ -131,16 +113,15 @@ def plot_risk_curves(curves: Sequence[Curve], trivial: Mapping[Any, Mapping[str,
         _shade(ax, *rival)
     remark(axes[columns - 1], "grey: no better than a trivial rule")
     rules_drawn = axes[0].lines[:2]
-    _legend(figure, looks, rules_drawn, [str(line.get_label()) for line in rules_drawn])
+    _legend(figure, curves, rules_drawn, [str(line.get_label()) for line in rules_drawn])
     return figure
 
 
 def plot_losses(curves: Sequence[Curve]) -> Figure:
     """Draw the rejector's training loss against the epoch, one line per link and one panel per pair of prices.
 
-    Curves are mappings with ``panel``, ``label``, ``epoch``, ``mean`` and ``sem``; a DataError is raised without any.
+    Curves are mappings with ``panel``, ``label``, ``epoch``, ``mean`` and ``sem``.
     """
-    _require_some(curves)
     panels = list(dict.fromkeys(str(curve["panel"]) for curve in curves))
     labels = list(dict.fromkeys(str(curve["label"]) for curve in curves))
     columns = min(len(panels), 3 if len(panels) != 4 else 2)
@@ -164,10 +145,8 @@ def plot_losses(curves: Sequence[Curve]) -> Figure:
 def plot_bounds(curves: Sequence[Curve]) -> Figure:
     """Draw accuracy against the bound on the share sent, and beside it the share sent minus the bound.
 
-    Curves, one per rule, are mappings with ``label``, ``bound``, ``rate`` and ``accuracy``; a DataError is raised
-    without any.
+    Curves, one per rule, are mappings with ``label``, ``bound``, ``rate`` and ``accuracy``.
     """
-    _require_some(curves)
     figure, (left, right) = blank(9.6, 4.6, 1, 2)
     labels = [plain(str(curve["label"]), _LABEL) for curve in curves]
     looks = [
@@ -192,23 +171,18 @@ def plot_bounds(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> Figure:
-    """Draw the reject rate of each class in the order given, the class that the client never saw highlighted.
+def plot_class_rates(rows: Mapping[str, Sequence[Curve]]) -> Figure:
+    """Draw the reject rate of each class by each recipe, the class that the client never saw highlighted.
 
-    Rows are mappings with ``name``, ``mean``, ``sem`` and ``missing``, or such a list for each of several recipes, by
-    label. A DataError is raised without classes, and where two recipes are of different classes.
+    ``rows`` has for each recipe, by its label, one mapping per class with ``name``, ``mean``, ``sem`` and ``missing``.
     """
-    recipes = dict(rows) if isinstance(rows, Mapping) else {"": rows}
-    _require_some(recipes)
-    first, *others = recipes.values()
-    _require_some(first)
+    recipes = dict(rows)
+    first = next(iter(recipes.values()))
     names = [str(row["name"]) for row in first]
-    if any([str(row["name"]) for row in other] != names for other in others):
-        raise DataError("the reject rates of several recipes must be of the same classes in the same order")
     size = 10.0 if len(names) <= 12 else SMALL
     height = (0.13 + 0.2 * len(recipes)) * (1.0 if size == 10.0 else 0.76)
     figure, (ax,) = blank(7.2, max(2.4, height * len(names) + 1.5))
-    colours = (SYSTEM,) if len(recipes) == 1 else (SERVER, SYSTEM, CLIENT, CONFIDENCE)
+    colours = (SERVER, SYSTEM, CLIENT, CONFIDENCE)
     looks = [colours[i % len(colours)] for i in range(len(recipes))]
     missing = [bool(row.get("missing")) for row in first]
     thick = 0.8 / len(recipes)
@@ -226,15 +200,47 @@ def plot_class_rates(rows: Sequence[Curve] | Mapping[str, Sequence[Curve]]) -> F
     titled(ax, "Reject rate per class", "share of the class sent")
     if any(missing):
         remark(ax, "shaded: the client was trained without this class")
-    if any(recipes):
-        handles = [legend_line(color=colour, linewidth=6) for colour in looks]
-        legend_below(figure, handles, [plain(label, _LABEL) for label in recipes])
+    handles = [legend_line(color=colour, linewidth=6) for colour in looks]
+    legend_below(figure, handles, [plain(label, _LABEL) for label in recipes])
     return figure
 
 
-def _require_some(curves: Iterable[Any]) -> None:
-    if not list(curves):
-        raise DataError("nothing to draw: the list of curves is empty")
+def plot_reproduction(rows: Sequence[Curve], printed: Mapping[str, float] | None = None) -> Figure:
+    """Draw three figures of each variant, one line per variant in the order given, and what is printed as dashed lines.
+
+    Rows are mappings with ``label``, ``distance`` (None where a figure is missing) and for each of ``kept``,
+    ``client_kept`` and ``client_sent`` a mapping with ``mean`` and ``sem``. ``printed`` holds numbers under the same
+    names.
+    """
+    figure, (ax,) = blank(9.6, (0.75 if is_narrow() else 0.36) * len(rows) + 1.9)
+    for name, _, colour, marker in _REPRODUCED:
+        mean, sem = (floats([row[name][key] for row in rows]) for key in ("mean", "sem"))
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6, "linestyle": "none"}
+        ax.errorbar(mean, range(len(rows)), xerr=sem, capsize=2, elinewidth=0.9, **look)
+        value = (printed or {}).get(name)
+        if value is not None:
+            ax.axvline(value, color=colour, linestyle=(0, (4, 1.8)), linewidth=1.2, zorder=1)
+    for k, row in enumerate(rows):
+        if all(row[name]["mean"] is None for name, *_ in _REPRODUCED):
+            ax.annotate("diverged", (0.02, k), va="center", fontsize=9, color=INK)
+        ax.axhline(k, color=FAINT, linewidth=0.6, zorder=0)
+    ranked = [f" ({row['distance']:.1f})" if row["distance"] is not None else "" for row in rows]
+    named = [folded(plain(row["label"], 64) + far, 20) for row, far in zip(rows, ranked, strict=True)]
+    ax.set_yticks(range(len(rows)), named)
+    ax.tick_params(axis="y", length=0, labelsize=9)
+    ax.set(xlim=(-0.02, 1.02), ylim=(len(rows) - 0.5, -0.5))
+    grid_lines(ax, "x")
+    percent_axis(ax.xaxis)
+    titled(
+        ax,
+        "The nearest first" if printed else "Variants of the paper's recipe",
+        "share of the test images, or accuracy",
+    )
+    if printed:
+        remark(ax, "dashed: as printed; in brackets: distance in points")
+    handles = [legend_line(color=colour, marker=marker, linestyle="none") for _, _, colour, marker in _REPRODUCED]
+    legend_below(figure, handles, [label for _, label, *_ in _REPRODUCED], columns=3)
+    return figure
 
 
 def _numbered_look(i: int, **more: Any) -> dict[str, Any]:
@@ -254,19 +260,6 @@ def _class_bars(
         value_at_right(
             ax, place, text, 72, fontsize=max(SMALL, size - 1), fontweight="bold" if absent else "normal", color=INK
         )
-
-
-def _looks(curves: Sequence[Curve]) -> dict[str, Look]:
-    """A look for each recipe; two of one style get two colours."""
-    looks: dict[str, Look] = {}
-    for curve in curves:
-        label = str(curve["label"])
-        if label in looks:
-            continue
-        look = _STYLES.get(str(curve.get("style")))
-        free = [other for other in (*_OTHERS, *_STYLES.values()) if other not in looks.values()]
-        looks[label] = look if look is not None and look not in looks.values() else (free or list(_OTHERS))[0]
-    return looks
 
 
 def _line(look: Look, c_1: int) -> dict[str, Any]:
@@ -313,19 +306,13 @@ def _places(x: Floats, y: Floats) -> list[tuple[tuple[float, float], int]]:
     return [((a, b), int(count)) for a, b, count in places]
 
 
-def _level(ax: Axes, text: str, value: float, side: str) -> None:
-    ax.axhline(value, color=MUTED, linewidth=1.0, linestyle=(0, (1.2, 1.6)), zorder=1)
-    x = 1.03 if side == "right" else -0.03
-    ax.annotate(text, (x, value), (0, 3), textcoords="offset points", ha=side, fontsize=9, color=MUTED)
-
-
 def _c_es(curves: Sequence[Curve]) -> list[float]:
     return sorted({float(c_e) for curve in curves for c_e in floats(curve["c_e"])})
 
 
-def _trivial(ax: Axes, c_e: Floats, rule: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
+def _trivial(ax: Axes, rule: Mapping[str, Any]) -> tuple[Floats, Floats, Floats]:
     """Draw the risks of never and always asking, and return them after c_e."""
-    never, always = (np.broadcast_to(floats(rule[name]), c_e.shape) for name in ("all_local", "all_remote"))
+    c_e, never, always = (floats(rule[name]) for name in ("c_e", "all_local", "all_remote"))
     marker = "" if len(c_e) > 1 else "_"
     for values, label, dash in ((never, "never ask", _DASHES[2]), (always, "always ask", _DASHES[1])):
         look = {"color": INK, "linewidth": 1.3, "linestyle": dash, "marker": marker, "markersize": 18}
@@ -343,8 +330,9 @@ def _shade(ax: Axes, c_e: Floats, never: Floats, always: Floats) -> None:
     ax.set_ylim(low, high)
 
 
-def _legend(figure: Figure, looks: Mapping[str, Look], handles: Sequence[Any], labels: Sequence[str]) -> None:
+def _legend(figure: Figure, curves: Sequence[Curve], handles: Sequence[Any], labels: Sequence[str]) -> None:
     """The recipes in the first line, the rest in the second."""
+    looks = {str(curve["label"]): _STYLES[curve["style"]] for curve in curves}
     recipes = [(legend_line(**_line(look, 0)), plain(label, _LABEL)) for label, look in looks.items()]
     others = list(zip(handles, labels, strict=True))
     columns = max(len(recipes), len(others))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from l2h.errors import DataError
@@ -12,7 +12,6 @@ from l2h.report.common.text import MISSING, counted, plus_minus
 Experiment = Mapping[str, Any]
 
 _SCHEMA = 1
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _BAD = " \N{BALLOT X}"
 
 
@@ -23,41 +22,14 @@ def experiment_tables(experiment: Experiment) -> list[TextTable]:
 
 
 def checked(experiment: Experiment) -> dict[str, Any]:
-    """Return the experiment with null for numbers that are not finite.
-
-    Raises:
-        DataError: it is of another schema, a row does not fit its columns, or a name cannot be that of a file.
-    """
+    """Return the experiment with null for numbers that are not finite; raise a DataError for one of another schema."""
     if experiment.get("schema") != _SCHEMA:
         raise DataError(
             f"an experiment of schema {experiment.get('schema')!r} cannot be shown: this version knows {_SCHEMA}; "
             "run the experiment again"
         )
     values: dict[str, Any] = _finite(experiment)
-    names = [values["name"]]
-    for section in values["sections"]:
-        if section["kind"] not in ("text", "table", "plot"):
-            raise DataError(f"a section of kind {section['kind']!r}: expected text, table or plot")
-        names += [section["file"]] if section["kind"] == "plot" else []
-    for table in tables(values):
-        names.append(table["name"])
-        for row in table["rows"]:
-            if len(row) != len(table["columns"]):
-                raise DataError(
-                    f"table {table['name']}: a row of {len(row)} cells under {len(table['columns'])} columns: {row}"
-                )
-    for name in names:
-        if not _FILE.fullmatch(name):
-            raise DataError(f"{name!r} cannot name a file: use letters, digits, '.', '_' and '-' only")
-    require_unique([table["name"] for table in tables(values)], f"tables of {values['name']}")
     return values
-
-
-def require_unique(names: list[str], what: str) -> None:
-    """Raise a :class:`DataError` where a name occurs twice."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"two {what} are called {', '.join(twice)}: give each its own name")
 
 
 def tables(experiment: Experiment) -> list[dict[str, Any]]:
@@ -84,15 +56,10 @@ def section_table(section: Mapping[str, Any], seeds: int) -> TextTable:
     """
     rows = []
     for row in section["rows"]:
-        best = _best(section, row)
-        cells = []
-        for j, cell in enumerate(row):
-            mark = cell.get("mark") if isinstance(cell, dict) else None
-            cells.append(Cell(_text(cell, seeds), bold=j in best or mark == "bold", bad=mark == "bad"))
-        rows.append(Row(cells))
+        marks = [cell.get("mark") if isinstance(cell, dict) else None for cell in row]
+        rows.append(Row([Cell(_text(cell, seeds), bad=m == "bad") for cell, m in zip(row, marks, strict=True)]))
     spread = _measured(section)
     words = [any(isinstance(row[j], str) for row in section["rows"]) for j in range(len(spread))]
-    side = {"low": "lowest", "high": "highest"}.get(section.get("best") or "")
     return TextTable(
         title=section["title"],
         columns=[
@@ -101,7 +68,6 @@ def section_table(section: Mapping[str, Any], seeds: int) -> TextTable:
         ],
         rows=rows,
         note=" ".join(f"{section.get('note') or ''} {_reasons(section)}".split()),
-        marks=f"the {side} of its row" if side else "",
         keys=spread.index(True) or 1 if any(spread) else 1,
         wrap=True,
     )
@@ -131,34 +97,11 @@ def _reasons(section: Mapping[str, Any]) -> str:
     return f"{MISSING}: {'; or '.join(reasons)}." if reasons else ""
 
 
-def _best(section: Mapping[str, Any], row: Sequence[Any]) -> set[int]:
-    """The positions of the best cells of a row; none where there is nothing to compare."""
-    if not section.get("best"):
-        return set()
-    names = section.get("compare")
-    cells = {
-        j: cell
-        for j, cell in enumerate(row)
-        if isinstance(cell, dict) and cell["mean"] is not None and (not names or section["columns"][j] in names)
-    }
-    if not names and any(not cell.get("percent") for cell in cells.values()):
-        cells = {j: cell for j, cell in cells.items() if not cell.get("percent")}
-    if len(cells) < 2:
-        return set()
-    means = [cell["mean"] for cell in cells.values()]
-    best = min(means) if section["best"] == "low" else max(means)
-    return {j for j, cell in cells.items() if math.isclose(cell["mean"], best, abs_tol=1e-12)}
-
-
 def _text(cell: Any, seeds: int) -> str:
-    if cell is None:
-        return MISSING
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if not isinstance(cell, dict):
-        return _number(cell)
+    if not isinstance(cell, dict):  # a number without trailing zeros
+        return MISSING if cell is None else f"{cell:.4f}".rstrip("0").rstrip(".")
     mean, n = cell["mean"], cell.get("n")
     if cell.get("percent"):
         text = plus_minus(cell, ".1f", factor=100, unit="%")
@@ -167,12 +110,3 @@ def _text(cell: Any, seeds: int) -> str:
         text = plus_minus(cell, ".4f" if size < 10 else ".2f" if size < 100 else ".1f")
     few = f" (n={n})" if n is not None and n != seeds and mean is not None else ""
     return text + few + (_BAD if cell.get("mark") == "bad" else "")
-
-
-def _number(value: float) -> str:
-    """A setting or a count: no trailing zeros, four decimals at most."""
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.0f}"
-    if value == 0 or abs(value) >= 0.001:
-        return f"{value:.4f}".rstrip("0").rstrip(".")
-    return f"{value:.2g}"

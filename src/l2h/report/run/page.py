@@ -18,13 +18,7 @@ from l2h.report.common.text import percent
 from l2h.report.run.gallery import Images, Sample, choose, plot_samples
 from l2h.report.run.plots import Rows, plot_sync, run_plots
 from l2h.report.run.prices import few_prices, money_tile, price_table, price_view
-from l2h.report.run.tables import (
-    answerer_table,
-    class_table,
-    compute_table,
-    contrastive_table,
-    risk_table,
-)
+from l2h.report.run.tables import answerer_table, class_table, compute_table, contrastive_table, risk_table
 from l2h.report.run.verdict import headline, verdict
 
 if TYPE_CHECKING:

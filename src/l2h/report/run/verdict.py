@@ -16,11 +16,6 @@ class Verdict(Standing):
 
     text: str  # one line that says so
 
-    @property
-    def rule_risk(self) -> float:
-        """What the best trivial rule costs."""
-        return self.risk
-
     def __str__(self) -> str:
         return self.text
 
@@ -51,8 +46,7 @@ def verdict(report: OutcomeReport) -> Verdict:
 def headline(report: OutcomeReport) -> str:
     """Return the result in a few sentences: risk against its baselines, who answers, the accuracies, and the money."""
     risk, result = report.risk, verdict(report)
-    against = f"{relation(risk.system, result.rule_risk)} the best trivial rule ({result.rule}, "
-    against += f"{number(result.rule_risk)})"
+    against = f"{relation(risk.system, result.risk)} the best trivial rule ({result.rule}, {number(result.risk)})"
     if risk.confidence is not None:
         against += f" and {relation(risk.system, risk.confidence)} a confidence threshold ({number(risk.confidence)})"
     figures, several = report.choice.figures(), len(report.choice.servers) > 1

@@ -1,0 +1,30 @@
+"""A Ray cluster of several nodes on this machine, each with its own processes, as commands find it by RAY_ADDRESS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from ray.cluster_utils import Cluster
+
+#: Of an object store: the smallest that Ray takes.
+STORE = 80 * 2**20
+
+
+@contextmanager
+def ray_nodes(count: int = 2, cpus: int = 1, port: int | None = None, **head: Any) -> Iterator[Cluster]:
+    """Start nodes with so many CPUs each; with a port, the head takes the connections of ``ray://`` there."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S", "20")  # so that a new connection is tried soon
+    given = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False, **head}
+    cluster = Cluster(True, head_node_args=given | ({} if port is None else {"ray_client_server_port": port}))
+    try:
+        for _ in range(count - 1):
+            cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        yield cluster
+    finally:
+        patch.undo()
+        cluster.shutdown()
