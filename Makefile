@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MLSERVER := .venv-mlserver/.ready
 
-.PHONY: help setup demo docs dist test test-long fuzz lint types check clean
+.PHONY: help setup system demo docs dist test test-long fuzz lint types check clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,10 @@ $(MLSERVER): Makefile
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/pip install --quiet --disable-pip-version-check 'mlserver==1.7.1' onnxruntime
 	@touch $@
+
+system:  ## as root on Debian or Ubuntu: the programs of the system that some tests need
+	apt-get update
+	apt-get install --yes --no-install-recommends chromium nginx-light postgresql
 
 demo: $(READY)  ## train and judge a small system on handwritten digits, in about half a minute
 	$(BIN)/l2h demo --out runs/demo --force
@@ -50,8 +54,8 @@ fuzz: $(READY)  ## the readers of what comes from outside, guided by coverage, f
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.fuzz --seconds $(SECONDS)
 
 lint: $(READY)  ## ruff
-	$(BIN)/ruff check src tests benchmarks examples docs/site.py .ci
-	$(BIN)/ruff format --check src tests benchmarks examples docs/site.py .ci
+	$(BIN)/ruff check src tests benchmarks examples docs/site.py deploy .ci
+	$(BIN)/ruff format --check src tests benchmarks examples docs/site.py deploy .ci
 
 types: $(READY)  ## mypy, strict
 	$(BIN)/mypy

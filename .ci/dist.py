@@ -149,6 +149,14 @@ def check_otel(env: Environment) -> None:
     env.python(DEVICE.replace(f"({str(BUNDLE)!r})", f"({str(BUNDLE)!r}, otlp='http://127.0.0.1:9')"))
 
 
+def check_postgres(env: Environment) -> None:
+    """Accounts in PostgreSQL: one that cannot be reached is told in a line."""
+    env.python("import psycopg, psycopg_binary")
+    url = "postgresql://nobody@127.0.0.1:9/none"
+    script = f"from l2h.cli.app import run; assert run(['keys', 'list', '--accounts', {url!r}]) == 1"
+    env.python(script)
+
+
 def check_signing(env: Environment) -> None:
     """A bundle is signed and checked; without a signature it is refused."""
     shutil.copytree(BUNDLE, env.folder / "bundle")
@@ -156,6 +164,12 @@ def check_signing(env: Environment) -> None:
     env.l2h("sign", "bundle", "bundle", "--key", "signing.key")
     env.l2h("sign", "check", "bundle", "--key", "signing.key.pub")
     env.python("import l2h; l2h.EdgeClient('bundle', verify_key='signing.key.pub').close()")
+
+
+def check_ray(env: Environment) -> None:
+    """A task on a Ray of this machine."""
+    # Ray takes no function that is built in.
+    env.python("import ray; ray.init(num_cpus=1, include_dashboard=False); ray.get(ray.remote(lambda: 2).remote())")
 
 
 def check_docs(env: Environment) -> None:
@@ -176,12 +190,14 @@ CHECKS: dict[str, Callable[[Environment], None]] = {
     "": check_base,
     "cli": check_base,
     "serve": check_serve,
+    "postgres": check_postgres,
     "report": check_report,
     "litert": check_litert,
     "tensorboard": check_tensorboard,
     "mlflow": check_mlflow,
     "otel": check_otel,
     "signing": check_signing,
+    "ray": check_ray,
     "docs": check_docs,
     "train": check_train,
     "dev": check_dev,

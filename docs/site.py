@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 #: Every file keeps its place, so that a link works in the repository and in the site.
 PAGES = (
     *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "benchmarks/README.md"),
-    *("docs/**/*", "examples/*", "deploy/*", "results/**/*.md", "results/**/*.png", "results/**/*.csv"),
+    *("docs/**/*", "examples/*", "deploy/**/*", "results/**/*.md", "results/**/*.png", "results/**/*.csv"),
 )
 COMMANDS = "docs/reference/commands.md"
 

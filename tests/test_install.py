@@ -62,8 +62,8 @@ costs = l2h.Costs(c_e=0.1, c_1=1.0)
 posterior = np.array([[0.9, 0.1], [0.2, 0.8]])
 remote = l2h.decision.bayes(posterior, np.array([0, 0]), costs)
 assert remote.tolist() == [False, True], remote
-answers = l2h.Answers.of(np.array([0, 0]), np.array([1, 1]), remote, costs)
-assert answers.label.tolist() == [0, 1]
+answers = l2h.Answers(remote.astype(int), np.where(remote, "remote", "local"), remote.astype(str), np.zeros(2))
+assert answers.by.tolist() == ["client", "server"]
 assert l2h.Settings().recipe == "default"
 """,
         blocked=HEAVY,

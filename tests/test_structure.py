@@ -24,6 +24,7 @@ VALUES = {
     "costs": {"errors"},
     "money": {"costs", "errors"},
     "files": {"errors"},
+    "rows": {"errors", "files"},
     "functions": {"errors"},
     "json_lists": set(),
     "metadata": {"errors"},
@@ -85,7 +86,8 @@ EXTERNAL = {
     "remote": {"httpx"},
     "recalibration": set(),
     "edge": {"h11", "httpx", "opentelemetry", "pybreaker"},  # opentelemetry for types alone, as in serving
-    "serving": {"httpx", "opentelemetry", "orjson", "prometheus_client", "starlette", "uvicorn", "uvloop"},
+    # psycopg only for accounts in PostgreSQL
+    "serving": {"httpx", "opentelemetry", "orjson", "prometheus_client", "psycopg", "starlette", "uvicorn", "uvloop"},
     "losses": {"torch"},
     "models": {"safetensors", "torch"},
     "data": {"PIL", "pyarrow", "scipy", "sklearn"},
@@ -106,7 +108,7 @@ EXTERNAL = {
     "export": {"onnx", "onnxruntime", "skl2onnx", "sklearn", "torch"},
     "system": {"skl2onnx", "torch"},
     "methods": {"torch"},
-    "experiments": {"scipy", "sklearn", "torch"},
+    "experiments": {"ray", "scipy", "sklearn", "torch"},  # ray only with --on
     "estimator": {"sklearn"},
     "report": {"PIL", "jinja2", "markupsafe", "matplotlib", "rich"},
     "cli": {"rich", "typer"},
@@ -119,6 +121,7 @@ LOOKS_UP = {("metrics/report.py", "report")}
 STORES = {
     *("limits/sqlite.py", "remote/cache.py"),
     *("serving/accounts/devices.py", "serving/accounts/history.py", "serving/accounts/sqlite.py"),
+    *("serving/accounts/reserve.py", "serving/accounts/source.py"),
 }
 #: CIFAR is published as pickles; the class there builds numpy arrays and nothing else.
 UNPICKLERS = {("data/published.py", "pickle.Unpickler")}

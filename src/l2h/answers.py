@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from l2h.costs import BoolArray, Costs, FloatArray
+from l2h.costs import BoolArray, FloatArray
 
 #: Reason codes of answers given with the server at hand.
 NOT_WORTH_ASKING = "not_worth_asking"
@@ -75,8 +75,8 @@ class Answers:
             there are no such inputs.
 
     Example:
-        >>> answers = Answers.of(client_label=np.array([3, 5]), server_label=np.array([3, 8]),
-        ...                      remote=np.array([False, True]), costs=Costs(c_e=0.1))
+        >>> answerers = (Answerer("client", remote=False), Answerer("server", remote=True))
+        >>> answers = Answers.chosen(np.array([3, 8]), np.array([0, 1]), answerers, paid=(0, 0.1))
         >>> answers.label
         array([3, 8])
         >>> answers[1]
@@ -97,24 +97,6 @@ class Answers:
     def __post_init__(self) -> None:
         if self.by is _BY_SOURCE:
             object.__setattr__(self, "by", np.where(self.source == "remote", BY["remote"], BY["local"]))
-
-    @classmethod
-    def of(
-        cls,
-        client_label: npt.NDArray[Any],
-        server_label: npt.NDArray[Any],
-        remote: BoolArray,
-        costs: Costs,
-        wanted: BoolArray | None = None,
-    ) -> Answers:
-        """Join the two sides' labels by the decision; ``wanted`` is the rejector's own, where a limit changed it."""
-        return cls(
-            label=np.where(remote, server_label, client_label).astype(np.int64),
-            source=np.where(remote, "remote", "local"),
-            reason=reasons(remote, wanted),
-            cost=np.where(remote, costs.c_sc, costs.c_cc),
-            by=np.where(remote, BY["remote"], BY["local"]),
-        )
 
     @classmethod
     def chosen(

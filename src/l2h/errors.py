@@ -21,6 +21,12 @@ def shown(value: object, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def reason(error: BaseException, most: int = 300) -> str:
+    """Return the message of an error in one line, cut to ``most`` characters; its type where that is empty."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 class L2HError(Exception):
     """Base of every error that L2H raises on purpose."""
 
@@ -34,6 +40,13 @@ def about(what: str | None) -> Iterator[None]:
         if what is not None:
             error.args = (f"{what}: {error}",)
         raise
+
+
+def in_one_line(name: str) -> str:
+    """Return the name of a file or a sample for messages: what would end a line or steer a terminal is escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 class L2HWarning(UserWarning):

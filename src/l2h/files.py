@@ -1,7 +1,6 @@
-"""Files written whole and read within bounds, strict JSON, the ``config.json`` of a run, a fingerprint of arrays."""
+"""Files written whole and read within bounds, strict JSON, and the ``config.json`` of a run."""
 
 import errno
-import hashlib
 import io
 import json
 import math
@@ -23,19 +22,12 @@ SCHEMA = 1
 #: Of a run folder that version 0.1 cannot read: with several servers or a second opinion. The newest that is read.
 NEWER_SCHEMA = 2
 CONFIG, METRICS, CHECKPOINTS, PLOTS = "config.json", "metrics.json", "checkpoints", "plots"
+#: What the checkpoints of a training, and those of its stand-in client, depend on.
+TRAINING, CLIENT_TRAINING = "training.json", "client.json"
 #: The longest file of plain values that is read, in bytes.
 LONGEST = 64 * 2**20
 #: Arrays of so many bytes are unpacked from any file, and of so many times its size from a larger one.
 _SMALL_ARRAYS, _PACKED = 64 * 2**20, 100
-
-
-def digest(*arrays: npt.NDArray[Any]) -> str:
-    """Return a SHA-256 over shape, type and bytes of arrays: it is the same for the same data."""
-    out = hashlib.sha256()
-    for array in arrays:
-        out.update(f"{array.shape}{array.dtype}".encode())
-        out.update(np.ascontiguousarray(array).data)
-    return out.hexdigest()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -74,17 +66,30 @@ def read_json(path: Path) -> Any:
 
 def read_npy(file: IO[bytes], size: int) -> npt.NDArray[Any]:
     """Return the array of an ``.npy`` of so many bytes, if these are as many as its header declares."""
+    _npy_header(file, size)
+    file.seek(0)
+    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def read_npy_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return shape and type of the array of an ``.npy`` whose rows follow each other, and where the first begins."""
+    shape, by_columns, dtype = _npy_header(file, size)
+    if by_columns or not shape:
+        raise ValueError("its rows do not follow each other: write it with numpy.save of an array in C order")
+    return shape, dtype, file.tell()
+
+
+def _npy_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(file)
     if version not in headers:
         raise ValueError(f"it is an array of version {version}, which holds no plain numbers")
-    shape, _, dtype = headers[version](file)
+    shape, by_columns, dtype = headers[version](file)
     held = size - file.tell()
     if dtype.hasobject or not dtype.itemsize or math.prod(shape) * dtype.itemsize != held:
         raise ValueError(f"an array of {held} bytes is declared as {shape} of {dtype}")
-    file.seek(0)
-    array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+    return shape, by_columns, dtype
 
 
 def require_room(total: int, packed: int, most: int | None = None, hint: str = "") -> None:
@@ -166,9 +171,9 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool) -> None:
+def note_training(folder: Path, description: Mapping[str, Any], *, resume: bool, name: str = TRAINING) -> None:
     """Keep what the checkpoints depend on beside them, and on resume refuse to mix two trainings."""
-    path = folder / CHECKPOINTS / "training.json"
+    path = folder / CHECKPOINTS / name
     if resume and path.exists():
         require_same(_read_object(path), description, folder)
     write_json(path, description)

@@ -5,6 +5,7 @@ It holds no inputs, no labels and no answers. A report is known by its device's 
 """
 
 import re
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
@@ -107,11 +108,10 @@ def told_name(name: str) -> str:
 
 def told_counts(counts: dict[str, int], known: set[str] | None = None) -> dict[str, int]:
     """Return counts by name as a report tells them; names that are not ``known`` to who gets it are one."""
-    told: dict[str, int] = {}
+    told: Counter[str] = Counter()
     for name, count in counts.items():
-        shown = name[:_ANSWERER] if known is None or name in known else _OTHER
-        told[shown] = told.get(shown, 0) + count
-    return told
+        told[name[:_ANSWERER] if known is None or name in known else _OTHER] += count
+    return dict(told)
 
 
 def made_at(created: str) -> int:

@@ -56,13 +56,8 @@ class LabelCodec:
         """
         if isinstance(class_names, LabelCodec):
             return class_names
-        names = (
-            ()
-            if class_names is None
-            else tuple(
-                str(name) for name in (class_names.values() if isinstance(class_names, Mapping) else class_names)
-            )
-        )
+        given = class_names.values() if isinstance(class_names, Mapping) else class_names
+        names = () if given is None else tuple(str(name) for name in given)
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise DataError(f"class_names names {shown(twice[0])} twice: give each class a name of its own")

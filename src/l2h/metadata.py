@@ -1,7 +1,12 @@
-"""What a server of the Open Inference Protocol says of its model, compared with what is expected of it."""
+"""What a server of the Open Inference Protocol says: of its model, compared with what is expected, and of errors."""
 
+import ipaddress
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from l2h.errors import L2HError, shown
@@ -63,6 +68,56 @@ def class_names(metadata: dict[str, Any]) -> list[str] | None:
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         return None
     return names
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        return False
+
+
+def retry_after(value: object) -> float | None:
+    """Return the seconds that a header ``Retry-After`` asks to wait, at most 1e9; None where it says none.
+
+    Example:
+        >>> retry_after("2"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon"), retry_after(None)
+        (2.0, 0.0, None, None)
+    """
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(str(value))
+            seconds = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return None if math.isnan(seconds) else min(max(0.0, seconds), 1e9)
+
+
+def describe_status(status: int, body: bytes, secret: str | None = None) -> str:
+    """Return the status and the server's own message, on one line and without the key should it repeat that.
+
+    Example:
+        >>> describe_status(429, b'{"error": "quota of s3cret\\\\nused up"}', "s3cret")
+        'status 429, quota of *** used up'
+        >>> describe_status(500, b"<html>")
+        'status 500'
+    """
+    try:
+        message = json.loads(body).get("error")
+    except (ValueError, RecursionError, AttributeError):
+        message = None
+    if not isinstance(message, str):
+        return f"status {status}"
+    if secret:
+        message = message.replace(secret, "***")
+    plain = "".join(c if c.isprintable() else " " for c in message[:300])
+    return ", ".join(part for part in (f"status {status}", " ".join(plain.split())) if part)
 
 
 def _compare_classes(theirs: list[str] | None, expected: ExpectedModel) -> None:

@@ -21,6 +21,8 @@ CHOICES = {
     "reduction": ("mean", "sum"),
 }
 _NEWER = ("start", "dropout", "joint")
+#: Whole numbers that may be None.
+_OPTIONAL = ("patience", "threads", "workers")
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,7 @@ class StageSettings:
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        _whole("epochs", self.epochs, 1)
-        _whole("batch", self.batch, 1)
-        if self.patience is not None:
-            _whole("patience", self.patience, 1)
+        _check_whole(self, epochs=1, batch=1, patience=1)
         _number("lr", self.lr, 0, math.inf, open_low=True)
         _number("momentum", self.momentum, 0, 1)
         _number("smoothing", self.smoothing, 0, 1, open_high=True)
@@ -93,6 +92,8 @@ class Settings:
         distill: weight of the server's softmax in the priced heads' targets; the outcomes have the rest.
         deterministic: ask the GPU's libraries for repeatable kernels.
         threads: CPU threads of torch; None leaves them as they are. One is best for small nets.
+        workers: processes that read inputs which are not in memory; 0: the training's own reads them; None: one for
+            every two cores, at most 8. Results do not depend on it, so it is not kept with them.
         start: recipe ``paper``: epochs that the server trains before the rejector starts.
         dropout: recipe ``paper``: L2 judges the server with its dropout on, as the authors' code does.
         joint: recipe ``paper``: server and rejector take one step of one optimizer on the sum of their losses, with the
@@ -114,6 +115,7 @@ class Settings:
     distill: float = 0.5
     deterministic: bool = True
     threads: int | None = None
+    workers: int | None = None
     start: int = 0
     dropout: bool = False
     joint: bool = False
@@ -122,12 +124,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        _whole("seed", self.seed, 0)
-        _whole("folds", self.folds, 2)
-        _whole("copies", self.copies, 0)
-        _whole("start", self.start, 0)
-        if self.threads is not None:
-            _whole("threads", self.threads, 1)
+        _check_whole(self, seed=0, folds=2, copies=0, start=0, threads=1, workers=0)
         _number("holdout", self.holdout, 0, 1, open_low=True, open_high=True)
         _number("distill", self.distill, 0, 1)
         if self.recipe == "paper" and self.loss == "priced":
@@ -146,7 +143,7 @@ class Settings:
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for ``config.json``."""
         # What version 0.1 did not know is left out where it is not used.
-        return {name: value for name, value in asdict(self).items() if value or name not in _NEWER}
+        return {n: value for n, value in asdict(self).items() if n != "workers" and (value or n not in _NEWER)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
@@ -172,9 +169,13 @@ def _check_choices(settings: Any) -> None:
             raise SettingsError(f"{f.name}={value!r} is unknown; known: {', '.join(CHOICES[f.name])}")
 
 
-def _whole(name: str, value: Any, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise SettingsError(f"{name}={value!r} must be a whole number of {low} or more")
+def _check_whole(settings: Any, **least: int) -> None:
+    for name, low in least.items():
+        value = getattr(settings, name)
+        if value is None and name in _OPTIONAL:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise SettingsError(f"{name}={value!r} must be a whole number of {low} or more")
 
 
 def _number(name: str, value: Any, low: float, high: float, open_low: bool = False, open_high: bool = False) -> None:

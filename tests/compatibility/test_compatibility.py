@@ -77,6 +77,7 @@ def test_a_run_that_is_saved_again_has_the_same_files(kind: str, tmp_path: Path)
         assert (tmp_path / "checkpoints" / name).read_bytes() == (HERE / kind / "checkpoints" / name).read_bytes(), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.skipif(not SAME_PLATFORM, reason="another version of torch or onnx writes other graphs")
 def test_a_run_that_is_exported_again_has_the_same_files_but_for_a_leaner_rejector(kind: str, tmp_path: Path) -> None:

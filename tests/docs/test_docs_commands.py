@@ -26,11 +26,15 @@ import l2h
 ONLY_PARSED = {
     r" \.\.\.": "a part of a command",
     r"--role (server|client)": "two hosts: tests/training/hosts runs both",
-    r"compare --dataset digits --seeds 5|DATA/": "how the figures were made, in minutes to hours",
+    r"compare --dataset digits --seeds 5|DATA/|runs/legacy": "how the figures were made, in minutes to hours",
     r"compare (--crossed|--rows)": "tests/cli/test_cli_crossed.py crosses losses, and shows rows of both kinds",
     r"^l2h frontier": "a training for each budget and seed: tests/cli/test_cli_frontier.py runs smaller ones",
     r"\b(box|cloud)\b|(bundles|runs)/two": "several servers: tests/cli, tests/edge and tests/serving run them",
+    r"runs/large": "more images than memory holds: tests/cli/test_cli_stream.py runs smaller ones",
+    r"--on ray": "a cluster: tests/cli/test_cli_ray.py runs one of two nodes",
+    r"^l2h tune|best.json": "many trainings: tests/cli/test_cli_tune.py runs smaller ones",
     r"--server https://host": "a host of somebody: tests/remote runs a training against one",
+    r"--accounts|accounts copy": "a database: tests/serving/accounts has one",
     r"devices forget": "it needs a device that has reported: tests/serving makes one forgotten",
     r"^l2h (audit|recalibrate|sign)|--verify-key": "pairs of a device, and keys: tests/audits, recalibration, edge",
     r"serve mymodel.py:predict": "tests/serving runs functions without a bundle",
@@ -158,6 +162,8 @@ PIPES = {"stdout": subprocess.PIPE, "text": True}
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "adapter", raising=False)
     one = Reader(tmp_path, monkeypatch)
     yield one
     one.stop()

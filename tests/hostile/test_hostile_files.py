@@ -23,6 +23,7 @@ from bundle_maker import copied, edit, onnx_file
 from clouds import samples
 from manifest_digest import with_digest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 from pyarrow import parquet
 from scipy.io import savemat
 from serving_maker import CLASSES, SHAPE, linear, write_bundle
@@ -277,9 +278,11 @@ def packed_mat(folder: Path) -> Path:
 
 
 def packed_parquet(folder: Path) -> Path:
-    """One image of a mebibyte, which every row names."""
+    """One image, filled up to a mebibyte, which every row names."""
     path = folder / "data.parquet"
-    image = {"bytes": bytes(2**20), "path": None}
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "PNG")
+    image = {"bytes": picture.getvalue().ljust(2**20, b"\0"), "path": None}
     column = pyarrow.array([image] * 16, pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()}))
     writer = None
     for _ in range(8):

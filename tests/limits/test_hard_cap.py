@@ -259,7 +259,11 @@ def test_status_counts_what_happened(clock: Any) -> None:
             LimitError,
             "min_score=nan is no score",
         ),
-        (lambda: Limiter(RateLimit(1, per="1h"), calibration=[math.nan]), DataError, "without NaN"),
+        (
+            lambda: Limiter(RateLimit(1, per="1h"), calibration=[math.nan]),
+            DataError,
+            "calibration: score of sample 0 is NaN",
+        ),
         (lambda: Limiter(RateLimit(1, per="1h")).allow(math.nan), DataError, "the score is NaN"),
         (
             lambda: Limiter(RateLimit(1, per="1h"), clock=lambda: math.nan).allow(0),

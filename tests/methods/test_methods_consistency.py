@@ -33,7 +33,7 @@ from l2h.decision import Judgement, bayes
 from l2h.methods import Choice, Inputs, Learned
 from l2h.methods.deferral import softmax_deferral_loss
 from l2h.methods.helping import PricedRule, calibrating_beta
-from l2h.methods.offloading import BETA
+from l2h.methods.posthoc import BETA
 
 Decisions = npt.NDArray[np.bool_]
 

@@ -473,6 +473,7 @@ def test_the_device_and_the_server_take_what_training_took(tmp_path: Path) -> No
         np.testing.assert_array_equal(served.argmax(axis=1), expected)
 
 
+@pytest.mark.long
 def test_a_function_gets_a_table_by_its_names_and_each_row_once(tmp_path: Path) -> None:
     frame, left = customers(200)
     asked: list[pandas.DataFrame] = []

@@ -136,6 +136,7 @@ def test_the_papers_rejector_and_one_that_is_given_have_no_budget() -> None:
         assert HelpSystem(client, "lenet5", **given).budget is None
 
 
+@pytest.mark.long
 def test_a_client_that_cannot_be_counted_counts_as_100k_and_the_report_says_so(tmp_path: Path) -> None:
     out = call("train", *DIGITS, *QUICK[:-2], "--out", tmp_path / "run")
     assert out.status == 0, out.err

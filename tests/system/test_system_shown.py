@@ -38,9 +38,8 @@ def test_answers_are_counted() -> None:
     answers = system.predict(X_TEST, l2h.Costs(c_e=0.3))
     asked = int((answers.source == "remote").sum())
     assert_plain(answers, "Answers(150 inputs: ", f"server {asked}", f"cost {0.3 * asked:g}")
-    assert repr(l2h.Answers.of(np.array([1]), np.array([2]), np.array([False]), l2h.Costs(c_e=0.1))) == (
-        "Answers(1 input: client 1; cost 0)"
-    )
+    kept = l2h.Answers(np.array([1]), np.array(["local"]), np.array(["not_worth_asking"]), np.zeros(1))
+    assert repr(kept) == "Answers(1 input: client 1; cost 0)"
     assert_plain(system.judge(X_TEST), "150 inputs", "probabilities of client, server")
 
 

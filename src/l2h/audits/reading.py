@@ -194,7 +194,8 @@ class _Reader:
             elif line.id in kept:
                 self.leave_out("a label that is no class of the bundle", where)
         pairs = sorted(kept.values(), key=lambda pair: pair.time)
-        return _arrays(newest, pairs, labels, self._left_out(), files, tuple(sorted(filter(None, devices))))
+        named = tuple(sorted(filter(None, devices)))
+        return _arrays(newest, pairs, labels, left_out=self._left_out(), files=files, devices=named)
 
     def leave_out(self, reason: str, where: str) -> None:
         self.left_out[reason].append(where)
@@ -231,35 +232,21 @@ def _wrong(pair: AuditPair, header: AuditHeader, newest: AuditHeader) -> str | N
     return next((f"damaged, {problem}" for problem, is_so in problems.items() if is_so), None)
 
 
-def _arrays(
-    header: AuditHeader,
-    pairs: list[AuditPair],
-    labels: dict[str, int],
-    left_out: tuple[LeftOut, ...],
-    files: int,
-    devices: tuple[str, ...],
-) -> AuditPairs:
+def _arrays(header: AuditHeader, pairs: list[AuditPair], labels: dict[str, int], **rest: Any) -> AuditPairs:
     costs = [Costs.from_dict(pair.costs) for pair in pairs]
+    for name in ("time", "probability", "reason", "which", "heads", "client", "local"):
+        rest[name] = np.array([getattr(pair, name) for pair in pairs])
     return AuditPairs(
         header=header,
         id=tuple(pair.id for pair in pairs),
-        time=np.array([pair.time for pair in pairs]),
         asked=np.array([pair.kind == "asked" for pair in pairs]),
-        probability=np.array([pair.probability for pair in pairs]),
-        reason=np.array([pair.reason for pair in pairs]),
-        which=np.array([pair.which for pair in pairs]),
-        heads=np.array([pair.heads for pair in pairs]),
-        client=np.array([pair.client for pair in pairs]),
         student=np.array([-1 if pair.student is None else pair.student for pair in pairs]),
-        local=np.array([pair.local for pair in pairs]),
         by=np.array([header.answerers.index(pair.by, header.local) for pair in pairs]),
         server=np.array([-1 if pair.server is None else pair.server for pair in pairs]),
         fault=np.array([pair.fault or "" for pair in pairs]),
         costs=np.array([(one.c_cc, one.c_ce, one.c_sc, one.c_se) for one in costs]),
         label=np.array([labels.get(pair.id, -1) for pair in pairs]),
-        left_out=left_out,
-        files=files,
-        devices=devices,
+        **rest,
     )
 
 

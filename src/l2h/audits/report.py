@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from l2h.audits.estimates import (
-    Estimate,
-    disagreement_bounds,
-    platt_test,
-    saving_bounds,
-    too_few,
-    too_many,
-    weighted_mean,
-)
+from l2h.audits import estimates
+from l2h.audits.estimates import Estimate, platt_test, too_few, too_many, weighted_mean
 from l2h.audits.lines import AuditError
 from l2h.audits.reading import AuditPairs, read_audits
 from l2h.costs import BoolArray, FloatArray
@@ -213,7 +206,8 @@ def audit_report(*sources: str | Path | AuditPairs, bundle: str | None = None) -
         every = read_audits(*(str(source) for source in sources), bundle=bundle)
     pairs = every.rows(every.answered)
     if not len(pairs):
-        raise AuditError(f"no server answered any of the {len(every)} inputs that were asked: {_counted(every)}")
+        reasons = ", ".join(f"{reason} {count}" for reason, count in Counter(every.fault.tolist()).most_common())
+        raise AuditError(f"no server answered any of the {len(every)} inputs that were asked: {reasons}")
     agree, w = pairs.own == pairs.server, pairs.weight
     kept = ~pairs.asked
     sides = {name: weighted_mean(agree[side], w[side]) for name, side in (("kept", kept), ("asked", pairs.asked))}
@@ -250,7 +244,7 @@ def audit_report(*sources: str | Path | AuditPairs, bundle: str | None = None) -
 
 def _saved(pairs: AuditPairs, agree: BoolArray) -> dict[str, Saved]:
     """Return what the decisions save against never asking, by what was asked, and against always, by what was kept."""
-    low, high = saving_bounds(agree, pairs.costs)
+    low, high = estimates.saving_bounds(agree, pairs.costs)
     stated, (own, server) = _stated_costs(pairs), _losses(pairs)
     by_heads = None if stated is None else stated[0] - stated[1]
     less = None if by_heads is None else -by_heads
@@ -334,7 +328,7 @@ def _disagreement(pairs: AuditPairs, agree: BoolArray) -> tuple[tuple[Disagreeme
         return (), None
     rows = np.arange(len(pairs))
     own, server = pairs.stated[rows, pairs.local], pairs.stated[rows, pairs.by]
-    least, most = disagreement_bounds(own, server)
+    least, most = estimates.disagreement_bounds(own, server)
     count = max(1, min(_GROUPS, len(pairs) // _GROUP))
     groups, p_values = [], []
     for part in np.array_split(np.argsort(own, kind="stable"), count):
@@ -368,10 +362,6 @@ def _heads(pairs: AuditPairs) -> dict[str, HeadCheck]:
             curve=reliability_curve(p, right),
         )
     return out
-
-
-def _counted(pairs: AuditPairs) -> str:
-    return ", ".join(f"{reason} {count}" for reason, count in Counter(pairs.fault.tolist()).most_common())
 
 
 def _percent(estimate: Estimate) -> str:

@@ -7,15 +7,7 @@ a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 
 from l2h.bundle.halves import DeviceBundle, ServerBundle
 from l2h.bundle.manifest import Manifest, verify
-from l2h.bundle.parts import (
-    BundleError,
-    CalibrationPart,
-    ClientPart,
-    FilePart,
-    InputPart,
-    RejectorPart,
-    ServerPart,
-)
+from l2h.bundle.parts import BundleError, CalibrationPart, ClientPart, FilePart, InputPart, RejectorPart, ServerPart
 
 __all__ = [
     "BundleError",

@@ -8,23 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from l2h.bundle import sessions
 from l2h.bundle.manifest import Manifest, read_files
 from l2h.bundle.parts import BundleError
-from l2h.bundle.sessions import (
-    CHUNK,
-    Array,
-    ClientRun,
-    ModelRun,
-    check_inputs,
-    exported_client,
-    file_run,
-    given_client,
-    make_session,
-    run,
-)
+from l2h.bundle.sessions import CHUNK, ClientRun, ModelRun, check_inputs, exported_client, file_run, run
 from l2h.bundle.signing import read_verify_key
-from l2h.classifiers import all_finite
-from l2h.classifiers.base import Inputs
+from l2h.classifiers.base import Array, Inputs, all_finite
 from l2h.columns import Columns, EncodedTable, numbers_of
 from l2h.decision import AnyCosts, Judgement, select_rejector
 from l2h.errors import DataError, SettingsError
@@ -78,12 +67,7 @@ class DeviceBundle(_Half):
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        client: Any = None,
-        threads: int = 1,
-        verify_key: str | Path | bytes | None = None,
+        self, folder: str | Path, *, client: Any = None, threads: int = 1, verify_key: str | Path | bytes | None = None
     ) -> None:
         self.verify_key = None if verify_key is None else read_verify_key(verify_key)
         super().__init__(Manifest.read(folder, self.verify_key))
@@ -103,8 +87,8 @@ class DeviceBundle(_Half):
             raise BundleError(f"{folder} holds its client ({part.file}): leave out client=")
         self._lock = threading.Lock()
         self._client_file: ModelRun | None = None
-        self._client = None if client is None else given_client(client, self.manifest)
-        self._session = make_session(files[rejector.file], rejector.file, threads, files)
+        self._client = None if client is None else sessions.given_client(client, self.manifest)
+        self._session = sessions.make_session(files[rejector.file], rejector.file, threads, files)
         self._inputs = [entry.name for entry in self._session.get_inputs()]
         self._fused, self._file = rejector.fused, rejector.file
         self._outputs = [*(["log_probability"] if self._fused else []), "scores"]

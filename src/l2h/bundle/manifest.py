@@ -12,22 +12,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from l2h.bundle.parts import (
-    READERS,
-    SIDES,
-    BundleError,
-    CalibrationPart,
-    ClientPart,
-    FilePart,
-    Finite,
-    Hash,
-    InputPart,
-    PlainName,
-    RejectorPart,
-    ServerPart,
-    Text,
-    read_values,
-)
+from l2h.bundle import parts
+from l2h.bundle.parts import BundleError, ClientPart, FilePart, InputPart, ServerPart, read_values
 from l2h.bundle.signing import check_signature
 from l2h.columns import Columns
 from l2h.costs import Costs
@@ -55,21 +41,21 @@ _BLANK = "0" * 64
 class Manifest:
     """What a bundle is."""
 
-    name: PlainName  # of the model, on the wire too
-    version: PlainName  # 12 hexadecimal digits over the files' hashes and the calibration: the same for one content
-    created: Text  # when, in ISO form
-    l2h: Text  # the version that wrote it
+    name: parts.PlainName  # of the model, on the wire too
+    version: parts.PlainName  # 12 hexadecimal digits over the hashes of the files and the calibration: one per content
+    created: parts.Text  # when, in ISO form
+    l2h: parts.Text  # the version that wrote it
     input: InputPart
     classes: Annotated[tuple[str, ...], Meta(min_length=2)]  # names in the order of the labels
-    preprocessing: Text  # "inside": the files take raw samples, and scaling is part of them
+    preprocessing: parts.Text  # "inside": the files take raw samples, and scaling is part of them
     client: ClientPart
-    rejector: RejectorPart
-    calibration: CalibrationPart | None  # held-out scores, for bounds on asking; None without
-    prices: Mapping[PlainName, Costs]  # those it was made for, by server
-    servers: Annotated[Mapping[PlainName, ServerPart], Meta(min_length=1)]  # by name, in their order
+    rejector: parts.RejectorPart
+    calibration: parts.CalibrationPart | None  # held-out scores, for bounds on asking; None without
+    prices: Mapping[parts.PlainName, Costs]  # those it was made for, by server
+    servers: Annotated[Mapping[parts.PlainName, ServerPart], Meta(min_length=1)]  # by name, in their order
     files: Mapping[str, FilePart]  # by name
     # Largest difference of each exported file from the original, in units of its largest output.
-    agreement: Mapping[str, Finite] = field(default_factory=dict)
+    agreement: Mapping[str, parts.Finite] = field(default_factory=dict)
     columns: Columns | None = None  # of the training table, which inputs are encoded by; None where they are arrays
     labels: tuple[str | int | bool, ...] | None = None  # the user's label of each class; None where they are 0 .. K - 1
     second_opinion: bool = False  # whether the rejector's student may answer
@@ -176,8 +162,8 @@ class Manifest:
 
     def files_of(self, side: str, server: str | None = None) -> dict[str, FilePart]:
         """Return the files that a side needs: ``device`` or ``server``; of the servers those of one, if it is named."""
-        if side not in SIDES:
-            raise BundleError(f"side={side!r} is unknown; known: {', '.join(SIDES)}")
+        if side not in parts.SIDES:
+            raise BundleError(f"side={side!r} is unknown; known: {', '.join(parts.SIDES)}")
         others = {part.file for name, part in self.servers.items() if server not in (None, name)}
         return {name: part for name, part in self.files.items() if part.side == side and name not in others}
 
@@ -233,7 +219,7 @@ def read_file(folder: str | Path, manifest: Manifest, name: str) -> bytes:
 @dataclass(frozen=True)
 class _Header:
     schema: Annotated[int, Meta(ge=1)]
-    digest: Hash
+    digest: parts.Hash
 
 
 def _manifest(values: Any, data: bytes, where: str) -> Manifest:
@@ -247,11 +233,11 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     blank = data.replace(header.digest.encode(), _BLANK.encode(), 1)
     if sha256(blank).hexdigest() != header.digest:
         raise BundleError(f"{where} is damaged: it was changed after it was written; copy the bundle again")
-    parts = {key: value for key, value in values.items() if key not in head}
-    for key, read in READERS.items():
-        if key in parts:
-            parts[key] = read(parts[key], f"{where}, {key}")
-    manifest = read_values(_with_names(parts, header.schema, where), Manifest, where)
+    found = {key: value for key, value in values.items() if key not in head}
+    for key, read in parts.READERS.items():
+        if key in found:
+            found[key] = read(found[key], f"{where}, {key}")
+    manifest = read_values(_with_names(found, header.schema, where), Manifest, where)
     _check_answerers(manifest, where)
     if manifest.columns is not None and manifest.input != InputPart((manifest.columns.width,), "float32"):
         raise BundleError(f"{where} is damaged: its columns become {manifest.columns.width} numbers of float32")
@@ -271,17 +257,17 @@ def _manifest(values: Any, data: bytes, where: str) -> Manifest:
     return manifest
 
 
-def _with_names(parts: dict[str, Any], schema: int, where: str) -> dict[str, Any]:
+def _with_names(found: dict[str, Any], schema: int, where: str) -> dict[str, Any]:
     """Return the keys of schema 3, in which every server has a name."""
     for one, several in _NAMED.items():
         key, other = (several, one) if schema == SCHEMA else (one, several)
-        if other in parts:
+        if other in found:
             raise BundleError(f"{where} is damaged: unknown key {other!r}")
-        if key not in parts:
+        if key not in found:
             raise BundleError(f"{where} is damaged: {key!r} is missing")
     if schema == SCHEMA:
-        return parts
-    return {_NAMED.get(key, key): {SERVER_NAME: value} if key in _NAMED else value for key, value in parts.items()}
+        return found
+    return {_NAMED.get(key, key): {SERVER_NAME: value} if key in _NAMED else value for key, value in found.items()}
 
 
 def _check_answerers(manifest: Manifest, where: str) -> None:

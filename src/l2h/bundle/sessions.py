@@ -9,19 +9,10 @@ import numpy.typing as npt
 
 from l2h.bundle.manifest import Manifest
 from l2h.bundle.parts import BundleError, ClientPart, InputPart, ServerPart
-from l2h.classifiers import (
-    LITERT,
-    LiteRTModel,
-    Preprocessing,
-    all_finite,
-    as_client,
-    fixed_batch,
-    in_batches,
-    open_model,
-    read_output,
-    to_array,
-)
-from l2h.classifiers.base import Inputs
+from l2h.classifiers import LITERT, Preprocessing, as_client
+from l2h.classifiers.base import Inputs, all_finite, fixed_batch, in_batches, read_output, to_array
+from l2h.classifiers.external import open_model
+from l2h.classifiers.litert import LiteRTModel
 from l2h.classifiers.tabular import model_feeds
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ClientError

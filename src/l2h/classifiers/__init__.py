@@ -4,52 +4,28 @@
 :class:`Classifier`. Nothing here trains or changes a model, and :meth:`Classifier.fingerprint` proves it.
 """
 
-from l2h.classifiers.base import (
-    FLOOR,
-    Classifier,
-    ClassifierAnswers,
-    all_finite,
-    fixed_batch,
-    in_batches,
-    read_output,
-    to_array,
-    unit_range,
-)
-from l2h.classifiers.external import open_model
-from l2h.classifiers.kinds import (
-    CallableClassifier,
-    SklearnClassifier,
-    StochasticClient,
-    as_client,
-)
-from l2h.classifiers.litert import LITERT, LiteRTClassifier, LiteRTModel
+from l2h.classifiers.base import Classifier, ClassifierAnswers, unit_range
+from l2h.classifiers.kinds import CallableClassifier, SklearnClassifier, StochasticClient, as_client
+from l2h.classifiers.litert import LITERT, LiteRTClassifier
 from l2h.classifiers.networks import OnnxClassifier, TorchClassifier
 from l2h.classifiers.preprocessing import UNIT_RANGE, Preprocessing
 from l2h.classifiers.settling import check_accuracy, probe_rows, settle_scale
 
 __all__ = [
-    "FLOOR",
     "LITERT",
     "UNIT_RANGE",
     "CallableClassifier",
     "Classifier",
     "ClassifierAnswers",
     "LiteRTClassifier",
-    "LiteRTModel",
     "OnnxClassifier",
     "Preprocessing",
     "SklearnClassifier",
     "StochasticClient",
     "TorchClassifier",
-    "all_finite",
     "as_client",
     "check_accuracy",
-    "fixed_batch",
-    "in_batches",
-    "open_model",
     "probe_rows",
-    "read_output",
     "settle_scale",
-    "to_array",
     "unit_range",
 ]

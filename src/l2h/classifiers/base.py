@@ -20,6 +20,7 @@ from l2h.costs import FloatArray
 from l2h.errors import ClientError
 from l2h.functions import function_name
 from l2h.labels import LabelCodec
+from l2h.rows import Rows, batch_rows
 
 Array = npt.NDArray[Any]
 Labels = npt.NDArray[np.int64]
@@ -144,8 +145,9 @@ class Classifier(ABC):
         """Return what :meth:`raw` gets of rows of a table: here the numbers that they became."""
         return X.x
 
-    def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def answers(self, X: Inputs | Rows, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         """Run the classifier on every input, a batch at a time; refuse output that is not finite scores or labels."""
+        batch = batch_rows(X.shape, batch)
         return ClassifierAnswers.join(
             [self._answer_batch(X[i : i + batch], num_classes) for i in range(0, len(X), batch)]
         )
@@ -170,7 +172,7 @@ class Classifier(ABC):
         """Return the features (n, E) that each tensor inside would give; nothing where none can be read."""
         return {}
 
-    def prepared(self, X: Inputs) -> Any:
+    def prepared(self, X: Inputs | Rows) -> Any:
         """Return what :meth:`raw` gets of a batch."""
         given = self.from_table(X) if isinstance(X, EncodedTable) else X
         return self.feed(given.shape[1:]).apply(given) if isinstance(given, np.ndarray) else given

@@ -42,7 +42,7 @@ def pool(tensor: Any, name: str) -> Any:
     return (tensor if axis is None else tensor.mean(axis)).float()
 
 
-def spread_evenly(names: list[str], most: int) -> list[str]:
+def spread_evenly(names: list[str], most: int = MOST) -> list[str]:
     """Return at most so many of the names, the last among them."""
     step = max(1, -(-len(names) // most))
     return names[::-1][::step][::-1]

@@ -22,6 +22,7 @@ from l2h.classifiers.tabular import estimator_inputs
 from l2h.columns import EncodedTable
 from l2h.errors import ClientError, SettingsError, shown
 from l2h.labels import LabelCodec
+from l2h.rows import Rows
 
 _FILES = ".onnx, .tflite (LiteRT), .pt (TorchScript) or .pt2 (exported program)"
 _PICKLES = (".joblib", ".pkl", ".pickle")
@@ -114,7 +115,7 @@ class SklearnClassifier(Classifier):
     def from_table(self, X: EncodedTable) -> Any:
         return estimator_inputs(self.estimator, X)
 
-    def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def answers(self, X: Inputs | Rows, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         self.places(num_classes)  # refuses a class that is none
         self.num_classes = num_classes
         return super().answers(X, num_classes, batch)
@@ -230,18 +231,13 @@ def _from_file(path: Path, options: dict[str, Any]) -> Classifier:
             raise ClientError(f"cannot load {path}: {reason}") from error
         return TorchClassifier(loaded, **options)
     if path.suffix in _PICKLES:
-        code = (
-            f"import joblib; from l2h.export import save_onnx; save_onnx(joblib.load({str(path)!r}), {_onnx(path)!r})"
-        )
+        onnx = str(path.with_suffix(".onnx"))
+        code = f"import joblib; from l2h.export import save_onnx; save_onnx(joblib.load({str(path)!r}), {onnx!r})"
         raise ClientError(
             "Pickled models are not loaded, since a pickle from a stranger runs code. If you trust it, this line "
-            f"writes {_onnx(path)}: {shlex.join(['python', '-c', code])}"
+            f"writes {onnx}: {shlex.join(['python', '-c', code])}"
         )
     raise ClientError(f"cannot use {path.name} as a client: known are {_FILES}; export yours to ONNX")
-
-
-def _onnx(path: Path) -> str:
-    return str(path.with_suffix(".onnx"))
 
 
 def _is_torch(model: Any) -> bool:

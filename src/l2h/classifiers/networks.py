@@ -14,16 +14,7 @@ import numpy.typing as npt
 
 from l2h.classifiers.base import Array, Classifier, Inputs, fixed_batch, in_batches, to_array
 from l2h.classifiers.external import class_labels, external_files, open_model
-from l2h.classifiers.features import (
-    EMBED,
-    MOST,
-    give_out,
-    inner_tensors,
-    listening,
-    pool,
-    spread_evenly,
-    unknown_tensor,
-)
+from l2h.classifiers.features import EMBED, give_out, inner_tensors, listening, pool, spread_evenly, unknown_tensor
 from l2h.classifiers.preprocessing import Preprocessing
 from l2h.classifiers.tabular import model_feeds
 from l2h.columns import EncodedTable
@@ -211,7 +202,7 @@ class OnnxClassifier(Classifier):
 
     def inner_features(self, X: Inputs) -> dict[str, Array]:
         tensors = inner_tensors(self.data, self.scores)
-        names = spread_evenly(list(tensors), MOST)
+        names = spread_evenly(list(tensors))
         if not names:  # a tree, for one; onnxruntime would give everything that was not asked for
             return {}
         data, outputs = give_out(self.data, {name: tensors[name] for name in names})

@@ -5,10 +5,9 @@ the same system on a device choose alike.
 """
 
 from l2h.answers import Answerer
-from l2h.decision.bounds import Allowed, KeptDraws, continued
 from l2h.decision.judgement import CLIENT, SERVER, STUDENT, TWO, AnyCosts, CostsT, Judgement, one_price
-from l2h.decision.limiters import AnyLimit, KeptLimiters
-from l2h.decision.policy import FREE, RULES, Policy
+from l2h.decision.limiters import AnyLimit, KeptDraws, KeptLimiters, continued
+from l2h.decision.policy import FREE, RULES, Allowed, Policy
 from l2h.decision.rules import bayes, confidence, confidence_threshold, expected_costs, oracle
 from l2h.decision.specs import RejectorSpec, fitting_rejectors, select_rejector
 from l2h.decision.terms import Proposal, Terms

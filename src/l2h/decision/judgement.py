@@ -65,10 +65,7 @@ class Judgement:
 
     @classmethod
     def from_one_input(
-        cls,
-        logits: npt.NDArray[np.floating],
-        platt: Sequence[Sequence[float]],
-        answerers: tuple[Answerer, ...] = TWO,
+        cls, logits: npt.NDArray[np.floating], platt: Sequence[Sequence[float]], answerers: tuple[Answerer, ...] = TWO
     ) -> Judgement:
         """Do what :meth:`from_heads` does for logits (1, J), faster: on a device one input is the common case."""
         stated = np.empty(logits.shape)

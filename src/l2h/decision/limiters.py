@@ -1,4 +1,4 @@
-"""The limiters of a policy: those of single servers, and the one over all of them, which must both agree."""
+"""What is kept from call to call: draws, and the limiters of single servers and over all, which must both agree."""
 
 import os
 import threading
@@ -18,6 +18,10 @@ from l2h.limits import Limiter, LimitError, Permit, RateLimit
 AnyLimit = RateLimit | Limiter | str | Mapping[str, RateLimit | Limiter | str]
 #: Limiters that are kept from call to call, by the name that they limit and by their limit.
 KeptLimiters = dict[tuple[str, RateLimit], Limiter]
+#: Random numbers by their seed: a later call goes on where the one before it stopped.
+KeptDraws = dict[int, np.random.Generator]
+#: How many seeds are remembered.
+_REMEMBERED = 64
 #: Names all servers together in a mapping of limits.
 ALL = "all"
 #: Every score is at least this, except minus infinity, which stands for what does not pay.
@@ -163,6 +167,15 @@ def limits_by_name(limit: AnyLimit | None, servers: list[str]) -> dict[str, Rate
             raise LimitError(f"the limiter of {name} limits another name too: make one for each")
         read[name] = value
     return {ALL: read[servers[0]]} if set(read) == set(servers) and len(servers) == 1 else read
+
+
+def continued(draws: KeptDraws, seed: int) -> np.random.Generator:
+    """Return the random numbers of a seed that no call before took, and keep them for the next call."""
+    if seed not in draws:
+        if len(draws) >= _REMEMBERED:
+            draws.clear()
+        draws.setdefault(seed, np.random.default_rng(seed))
+    return draws[seed]
 
 
 def _left(until: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations  # numpy.random is loaded only where it is us
 
 import threading
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from l2h import limits
 from l2h.answers import Answerer
 from l2h.costs import BoolArray, Costs, FloatArray, require_costs
-from l2h.decision.bounds import Allowed
 from l2h.decision.judgement import TWO, AnyCosts, Judgement, outcome_costs
 from l2h.decision.limiters import ALL, AnyLimit, KeptLimiters, LimiterSet, limits_by_name
 from l2h.decision.terms import Proposal, Terms
@@ -28,6 +27,32 @@ RULES = ("threshold", "guaranteed", "stochastic")
 FREE = Costs(c_e=0.0, c_1=1.0)
 #: How many prices of single calls are remembered.
 _REMEMBERED = 64
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """How many of some inputs may be asked about under a limit."""
+
+    limit: str  # as a command takes it
+    inputs: int  # how many there are
+    total: int  # how many of them may be asked about
+    by_server: Mapping[str, int]  # how many of each server, by name; never more than in all
+
+    @property
+    def share(self) -> float:
+        """The share of the inputs that may be asked about."""
+        return self.total / self.inputs
+
+    def share_of(self, server: str) -> float:
+        """Return the share of the inputs that one server may be asked about."""
+        return self.by_server[server] / self.inputs
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, as in ``metrics.json``."""
+        values: dict[str, Any] = {"limit": self.limit, "allowed": self.share}
+        if len(self.by_server) > 1:
+            values["allowed_by_server"] = {name: self.share_of(name) for name in self.by_server}
+        return values
 
 
 class Policy:
@@ -75,7 +100,23 @@ class Policy:
 
         ``out`` names servers that are left out.
         """
-        return self._remembered(costs, which, frozenset(out))
+        costs, left_out = plain_costs(costs), frozenset(out)
+        if isinstance(costs, Mapping):
+            for one in costs.values():
+                require_costs(one)
+            outcome_costs(self._answerers, costs)
+            costs = dict(costs) if len(costs) > 1 else next(iter(costs.values()))
+        elif costs is not None:
+            require_costs(costs)
+        key = _prices(costs), which, left_out
+        terms = self._terms.get(key)
+        if terms is None:
+            terms = self._make_terms(costs, which, left_out)
+            with self._lock:
+                if len(self._terms) >= _REMEMBERED:
+                    self._terms.clear()
+                self._terms[key] = terms
+        return terms
 
     def without(self, terms: Terms, names: Collection[str]) -> Terms:
         """Return the terms of the same prices with some servers left out: the others meet the shares."""
@@ -86,7 +127,7 @@ class Policy:
             )
         if terms.out == set(names):
             return terms
-        return self._remembered(terms.costs if terms.stated else None, terms.which, frozenset(names))
+        return self.terms(terms.costs if terms.stated else None, terms.which, names)
 
     def settle_on(self, costs: AnyCosts | Money | None, out: Collection[str] = ()) -> Terms:
         """Return the terms of prices that stay, and measure scores by them for limiters that were made for others."""
@@ -256,25 +297,6 @@ class Policy:
             if rule not in (None, "threshold"):
                 raise SettingsError(f"rule={rule!r} is for one share over all servers; the limits are {self._text}")
         return rule
-
-    def _remembered(self, given: AnyCosts | Money | None, which: int | None, out: frozenset[str]) -> Terms:
-        costs = plain_costs(given)
-        if isinstance(costs, Mapping):
-            for one in costs.values():
-                require_costs(one)
-            outcome_costs(self._answerers, costs)
-            costs = dict(costs) if len(costs) > 1 else next(iter(costs.values()))
-        elif costs is not None:
-            require_costs(costs)
-        key = _prices(costs), which, out
-        terms = self._terms.get(key)
-        if terms is None:
-            terms = self._make_terms(costs, which, out)
-            with self._lock:
-                if len(self._terms) >= _REMEMBERED:
-                    self._terms.clear()
-                self._terms[key] = terms
-        return terms
 
     def _make_terms(self, costs: AnyCosts | None, which: int | None, out: frozenset[str]) -> Terms:
         stated = costs is not None

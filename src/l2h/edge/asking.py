@@ -199,7 +199,6 @@ class Asker:
     def _send(self, call: PredictCall, s: int, inquiry: Inquiry, admission: Admission) -> bool:
         """Send some inputs; False where the loop has ended, and the admission was not used."""
         dispatcher = self._servers[s].dispatcher
-        assert dispatcher is not None
         inquiry.scope.trace = call.trace
         try:
             dispatcher.send(inquiry)

@@ -210,10 +210,7 @@ class AsyncEdgeClient(EdgeCore):
     """
 
     def __init__(
-        self,
-        bundle: str | Path | DeviceBundle,
-        server: Address | Mapping[str, Address] | None = None,
-        **options: Any,
+        self, bundle: str | Path | DeviceBundle, server: Address | Mapping[str, Address] | None = None, **options: Any
     ) -> None:
         super().__init__(bundle, server, **options)
         self._unwritten: set[Future[None]] = set()  # pairs that threads are writing

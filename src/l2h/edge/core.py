@@ -103,7 +103,7 @@ class EdgeCore(ObservedEdge):
         self._by = [self._names[j : j + 1].copy() for j in range(self._local)]
         for name in self._by:  # those of all answers that are kept
             name.flags.writeable = False
-        asked = [each for each in self._servers if each.dispatcher is not None]
+        asked = [each for each in self._servers if each.has_address]
         # Those without an address are left out of every decision, unless that would leave nobody to be missed.
         absent = frozenset(each.name for each in self._servers if asked and each not in asked)
         self._labels = None if first.labels.values is None else first.labels
@@ -115,7 +115,6 @@ class EdgeCore(ObservedEdge):
         self._bounded = bool(self._service.live.policy.limits)
         self._counter = AnswerCounter(tuple(self._names.tolist()), self._local)
         for each in asked:
-            assert each.dispatcher is not None
             # Whoever forgets to close the client leaves no thread behind.
             weakref.finalize(self, each.dispatcher.stop, 0.0).atexit = False
         # One that fails early leaves time for another.
@@ -162,7 +161,7 @@ class EdgeCore(ObservedEdge):
 
         Where servers have names, a value for each that has an address.
         """
-        found = {each.name: each.dispatcher.transport.classes_compared for each in self._servers if each.dispatcher}
+        found = {each.name: each.dispatcher.transport.classes_compared for each in self._servers if each.has_address}
         return found if self.bundle.manifest.named else next(iter(found.values()), False)
 
     @property
@@ -171,7 +170,7 @@ class EdgeCore(ObservedEdge):
 
         Where servers have names, a value for each that has an address.
         """
-        found = {each.name: each.dispatcher.transport.versions for each in self._servers if each.dispatcher}
+        found = {each.name: each.dispatcher.transport.versions for each in self._servers if each.has_address}
         return found if self.bundle.manifest.named else next(iter(found.values()), [])
 
     def stats(self) -> EdgeStats:
@@ -292,13 +291,12 @@ class EdgeCore(ObservedEdge):
     def _start_checks(self, seconds: float) -> list[Future[None]]:
         """Begin to compare every server that has an address with the bundle."""
         self._require_usable()
-        asked = [each for each in self._servers if each.dispatcher is not None]
+        asked = [each for each in self._servers if each.has_address]
         if not asked:
             raise EdgeError("there is no server to check: give server=")
         until = time.monotonic() + check_seconds("deadline", seconds)
         checks = []
         for each in asked:
-            assert each.dispatcher is not None
             try:
                 checks.append(each.dispatcher.loop.submit(each.dispatcher.transport.check(until)))
             except RuntimeError as error:  # closed by another thread meanwhile, or no thread could be started
@@ -307,7 +305,7 @@ class EdgeCore(ObservedEdge):
 
     def _report_checks(self, checks: list[Future[None]]) -> None:
         """Raise what is wrong with the first server that does not fit."""
-        addresses = [each.options.server for each in self._servers if each.dispatcher is not None]
+        addresses = [each.options.server for each in self._servers if each.has_address]
         for address, check in zip(addresses, checks, strict=True):
             if not check.done():
                 raise EdgeError(f"{address} gave no answer in time")
@@ -323,8 +321,7 @@ class EdgeCore(ObservedEdge):
         self._closed = self._asker.closed = True
         self._ended.set()
         for each in self._servers:
-            if each.dispatcher is not None:
-                each.dispatcher.stop()
+            each.dispatcher.stop()
         self._end_observing()
         if self._auditor is not None:
             self._auditor.log.close()

@@ -32,13 +32,13 @@ def read_labels(
     except protocol.WireError as error:
         raise bad_answer(str(error)) from error
     if response.model != model:
-        raise bad_answer(f"the answer is of the model {_short(response.model)}, not {model!r}")
+        raise bad_answer(f"the answer is of the model {shown(response.model, 80)}, not {model!r}")
     if response.id not in (None, id):
-        raise bad_answer(f"the answer is to request {_short(response.id)}, not {id!r}")
+        raise bad_answer(f"the answer is to request {shown(response.id, 80)}, not {id!r}")
     scores = next((tensor.data for tensor in response.outputs if tensor.name == output), None)
     if scores is None:
         names = ", ".join(tensor.name for tensor in response.outputs) or "none"
-        raise bad_answer(f"the answer has no output {output!r}; it has: {_short(names)}")
+        raise bad_answer(f"the answer has no output {output!r}; it has: {shown(names, 80)}")
     return labels_of(scores, rows, classes, gives), response.version
 
 
@@ -67,7 +67,3 @@ def labels_of(scores: Array, rows: int, classes: LabelCodec, gives: str | None) 
     if not np.isfinite(scores).all():
         raise bad_answer("a score is not finite")
     return np.asarray(scores.argmax(axis=1), dtype=np.int64)
-
-
-def _short(value: object) -> str:
-    return shown(value, 80)

@@ -61,20 +61,8 @@ def edge_families(
         server.recorder.add_round_trips(trips, server.name)
         for field, family in traffic.items():
             family.add(getattr(own, field), server=server.name)
-    return [
-        info,
-        reloads,
-        answers,
-        answerers,
-        audited,
-        drift,
-        latency,
-        faults,
-        circuit,
-        trips,
-        *traffic.values(),
-        *_limits(stats.limit),
-    ]
+    first = [info, reloads, answers, answerers, audited, drift, latency, faults, circuit, trips]
+    return [*first, *traffic.values(), *_limits(stats.limit)]
 
 
 def _limits(status: Mapping[str, Any] | None) -> list[Family]:

@@ -3,7 +3,6 @@
 What the network does is never raised: the device answers instead.
 """
 
-import ipaddress
 import logging
 import math
 import os
@@ -19,6 +18,7 @@ import httpx
 
 from l2h.errors import L2HError, SettingsError, warn
 from l2h.functions import function_name
+from l2h.metadata import is_loopback
 from l2h.telemetry import event
 
 log = logging.getLogger("l2h.edge")
@@ -61,7 +61,11 @@ class EdgeOptions:
 
     def __post_init__(self, verify_tls: bool | str | Path) -> None:
         if self.function is not None:
-            self.server = _check_function(self.function)
+            if iscoroutinefunction(self.function):
+                raise EdgeSettingsError(
+                    "server= is a coroutine function: give a plain one, which is called in a thread"
+                )
+            self.server = function_name(self.function)
         else:
             self.server = None if self.server is None else _check_url(self.server)
         for name in ("model", "input_name", "output_name"):
@@ -72,7 +76,8 @@ class EdgeOptions:
             _check_key(self.key)
             if self.function is not None:
                 raise EdgeSettingsError("key= goes with a server's address: a function has its own")
-            if self.server is not None and _in_the_open(httpx.URL(self.server)):
+            url = httpx.URL(self.server or "")
+            if url.scheme == "http" and not is_loopback(url.host):
                 log.warning(
                     "the key goes to %s unencrypted: use https where others can listen",
                     self.server,
@@ -154,23 +159,6 @@ def _check_url(server: Any) -> str:
     if not usable or not 0 < port < 65536 or any(c.isspace() for c in server):
         raise EdgeSettingsError(f"server={server!r} is no server's address: {_ADDRESS_FORMS}")
     return str(url).rstrip("/")
-
-
-def _check_function(function: Any) -> str:
-    """Return the name of a function that is asked in place of a server."""
-    if iscoroutinefunction(function):
-        raise EdgeSettingsError("server= is a coroutine function: give a plain one, which is called in a thread")
-    return function_name(function)
-
-
-def _in_the_open(url: httpx.URL) -> bool:
-    """Return whether what is sent there leaves this machine unencrypted."""
-    if url.scheme != "http":
-        return False
-    try:
-        return not ipaddress.ip_address(url.host).is_loopback
-    except ValueError:
-        return url.host != "localhost"
 
 
 def _make_tls(verify_tls: bool | str | Path, address: str | None) -> ssl.SSLContext | None:

@@ -13,6 +13,7 @@ from l2h.edge.options import EdgeOptions
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
 from l2h.edge.tracing import RequestTrace
+from l2h.metadata import describe_status
 
 #: Seconds that an idle connection is kept.
 _KEEP_ALIVE = 30.0
@@ -109,7 +110,7 @@ class ConnectionPool:
         if attempt.fault is not None:
             error = await connection.read(_ERROR_BYTES)
             self._recorder.received(len(error))
-            text = reasons.describe_status(status, error, self._options.key)
+            text = describe_status(status, error, self._options.key)
             raise reasons.for_status(status, headers, text) or attempt.fault
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise reasons.bad_answer("the answer is compressed, which was not asked for")

@@ -1,15 +1,12 @@
 """Why the device or the server answered: the codes of the edge, and the faults of requests that lead to them."""
 
-import json
-import math
 import random
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 import numpy as np
 
 from l2h.answers import NOT_WORTH_ASKING, OVER_LIMIT, WITHIN_LIMIT, WORTH_ASKING
+from l2h.metadata import retry_after
 
 NO_SERVER = "no_server"  # the server should have been asked, but there is none
 SERVER_UNREACHABLE = "server_unreachable"  # no connection, or one that broke: refused, reset, no such host, TLS
@@ -84,47 +81,6 @@ def for_status(status: int, headers: Mapping[str, str], text: str) -> FaultError
         return FaultError(REFUSED, text)
     # Others are a redirect, which is not followed, or no answer to a POST at all.
     return FaultError(SERVER_ERROR if 500 <= status < 600 else BAD_ANSWER, text)
-
-
-def retry_after(value: str | None) -> float | None:
-    """Return the seconds that a busy server asks to wait; None where it does not say.
-
-    Example:
-        >>> retry_after("2"), retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), retry_after("soon"), retry_after(None)
-        (2.0, 0.0, None, None)
-    """
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            at = parsedate_to_datetime(value)
-            seconds = (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError, OverflowError):
-            return None
-    return None if math.isnan(seconds) else max(0.0, seconds)
-
-
-def describe_status(status: int, body: bytes, secret: str | None) -> str:
-    """Return the status and the server's own message, on one line and without the key should it repeat that.
-
-    Example:
-        >>> describe_status(429, b'{"error": "quota of s3cret\\\\nused up"}', "s3cret")
-        'status 429, quota of *** used up'
-        >>> describe_status(500, b"<html>", None)
-        'status 500'
-    """
-    try:
-        message = json.loads(body).get("error")
-    except (ValueError, RecursionError, AttributeError):
-        message = None
-    if not isinstance(message, str):
-        return f"status {status}"
-    if secret:
-        message = message.replace(secret, "***")
-    plain = "".join(c if c.isprintable() else " " for c in message[:300])
-    return ", ".join(part for part in (f"status {status}", " ".join(plain.split())) if part)
 
 
 def _cause(error: BaseException) -> str:

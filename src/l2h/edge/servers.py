@@ -31,11 +31,12 @@ class AskedServer:
         self.name, self.options = name, options
         self.breaker = Breaker(failures, rest, f"server {name!r}" if manifest.named else "the server")
         self.recorder = Recorder()
-        self.dispatcher = None if options.server is None else Dispatcher(options, manifest, self.recorder)
+        self.dispatcher = Dispatcher(options, manifest, self.recorder)
+        self.has_address = options.server is not None
 
     def unable(self, until: float) -> str | None:
         """Return the reason why it cannot be asked at all, None where it can."""
-        if self.dispatcher is None:
+        if not self.has_address:
             return reasons.NO_SERVER
         if time.monotonic() >= until:
             return reasons.DEADLINE
@@ -47,7 +48,6 @@ class AskedServer:
 
     def reserve(self, left: float) -> float:
         """Return the seconds, of those left, that another server must leave for this one to be asked next."""
-        assert self.dispatcher is not None
         expected = self.dispatcher.expected
         if not expected:
             return _UNKNOWN * left
@@ -57,7 +57,6 @@ class AskedServer:
 
     def spare(self, left: float) -> float:
         """Return the seconds, of those left, that it can spare for another: all but what its own answers take."""
-        assert self.dispatcher is not None
         needed = self.dispatcher.slowest
         return max(0.0, left - _OWN_TIMES * needed) if needed <= left else left
 
@@ -67,11 +66,7 @@ class AskedServer:
 
 
 def make_servers(
-    manifest: Manifest,
-    server: Address | Mapping[str, Address] | None,
-    failures: int,
-    rest: float,
-    **given: Any,
+    manifest: Manifest, server: Address | Mapping[str, Address] | None, failures: int, rest: float, **given: Any
 ) -> list[AskedServer]:
     """Return the servers of a bundle in their order; those without an address are never asked.
 
@@ -109,11 +104,10 @@ def make_servers(
 
 def start_reports(servers: list[AskedServer], device: str, every: float, news: News) -> None:
     """Tell every server that has an address of this device from now on."""
-    told = [each for each in servers if each.dispatcher is not None and each.options.function is None]
+    told = [each for each in servers if each.has_address and each.options.function is None]
     if not told:
         raise EdgeSettingsError("report= needs a server with an address: give server=")
     for each in told:
-        assert each.dispatcher is not None
         each.dispatcher.transport.reporter = Reporter(device, every, news, each.name)
         with suppress(RuntimeError):  # no thread could be started: reports ride on requests alone
             each.dispatcher.loop.submit(each.dispatcher.transport.report())

@@ -41,12 +41,12 @@ class LiveBundle:
     policy: Policy
     terms: Terms
     #: Watches the inputs of calls at these prices; None without calibration samples, or where a limiter watches.
-    watch: DriftWatch | None = None
+    watch: DriftAlarm | None = None
 
     def watched(self) -> LiveBundle:
         """Return the same with a watch that begins now."""
-        alarm = None if self.policy.status() is not None else DriftAlarm.of(self, _HORIZON, quiet=False)
-        return replace(self, watch=None if alarm is None else DriftWatch(alarm))
+        limited = self.policy.status() is not None
+        return replace(self, watch=None if limited else DriftAlarm.of(self, _HORIZON, quiet=False))
 
     def savings(self, judgement: Judgement) -> FloatArray:
         """Return what asking the best server about each input is expected to save."""
@@ -202,10 +202,9 @@ class Trial:
             self._new.observe(self.new.savings(judgement))
             if self._old is not None and before is not None:
                 self._old.observe(self.old.savings(before))
-            if not self._new.raised:
-                return True if self._left <= 0 else None
             # Where the traffic itself has changed, both are off alike, and there is no point in going back.
-            if self._old is not None and self._old.distance > _NEARER * self._new.distance:
+            alike = self._old is not None and self._old.distance > _NEARER * self._new.distance
+            if self._new.drift is None or alike:
                 return True if self._left <= 0 else None
             self.reason = str(self._new)
             return False
@@ -223,17 +222,19 @@ class Trial:
 class DriftAlarm:
     """Is the share of inputs above a bundle's cut still that of its calibration samples?
 
-    The cut is the one of its limit where that is a share, else the saving from which on asking pays.
+    The cut is the one of its limit where that is a share, else the saving from which on asking pays. Any thread may
+    call; :meth:`add` and :meth:`extend` cost the call of an input next to nothing.
     """
 
-    def __init__(self, live: LiveBundle, held: Judgement, horizon: int = _TRIAL, quiet: bool = True) -> None:
-        self._live = live
+    def __init__(self, live: LiveBundle, held: Judgement, horizon: int, quiet: bool) -> None:
         saving = live.savings(held)
         shares = [limit.fraction for limit in live.policy.limits.values() if limit.fraction is not None]
         # What saves nothing is asked about, too.
         self._cut = threshold_for(saving, min(shares)).value if shares else math.nextafter(0.0, -math.inf)
         rate = float((saving > self._cut).mean())
         self._monitor = DriftMonitor(rate, len(saving), _WINDOW, horizon=horizon, quiet=quiet)
+        self._lock = threading.Lock()
+        self._recent: list[bool] = []  # not counted yet
 
     @classmethod
     def of(cls, live: LiveBundle, horizon: int = _TRIAL, quiet: bool = True) -> DriftAlarm | None:
@@ -242,28 +243,26 @@ class DriftAlarm:
         return None if held is None else cls(live, held, horizon, quiet)
 
     def observe(self, saving: FloatArray) -> None:
-        """Count inputs by what asking about them would save."""
-        self.count(self.above(saving))
+        """Count inputs now, by what asking about them would save."""
+        self._recent.extend((saving > self._cut).tolist())
+        self._pass_on()
 
-    def above(self, saving: FloatArray) -> list[bool]:
-        """Return which inputs are above the cut, by what asking about them would save."""
-        above: list[bool] = (saving > self._cut).tolist()
-        return above
+    def extend(self, saving: FloatArray) -> None:
+        """Count inputs soon, by what asking about them would save."""
+        self._recent.extend((saving > self._cut).tolist())
+        if len(self._recent) >= _BATCH:
+            self._pass_on()
 
-    def count(self, above: list[bool]) -> None:
-        """Count inputs that are above the cut, or not."""
-        for one in above:
-            self._monitor.observe(one)
+    def add(self, asks: bool) -> None:
+        """Count one input soon, by whether asking about it pays, where there is no limit."""
+        self._recent.append(asks)
+        if len(self._recent) >= _BATCH:
+            self._pass_on()
 
     @property
     def drift(self) -> Drift | None:
         """Which way the share is out of its band."""
         return self._monitor.drift
-
-    @property
-    def raised(self) -> bool:
-        """Whether the share is out of its band."""
-        return self._monitor.drift is not None
 
     @property
     def distance(self) -> float:
@@ -274,37 +273,12 @@ class DriftAlarm:
         observed, rate = self._monitor.observed or 0.0, self._monitor.rate
         return f"{observed:.1%} of the recent inputs are worth asking about, and {rate:.1%} of its calibration samples"
 
-
-class DriftWatch:
-    """An alarm for all inputs of a client: it costs the call of an input next to nothing, and any thread may call."""
-
-    def __init__(self, alarm: DriftAlarm) -> None:
-        self._alarm = alarm
-        self._lock = threading.Lock()
-        self._recent: list[bool] = []
-
-    @property
-    def drift(self) -> Drift | None:
-        """Which way the inputs have left the band around their calibrated share; None while they are within."""
-        return self._alarm.drift
-
-    def add(self, asks: bool) -> None:
-        """Count one input, by whether asking about it pays, where there is no limit."""
-        self._recent.append(asks)
-        if len(self._recent) >= _BATCH:
-            self._pass_on()
-
-    def extend(self, saving: FloatArray) -> None:
-        """Count inputs, by what asking about them would save."""
-        self._recent.extend(self._alarm.above(saving))
-        if len(self._recent) >= _BATCH:
-            self._pass_on()
-
     def _pass_on(self) -> None:
         with self._lock:
             taken = self._recent[:]
             del self._recent[: len(taken)]
-            self._alarm.count(taken)
+            for one in taken:
+                self._monitor.observe(one)
 
 
 def load_bundle(

@@ -240,17 +240,10 @@ def _last(values: deque[float], count: int) -> list[float]:
 
 
 def _percentiles(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    if len(values) > FEW:
-        p50, p95, p99, top = np.percentile(values, [50, 95, 99, 100]).tolist()
-    else:  # the same without work on arrays, which takes longer than to sort them
-        ordered = sorted(values)
-        p50, p95, p99, top = (_between(ordered, share * (len(ordered) - 1)) for share in (0.5, 0.95, 0.99, 1.0))
-    return {"p50": p50, "p95": p95, "p99": p99, "max": top}
-
-
-def _between(ordered: list[float], place: float) -> float:
-    """Return the value at a place, on the line between its neighbours."""
-    below = int(place)
-    return ordered[below] + (place - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
+    # Without arrays: of few values, as a report has them, to make one takes longer than to sort them.
+    ordered, found = sorted(values), {}
+    for name, share in {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}.items() if values else ():
+        below, part = divmod(share * (len(ordered) - 1), 1)
+        low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+        found[name] = low + part * (high - low)
+    return found

@@ -18,22 +18,14 @@ from torch import Tensor, nn
 
 from l2h.bundle import ClientPart
 from l2h.bundle.parts import feed_of
-from l2h.classifiers import (
-    FLOOR,
-    LITERT,
-    LiteRTClassifier,
-    OnnxClassifier,
-    Preprocessing,
-    SklearnClassifier,
-    TorchClassifier,
-)
-from l2h.classifiers.base import Array, Inputs
+from l2h.classifiers import LITERT, LiteRTClassifier, OnnxClassifier, Preprocessing, SklearnClassifier, TorchClassifier
+from l2h.classifiers.base import FLOOR, Array, Inputs
 from l2h.classifiers.networks import PLACED
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.columns import EncodedTable, numbers_of
 from l2h.errors import ConversionError
 from l2h.export.boosting import register_boosting
-from l2h.export.tabular import estimator_to_onnx, takes_names
+from l2h.export.tabular import estimator_to_onnx
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -164,9 +156,12 @@ def to_onnx(module: nn.Module, example: dict[str, Array], outputs: list[str], wh
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Silence torch's exporter, which warns of operators of packages that are not installed, and of itself."""
-    log = logging.getLogger("torch.onnx")
+def quiet(name: str | None = "torch.onnx") -> Iterator[None]:
+    """Silence torch's exporter, which warns of operators of packages that are not installed, and of itself.
+
+    ``name`` is another logger's, None for the root.
+    """
+    log = logging.getLogger(name)
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -244,7 +239,7 @@ class _ClassifierGraph(nn.Module):
         return (scores, features) if self.features else (scores,)
 
     def _log_probability(self, scores: Tensor) -> Tensor:
-        """Apply the rules of :func:`l2h.classifiers.read_output`."""
+        """Apply the rules of :func:`l2h.classifiers.base.read_output`."""
         if self.gives == "label":
             label = scores.reshape(-1, 1).long()
             one_hot = label == self.values
@@ -310,7 +305,7 @@ def _convert_estimator(
     register_boosting()
     try:
         with quiet():
-            if table is not None and takes_names(estimator):
+            if table is not None and getattr(estimator, "feature_names_in_", None) is not None:
                 return estimator_to_onnx(estimator, table.columns, opsets)
             size = (rows if table is None else classifier.from_table(table)).shape[1]
             zeros = np.zeros((1, size), dtype=np.float32)

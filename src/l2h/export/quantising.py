@@ -27,6 +27,7 @@ from l2h.decision import AnyCosts, Judgement
 from l2h.decision.judgement import outcome_costs
 from l2h.errors import ConversionError
 from l2h.export.models import SCORES, STUDENT, BundleModels, bundle_platt
+from l2h.export.onnx import quiet
 from l2h.fitted import FittedSystem
 
 if TYPE_CHECKING:
@@ -211,26 +212,22 @@ def _quantise_model(model: ModelProto, method: str, feeds: Mapping[str, Array]) 
     with tempfile.TemporaryDirectory() as folder:
         source, target = str(Path(folder) / "float.onnx"), str(Path(folder) / "int8.onnx")
         onnx.save(model, source)
-        root = logging.getLogger()
-        level = root.level
-        root.setLevel(logging.ERROR)  # it advises a preparation that ONNX graphs from torch do not need
         try:
-            if method == "dynamic":
-                quantize_dynamic(source, target, op_types_to_quantize=["Gemm", "MatMul"], **weights)
-            else:
-                quantize_static(
-                    source,
-                    target,
-                    _RangeSamples(feeds),
-                    quant_format=QuantFormat.QDQ,
-                    op_types_to_quantize=["Conv", "Gemm", "MatMul", "Relu", "MaxPool"],
-                    activation_type=QuantType.QUInt8,
-                    **weights,
-                )
+            with quiet(None):  # it advises a preparation that ONNX graphs from torch do not need
+                if method == "dynamic":
+                    quantize_dynamic(source, target, op_types_to_quantize=["Gemm", "MatMul"], **weights)
+                else:
+                    quantize_static(
+                        source,
+                        target,
+                        _RangeSamples(feeds),
+                        quant_format=QuantFormat.QDQ,
+                        op_types_to_quantize=["Conv", "Gemm", "MatMul", "Relu", "MaxPool"],
+                        activation_type=QuantType.QUInt8,
+                        **weights,
+                    )
         except Exception as error:  # the quantiser's own errors have no common base
             raise ConversionError(f"{type(error).__name__}: {error}") from error
-        finally:
-            root.setLevel(level)
         quantised = onnx.load(target)
     quantised.ir_version = max(model.ir_version, min(quantised.ir_version, 10))
     del quantised.graph.value_info[:]

@@ -18,11 +18,6 @@ _WORDS = r"[\p{L}\p{N}_]{2,}"
 _USUAL_PATTERN = r"(?u)\b\w\w+\b"
 
 
-def takes_names(estimator: Any) -> bool:
-    """Return whether an estimator was fitted to columns with names."""
-    return getattr(estimator, "feature_names_in_", None) is not None
-
-
 def estimator_to_onnx(estimator: Any, columns: Columns, opsets: Mapping[str, int] | None) -> ModelProto:
     """Convert an estimator that was fitted to a data frame; its inputs are called as the columns."""
     from skl2onnx import to_onnx

@@ -11,17 +11,15 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from functools import partial
 
-import numpy as np
 import numpy.typing as npt
 
-from l2h.costs import FloatArray
 from l2h.errors import DataError
 from l2h.limits import permits
 from l2h.limits.drift import Drift, DriftMonitor
 from l2h.limits.pacing import Pacer
 from l2h.limits.permits import LimiterStatus, Permit, PermitWindow, StoreBusyError, StoreUnavailableError
 from l2h.limits.rate import LimitError, RateLimit
-from l2h.limits.rules import Threshold, threshold_for
+from l2h.limits.rules import Threshold, checked_scores, threshold_for
 from l2h.limits.tracking import ShareTracker, TrackingPacer
 from l2h.telemetry import event
 
@@ -117,7 +115,7 @@ class Limiter(AbstractContextManager["Limiter"]):
             raise LimitError(f"memory={memory} keeps no scores: give 1 or more")
         if min_score is not None and math.isnan(min_score):
             raise LimitError("min_score=nan is no score: leave it out to ask at any score")
-        scores = _checked(calibration)
+        scores = None if calibration is None else checked_scores("calibration", calibration)
         if scores is not None and threshold is None and limit.fraction is not None:
             threshold = threshold_for(scores, limit.fraction)
         self.limit = limit
@@ -197,7 +195,7 @@ class Limiter(AbstractContextManager["Limiter"]):
         Args:
             calibration: scores of the calibration set on the new scale; None where there are none.
         """
-        scores = _checked(calibration)
+        scores = None if calibration is None else checked_scores("calibration", calibration)
         with self._lock:
             if self._pacer is not None:
                 self._pacer.forget(scores)
@@ -371,15 +369,6 @@ def _store(
 
     store = SqliteStore(path, limit.cap, length, by_time, power_safe)
     return store, store.clock
-
-
-def _checked(calibration: npt.ArrayLike | None) -> FloatArray | None:
-    if calibration is None:
-        return None
-    scores = np.asarray(calibration, dtype=np.float64)
-    if scores.ndim != 1 or np.isnan(scores).any():
-        raise DataError(f"calibration must be (n,) scores without NaN; got shape {scores.shape}")
-    return scores
 
 
 def _call_all(in_child: bool) -> None:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from l2h.limits.drift import Drift
 
+Clock = Callable[[], float]
+Confirm = Callable[[], bool]
 #: Reason codes of a permit.
 WITHIN_LIMIT = "within_limit"
 LIMIT_REACHED = "limit_reached"
@@ -97,12 +99,7 @@ class PermitWindow:
         self._move(now if self.by_time else self.position + (not again))
 
     def end_request(
-        self,
-        wanted: bool,
-        clock: Callable[[], float],
-        timeout: float | None,
-        again: bool = False,
-        confirm: Callable[[], bool] | None = None,
+        self, wanted: bool, clock: Clock, timeout: float | None, again: bool = False, confirm: Confirm | None = None
     ) -> bool:
         """Record the request, with a permit if one is wanted and the cap allows it; return whether it was given.
 

@@ -60,7 +60,7 @@ class Threshold:
 
     def apply(self, scores: npt.ArrayLike, rng: np.random.Generator | int | None = None) -> BoolArray:
         """Return bool (n,), true where a sample of this score is sent; ``rng``, a generator or a seed, breaks ties."""
-        s = _scores("scores", scores)
+        s = checked_scores("scores", scores)
         if self.tie_share in (0.0, 1.0):
             return np.asarray(s >= self.value if self.tie_share else s > self.value)
         if rng is None:
@@ -88,7 +88,7 @@ def threshold_for(scores_cal: npt.ArrayLike, q: float) -> Threshold:
         >>> cut.value, cut.tie_share
         (0.4, 0.5)
     """
-    s, q = np.sort(_scores("scores_cal", scores_cal)), checked_share("q", q)
+    s, q = np.sort(checked_scores("scores_cal", scores_cal)), checked_share("q", q)
     if q in {0, 1}:
         return _everything(q, len(s))
     if not len(s):
@@ -117,7 +117,7 @@ def guaranteed_threshold(scores_cal: npt.ArrayLike, q: float, confidence: float)
         >>> cut.value, cut.above
         (0.821, 0.178)
     """
-    s, q = np.sort(_scores("scores_cal", scores_cal)), checked_share("q", q)
+    s, q = np.sort(checked_scores("scores_cal", scores_cal)), checked_share("q", q)
     confidence = checked_confidence(confidence)
     if q in {0, 1}:
         return _everything(q, len(s), confidence)
@@ -174,7 +174,8 @@ def _everything(q: float, samples: int, confidence: float | None = None) -> Thre
     return Threshold(-math.inf if q else math.inf, q, q, q, samples, confidence)
 
 
-def _scores(name: str, values: npt.ArrayLike) -> FloatArray:
+def checked_scores(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Return scores as an array; raise a :class:`DataError` unless they are (n,) and none is NaN."""
     s = np.asarray(values, dtype=np.float64)
     if s.ndim != 1:
         raise DataError(f"{name} must be (n,), one score per sample; got shape {s.shape}")

@@ -19,12 +19,11 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from l2h.clock import boot_id, boot_time
-from l2h.limits.permits import PermitWindow, StoreBusyError, StoreUnavailableError
+from l2h.limits.permits import Clock, Confirm, PermitWindow, StoreBusyError, StoreUnavailableError
 from l2h.limits.rate import LimitError
 
 _SCHEMA = """
@@ -72,12 +71,7 @@ class SqliteStore(PermitWindow):
         return boot_time() + self._ahead
 
     def end_request(
-        self,
-        wanted: bool,
-        clock: Callable[[], float],
-        timeout: float | None,
-        again: bool = False,
-        confirm: Callable[[], bool] | None = None,
+        self, wanted: bool, clock: Clock, timeout: float | None, again: bool = False, confirm: Confirm | None = None
     ) -> bool:
         if (self.by_time or again) and not wanted:
             return False

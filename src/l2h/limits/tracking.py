@@ -22,11 +22,10 @@ The level is held as a whole number, in units of ``1 / (d * (within - 1))`` for 
 """
 
 import math
-from collections.abc import Callable
 
 from l2h.costs import FloatArray
 from l2h.limits.pacing import Pacer
-from l2h.limits.permits import PermitWindow
+from l2h.limits.permits import Clock, Confirm, PermitWindow
 from l2h.limits.rate import exact
 
 
@@ -57,12 +56,7 @@ class ShareTracker(PermitWindow):
         self.position += not again
 
     def end_request(
-        self,
-        wanted: bool,
-        clock: Callable[[], float],
-        timeout: float | None,
-        again: bool = False,
-        confirm: Callable[[], bool] | None = None,
+        self, wanted: bool, clock: Clock, timeout: float | None, again: bool = False, confirm: Confirm | None = None
     ) -> bool:
         # A second permit for one request takes as much as the first one and is made up for by no request of its own.
         enough = self._level >= self._sent if again else not self.full

@@ -121,7 +121,7 @@ class Bench:
     def unseen(self) -> SamplePool:
         """Samples for methods that learn from outcomes: as many as :attr:`soft` has."""
         missing = len(self.soft) - len(self.pools.unseen)
-        more = more_copies(self.job, self.context, self.outcome, missing)
+        more = more_copies(self.job, self.context, self.outcome, missing, self.pools.unseen)
         return self.pools.unseen if more is None else SamplePool.join([self.pools.unseen, more])
 
     def outcomes(self, X: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Outcomes:

@@ -176,7 +176,7 @@ class SwappedAttached(_Attached, SwappedSeparate):
 class PricedRule(LearnedRule):
     """Two calibrated probabilities and the price: what ``HelpSystem.predict`` does."""
 
-    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None, first: int = 0) -> None:
+    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage, first: int = 0) -> None:
         super().__init__(method, bench, stage, first)
         held, (spec,) = bench.calibration, self.specs
         right = np.column_stack([held.client_correct, held.server_correct])

@@ -75,13 +75,10 @@ class LearnedRule(ThresholdRule):
 
     published: float | None = 0.0
 
-    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage | None = None, first: int = 0) -> None:
-        """Train the method's rejectors, or take those of a finished stage, which begin with its ``first``."""
+    def __init__(self, method: Learned, bench: Bench, stage: RejectorStage, first: int = 0) -> None:
+        """Take the method's rejectors from a finished stage, which begin with its ``first``."""
         super().__init__(bench)
         self.method, self.specs = method, method.specs(bench.costs)
-        if stage is None:
-            stage = method.stage(bench)
-            run_together([stage], bench.context)
         whole = stage.rejectors
         self.rejectors = whole if len(self.specs) == whole.size else whole.part(first, first + len(self.specs))
         self.steps = stage.epoch * stage.steps
@@ -235,7 +232,7 @@ class Learned(Method):
 
     def fit(self, bench: Bench) -> LearnedRule:
         """Train one rejector per price, all at once, or one for all prices."""
-        return self.rule(self, bench)
+        return fit_together([(self, bench)], bench.context)[0]
 
     def stage(self, bench: Bench) -> RejectorStage:
         """Return the training of the method's rejectors on a bench, not begun."""

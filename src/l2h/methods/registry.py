@@ -12,8 +12,7 @@ from l2h.methods.base import FAMILIES, Method
 from l2h.methods.deferral import DEFERRAL
 from l2h.methods.helping import HELPING, SPELLED, PricedAttached
 from l2h.methods.learned import Learned
-from l2h.methods.offloading import OFFLOADING
-from l2h.methods.posthoc import POSTHOC
+from l2h.methods.posthoc import OFFLOADING, POSTHOC
 from l2h.methods.simple import REFERENCES, SIMPLE
 
 #: What ``l2h train`` does where nothing else is asked for.

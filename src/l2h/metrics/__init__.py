@@ -11,14 +11,7 @@ from l2h.metrics.calibration import (
 from l2h.metrics.choice import Answered, AnswererChoice, AnswererFigures
 from l2h.metrics.decider import ConfidenceRule, PriceDecider
 from l2h.metrics.evaluating import evaluate, evaluate_outcomes
-from l2h.metrics.frontier import (
-    Frontier,
-    RoutingMeasures,
-    frontier,
-    frontier_gain,
-    label_free_score,
-    routing_measures,
-)
+from l2h.metrics.frontier import Frontier, RoutingMeasures, frontier, frontier_gain, label_free_score, routing_measures
 from l2h.metrics.report import OutcomeReport, Report
 from l2h.metrics.risk import Contrastive, Risks, Side, contrastive, reject_rate_per_class, risk, risks, risks_of
 from l2h.metrics.savings import money_sentence

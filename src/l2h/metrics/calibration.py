@@ -132,8 +132,8 @@ def _fit_newton(
     return np.asarray(theta)
 
 
-def apply_platt(logit: npt.ArrayLike, scale: float, shift: float) -> FloatArray:
-    """Return ``sigmoid(scale * logit + shift)``."""
+def apply_platt(logit: npt.ArrayLike, scale: float | FloatArray, shift: float | FloatArray) -> FloatArray:
+    """Return ``sigmoid(scale * logit + shift)``, of one scale and shift, or of one for each logit."""
     return _sigmoid(scale * np.asarray(logit, dtype=np.float64) + shift)
 
 

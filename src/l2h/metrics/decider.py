@@ -124,15 +124,8 @@ class PriceDecider:
 
     def _unlimited(self, key: str) -> Policy:
         judgement = self.changed[key] if key else self.judgement
-        return Policy(_every_price, True, _not_needed, answerers=judgement.answerers)
-
-
-def _every_price(costs: AnyCosts, _: int | None) -> tuple[int, AnyCosts]:
-    return 0, costs
-
-
-def _not_needed(_: int) -> None:
-    """Return no held-out judgement: without a limit none is looked at."""
+        # No held-out judgement: without a limit none is looked at.
+        return Policy(lambda costs, _: (0, costs), True, lambda _: None, answerers=judgement.answerers)
 
 
 def _names(judgement: Judgement, columns: npt.NDArray[np.intp]) -> Names:

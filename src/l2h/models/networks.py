@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from l2h.errors import ModelError
+from l2h.rows import Rows, moments
 
 
 class Network(nn.Module, ABC):
@@ -176,15 +177,13 @@ class InputScale(nn.Module):
         return cls(input_shape, 127.5, 1 / 127.5)
 
     @classmethod
-    def standardise(cls, X: npt.NDArray[Any], unscaled: npt.NDArray[np.bool_] | None = None) -> InputScale:
+    def standardise(cls, X: npt.NDArray[Any] | Rows, unscaled: npt.NDArray[np.bool_] | None = None) -> InputScale:
         """Return the scaling to zero mean and unit variance on ``X``, per channel of an image or column of a table.
 
         A channel or column that is constant on ``X`` is only shifted, since it has no spread to scale by. ``unscaled``
         says which columns stay as they are: scaling would make a rare 1 among zeros a large number.
         """
-        axes = (0, *range(2, X.ndim))
-        mean = X.mean(axis=axes, dtype=np.float64)
-        std = X.std(axis=axes, dtype=np.float64)
+        mean, std = moments(X)
         constant = std <= 1e-6 * np.abs(mean)  # a spread below that is float32's rounding
         if unscaled is not None:
             mean, constant = np.where(unscaled, 0.0, mean), constant | unscaled

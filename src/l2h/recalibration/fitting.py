@@ -93,7 +93,7 @@ def _fit_local(pairs: AuditPairs, j: int, platt: FloatArray) -> tuple[float, flo
     rows = np.flatnonzero((mine >= 0) & (labelled | pairs.answered))
     known, by, z = labelled[rows], pairs.by[rows], pairs.heads[rows, j]
     right, agree = mine[rows] == pairs.label[rows], mine[rows] == pairs.server[rows]
-    q = apply_platt_rows(pairs.heads[rows, by], platt[by])
+    q = apply_platt(pairs.heads[rows, by], *platt[by].T)
     weights, classes = effective(input_weights(pairs)[rows]), len(pairs.header.classes)
     start = found = (float(platt[j, 0]), float(platt[j, 1]))
     for _ in range(_ROUNDS):
@@ -102,8 +102,3 @@ def _fit_local(pairs: AuditPairs, j: int, platt: FloatArray) -> tuple[float, flo
         if known.all() or max(abs(a - b) for a, b in zip(before, found, strict=True)) < _SETTLED:
             break
     return found
-
-
-def apply_platt_rows(logit: FloatArray, platt: FloatArray) -> FloatArray:
-    """Return the probability of every logit by a scale and shift of its own, (n, 2)."""
-    return apply_platt(logit * platt[:, 0] + platt[:, 1], 1.0, 0.0)

@@ -10,7 +10,7 @@ from l2h.audits import AuditPairs
 from l2h.costs import BoolArray, FloatArray
 from l2h.metrics import apply_platt
 from l2h.metrics.spread import Interval, interval
-from l2h.recalibration.fitting import agreement_probability, apply_platt_rows, fit_heads, input_weights, local_answers
+from l2h.recalibration.fitting import agreement_probability, fit_heads, input_weights, local_answers
 
 #: Of the intervals: a change whose interval is below 0 is one for the better in 95 of 100 cases.
 CONFIDENCE = 0.9
@@ -88,7 +88,7 @@ def _claims_on_labels(pairs: AuditPairs, old: FloatArray, new: FloatArray, label
         answer = local_answers(pairs, j) if j < pairs.header.local else np.where(pairs.by == j, pairs.server, -1)
         rows = np.flatnonzero(labelled & (answer >= 0))
         if len(rows):
-            stated = [apply_platt_rows(pairs.heads[rows, j], platt[rows, j]) for platt in (old, new)]
+            stated = [apply_platt(pairs.heads[rows, j], *platt[rows, j].T) for platt in (old, new)]
             claims.append(_Claim(rows, stated, answer[rows] == pairs.label[rows]))
     return claims
 
@@ -101,8 +101,8 @@ def _claims_on_agreement(pairs: AuditPairs, old: FloatArray, new: FloatArray, un
         rows = np.flatnonzero(unlabelled & (answer >= 0))
         by, stated = pairs.by[rows], []
         for platt in (old, new):
-            p = apply_platt_rows(pairs.heads[rows, j], platt[rows, j])
-            q = apply_platt_rows(pairs.heads[rows, by], platt[rows, by])
+            p = apply_platt(pairs.heads[rows, j], *platt[rows, j].T)
+            q = apply_platt(pairs.heads[rows, by], *platt[rows, by].T)
             stated.append(agreement_probability(p, q, len(pairs.header.classes)))
         if len(rows):
             claims.append(_Claim(rows, stated, answer[rows] == pairs.server[rows]))
@@ -112,7 +112,7 @@ def _claims_on_agreement(pairs: AuditPairs, old: FloatArray, new: FloatArray, un
 def _losses(pairs: AuditPairs, platt: FloatArray, by_labels: bool) -> FloatArray:
     """Return what each pair would cost where these heads decide between the device and the server that was asked."""
     n, local = np.arange(len(pairs)), pairs.header.local
-    p = apply_platt(pairs.heads * platt[..., 0] + platt[..., 1], 1.0, 0.0)
+    p = apply_platt(pairs.heads, platt[..., 0], platt[..., 1])
     c_cc, c_ce, c_sc, c_se = pairs.costs.T
     mine = np.stack([local_answers(pairs, j) for j in range(local)], axis=1)
     best = np.where(mine >= 0, p[:, :local], -1.0).argmax(axis=1)

@@ -6,10 +6,8 @@ import os
 import re
 import socket
 import threading
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
@@ -20,17 +18,13 @@ import numpy.typing as npt
 
 from l2h import protocol
 from l2h.errors import L2HError, SettingsError, shown
-from l2h.metadata import ExpectedModel, MetadataError, tensor_names
+from l2h.metadata import ExpectedModel, MetadataError, describe_status, is_loopback, retry_after, tensor_names
 
 Array = npt.NDArray[Any]
 log = logging.getLogger("l2h")
 _ADDRESS = re.compile(r"(?P<base>https?://.+?)(/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?(/infer)?)?/*")
-#: Hosts that nobody else can listen to.
-_HERE = ("127.0.0.1", "::1", "localhost")
 #: Bytes that are read of an answer.
 _LARGEST = 64 * 2**20
-#: Seconds that a server may ask to wait, at most; what is more is taken as this.
-_LONGEST_SAID = 1e9
 #: Where the key is, if none is given.
 KEY_VARIABLE = "L2H_KEY"
 
@@ -64,7 +58,7 @@ class OipCaller:
             )
         self._base, self._model = found["base"], None if found["model"] is None else unquote(found["model"])
         self._key = key
-        if key is not None and url.scheme == "http" and url.host not in _HERE:
+        if key is not None and url.scheme == "http" and not is_loopback(url.host):
             log.warning("the key goes to %s unencrypted: use https where others can listen", address)
         headers = {"User-Agent": "l2h", "Accept-Encoding": "identity"} | (
             {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -185,25 +179,12 @@ def given_key() -> str | None:
 
 
 def _refusal(status: int, headers: Any, body: bytes) -> RemoteError:
-    try:
-        said = json.loads(body).get("error")
-    except (ValueError, AttributeError):
-        said = None
-    text = f"status {status}" + (f", {' '.join(said[:300].split())}" if isinstance(said, str) and said else "")
+    text = describe_status(status, body)
     if status in (401, 403):
         text += f"; the key is that of l2h.RemoteServer(..., key=...), or the variable {KEY_VARIABLE}"
-    return RemoteError(text, passing=may_pass(status), retry_in=retry_in(headers))
+    return RemoteError(text, passing=may_pass(status), retry_in=retry_after(headers.get("Retry-After")))
 
 
 def may_pass(status: int) -> bool:
     """Return whether a request that got this HTTP status may go well the next time."""
     return status in (408, 429) or status >= 500
-
-
-def retry_in(headers: Any) -> float | None:
-    """Return the seconds that a header ``Retry-After`` says, as a number or by a date; None where it says none."""
-    said = str(headers.get("Retry-After")) if hasattr(headers, "get") else ""
-    for read in (float, lambda date: parsedate_to_datetime(date).timestamp() - time.time()):
-        with suppress(ValueError, OverflowError):
-            return min(max(0.0, read(said)), _LONGEST_SAID)
-    return None

@@ -23,8 +23,10 @@ from l2h.columns import EncodedTable
 from l2h.errors import ClientError, L2HError, SettingsError
 from l2h.functions import function_name, has_own_name, is_function, load_function
 from l2h.labels import LabelCodec
+from l2h.metadata import retry_after
 from l2h.remote.cache import AnswerCache, Output
-from l2h.remote.oip import OipCaller, RemoteError, may_pass, retry_in
+from l2h.remote.oip import OipCaller, RemoteError, may_pass
+from l2h.rows import Rows
 
 log = logging.getLogger("l2h")
 #: What stands before the name of a classifier of scikit-learn's own, which is trained.
@@ -165,16 +167,17 @@ class RemoteServer(Classifier):
         out.target, out.probabilities = target, values["probabilities"]
         return out
 
-    def answers(self, X: Inputs, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
+    def answers(self, X: Inputs | Rows, num_classes: int, batch: int = 4096) -> ClassifierAnswers:
         """Return the answers to every input, asking for those that are not kept; see the class."""
         self._num_classes = num_classes
-        return super().answers(X, num_classes, max(1, len(X)))  # all at once: what its output means is seen on all
+        # All at once: what its output means is seen on all. Rows that are stored are read a call at a time.
+        return self.read(self.raw(self.prepared(X))[0], len(X), num_classes)
 
     def from_table(self, X: EncodedTable) -> Any:
         """Return the rows themselves, which a function gets as a data frame; for an address, their numbers."""
         return X.x if isinstance(self._ask, OipCaller) else X
 
-    def raw(self, X: Inputs) -> tuple[Array, Array | None]:
+    def raw(self, X: Inputs | Rows) -> tuple[Array, Array | None]:
         keys = self._keys(X)
         known = self.cache.read(keys)
         rows = {key: row for row, key in reversed(list(enumerate(keys))) if key not in known}
@@ -200,7 +203,7 @@ class RemoteServer(Classifier):
         """Return the name and the version: what the server holds cannot be seen."""
         return [self.target.encode(), self.version.encode()]
 
-    def _complete(self, X: Inputs, keys: list[bytes], known: dict[bytes, Output], wanted: list[int]) -> None:
+    def _complete(self, X: Inputs | Rows, keys: list[bytes], known: dict[bytes, Output], wanted: list[int]) -> None:
         """Ask about rows of X, a batch at a time, and keep the answers of each call."""
         if isinstance(self._ask, OipCaller):
             self._ask.classes = self.class_names or self._num_classes
@@ -238,7 +241,9 @@ class RemoteServer(Classifier):
                         f"it fails on inputs of shape {X.shape}: {type(error).__name__}: {error}"
                     ) from error
                 why = str(error) if isinstance(error, RemoteError) else f"{type(error).__name__}: {error}"
-                wait = getattr(error, "retry_in", retry_in(getattr(_response(error), "headers", {})))
+                headers: Any = getattr(_response(error), "headers", None)
+                said = headers.get("Retry-After") if hasattr(headers, "get") else None
+                wait = getattr(error, "retry_in", retry_after(said))
                 if wait is not None and wait > _LONGEST_WAIT:
                     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(time.time() + wait))
                     raise RemoteError(f"it is to be asked again at {when} UTC, in {wait:.0f} s ({why})") from error
@@ -280,15 +285,15 @@ class RemoteServer(Classifier):
             if np.shape(outputs[0]):  # whether these are probabilities is seen on all inputs at the end
                 self.probabilities = before
 
-    def _keys(self, X: Inputs) -> list[bytes]:
+    def _keys(self, X: Inputs | Rows) -> list[bytes]:
         """Return the hash of each input: of its bytes, or of the values in a row of a table."""
         what = str(X.table.names) if isinstance(X, EncodedTable) else f"{X.dtype}\0{X.shape[1:]}"
         head = "\0".join([self.target, self.version, what, ""]).encode()
         if isinstance(X, EncodedTable):
             columns = map(_plain, X.table.columns.values())
-            inputs = [json.dumps(row).encode() for row in zip(*columns, strict=True)]
+            inputs = (json.dumps(row).encode() for row in zip(*columns, strict=True))
         else:
-            inputs = [np.ascontiguousarray(x).tobytes() for x in X]
+            inputs = (np.ascontiguousarray(X[row]).tobytes() for row in range(len(X)))
         return [hashlib.sha256(head + data).digest() for data in inputs]
 
 

@@ -37,6 +37,7 @@ from l2h.system.sizing import choose_budget
 from l2h.training import Context, Job, Trained, pick_device
 from l2h.training.bars import Told, count_progress
 from l2h.training.loop import repeatable
+from l2h.training.parallel import helps_another
 
 
 class HelpSystem:
@@ -204,11 +205,12 @@ class HelpSystem:
             X, y, held_out_rows, kept = steps.keep_back(self, X, y, held_out_rows, calibration)
         job = self.prepare(X, y, costs, specs=specs, held_out_rows=held_out_rows)
         before = self.client.fingerprint()
+        run = None if run is None or helps_another() else Path(run)
         if run is not None:
             for server in self.servers:
                 if isinstance(server.fixed, RemoteServer):
-                    server.fixed.cache.keep_in(answers_folder(Path(run), server.name))
-            note_training(Path(run), steps.describe(self, job), resume=resume)
+                    server.fixed.cache.keep_in(answers_folder(run, server.name))
+            note_training(run, steps.describe(self, job), resume=resume)
         given = nullcontext(context) if context else steps.training_context(self, job, run, resume, progress)
         with given as made, repeatable(self.settings, self.device):
             trained = self.method.train(job, made)

@@ -7,15 +7,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from torch import nn
 
-from l2h.classifiers import (
-    LITERT,
-    Classifier,
-    LiteRTClassifier,
-    OnnxClassifier,
-    Preprocessing,
-    SklearnClassifier,
-    TorchClassifier,
-)
+from l2h.classifiers import LITERT, LiteRTClassifier, OnnxClassifier, Preprocessing, SklearnClassifier, TorchClassifier
+from l2h.classifiers.base import Classifier
 from l2h.errors import ExportError, RunError, warn
 from l2h.export.classifiers import largest_difference
 from l2h.export.onnx import ConvertibleClassifier, classifier_to_onnx

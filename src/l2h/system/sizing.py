@@ -83,7 +83,8 @@ def size_rejector(
             counted = ASSUMED
         allowed *= counted
     chosen = fit(allowed)
-    log.info("a budget of %s, %s multiply-adds: the rejector has %s", budget, f"{allowed:,.0f}", _listed(chosen))
+    has = ", ".join(f"{name} {value}" for name, value in chosen.items())
+    log.info("a budget of %s, %s multiply-adds: the rejector has %s", budget, f"{allowed:,.0f}", has)
     return RejectorSize(chosen, note | {"multiply_adds": round(allowed)})
 
 
@@ -167,7 +168,3 @@ def _within_time(
         else:
             high = middle
     return best
-
-
-def _listed(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items())

@@ -13,42 +13,26 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from l2h import decision, methods
+from l2h import decision, errors, methods
 from l2h.answers import Answers
 from l2h.bundle import BundleError
-from l2h.classifiers import (
-    Classifier,
-    OnnxClassifier,
-    SklearnClassifier,
-    check_accuracy,
-    probe_rows,
-    settle_scale,
-)
+from l2h.classifiers import Classifier, OnnxClassifier, SklearnClassifier, check_accuracy, probe_rows, settle_scale
 from l2h.columns import EncodedTable, encode_inputs, numbers_of
 from l2h.costs import Costs
 from l2h.data.dataset import Array, Labels, check_arrays, split
 from l2h.data.objects import take_samples
 from l2h.decision import AnyLimit, KeptLimiters, Policy, RejectorSpec, Terms
-from l2h.errors import (
-    ConversionError,
-    DataError,
-    ExportError,
-    L2HError,
-    SettingsError,
-    UnknownNameError,
-    about,
-    shown,
-    warn,
-)
+from l2h.errors import DataError, ExportError, L2HError, SettingsError, UnknownNameError, about, shown, warn
 from l2h.export.classifiers import SERVER, columns_needed, largest_difference
 from l2h.export.onnx import ExportedClassifier, classifier_to_onnx
-from l2h.files import CHECKPOINTS, digest
+from l2h.files import CHECKPOINTS
 from l2h.fitted import FittedServer, FittedSystem
 from l2h.labels import LabelCodec
 from l2h.methods import Learned
 from l2h.models import recommended
 from l2h.money import Money, plain_costs
 from l2h.remote import RemoteServer
+from l2h.rows import Rows, digest, in_bytes, take_rows
 from l2h.settings import Settings
 from l2h.system.client_features import take_features
 from l2h.system.servers import GivenServer, check_student
@@ -61,6 +45,7 @@ from l2h.training.estimators import fit_estimator, is_estimator, with_options
 from l2h.training.job import RejectorInputs, ServerJob, rejector_builder, server_builder, server_title
 from l2h.training.links import parse_link
 from l2h.training.loop import derive
+from l2h.training.parallel import helps_another
 
 if TYPE_CHECKING:
     from l2h.system.help_system import HelpSystem
@@ -100,13 +85,13 @@ def keep_back(
     X, y = take_samples(X, y)
     labels = LabelCodec.find(y, system.given_class_names)
     _, number = check_arrays(encode_inputs(X), y, labels)
-    X, y = as_table(X) if is_table(X) else np.asarray(X), labels.decode(number)
+    X, y = as_table(X) if is_table(X) else X if isinstance(X, Rows) else np.asarray(X), labels.decode(number)
     rest, kept = split(number, (1 - share, share), derive(system.settings.seed, "calibration"))
     if not len(kept):
         raise DataError(f"calibration={share:g} of {len(number)} samples is none: give more samples, or a larger share")
     if held_out_rows is not None:
         held_out_rows = np.flatnonzero(np.isin(rest, held_out_rows))
-    return X[rest], y[rest], held_out_rows, (X[kept], y[kept])
+    return take_rows(X, rest), y[rest], held_out_rows, (take_rows(X, kept), y[kept])
 
 
 def prepare_job(
@@ -141,6 +126,8 @@ def prepare_job(
     system.client.check_repeatable(X[:PROBE], num_classes)
     client, features = take_features(system.client, system.client_features, X, y, num_classes, held_out_rows)
     system.client = client
+    if isinstance(X, Rows):
+        log.info("the client answers %d inputs (%s)", len(X), in_bytes(X.nbytes))
     answers = client.answers(X, num_classes)
     check_accuracy(client, answers.label, y, "client", images=len(X.shape) == 4)
     for server in system.servers:
@@ -243,9 +230,11 @@ def _try_estimator(estimator: Any, X: Any, y: Labels, num_classes: int) -> None:
             largest_difference(converted, classifier, num_classes, [X[few]])
             _warn_of_texts(converted, X)
     except (ExportError, BundleError) as error:
-        few_differ = "" if isinstance(error, ConversionError) else f"fitted to {len(few)} samples it differs as ONNX: "
+        differs = (
+            "" if isinstance(error, errors.ConversionError) else f"fitted to {len(few)} samples it differs as ONNX: "
+        )
         text = "the server can be trained and used in this process, but neither saved nor exported"
-        warn(f"{text}: {few_differ}{error}")
+        warn(f"{text}: {differs}{error}")
     except L2HError:  # of so few samples: training will tell
         return
 
@@ -310,7 +299,7 @@ def training_context(
 ) -> Iterator[Context]:
     """Give what a training needs beside its job; checkpoints and history go into the folder ``run``, if any."""
     folder = None if run is None else Path(run)
-    with training_progress(told) as progress:
+    with training_progress(False if helps_another() else told) as progress:
         models = {"client": repr(system.client), "method": system.method.name, "budget": job.size.budget}
         sizes = {"dataset": system.dataset, "samples": len(job.y), "classes": job.num_classes}
         progress.begin(sizes | models | _planned(system, job))
@@ -384,7 +373,7 @@ def answer(fitted: FittedSystem, X: Array, policy: Policy, terms: Terms, rng: np
     for number in range(len(fitted.servers)):
         asked = choice == number
         if asked.any():
-            log_p[asked] = fitted.server_log_probability(X[asked], number)
+            log_p[asked] = fitted.server_log_probability(take_rows(X, asked), number)
             label[asked] = log_p[asked].argmax(axis=1)
     probability = replace(answers, log_probability=log_p).probability
     labels = fitted.labels.decode(label)
