@@ -119,5 +119,6 @@ if __name__ == "__main__":
     with data_parallel("cpu") as group:
         found = {name: train(name) for name in CASES}
         fitted, refused = fit(Path(f"{sys.argv[1]}.run")), refusals(group.rank)
-    values = {"size": group.size, "cases": found, "fitted": fitted, "refused": refused}
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    values = {"size": group.size, "cases": found, "fitted": fitted, "refused": refused, "threads": threads}
     Path(f"{sys.argv[1]}.{group.rank}").write_text(json.dumps(values))

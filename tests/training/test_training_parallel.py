@@ -127,6 +127,14 @@ def test_other_layers_are_not_warned_of(peers: Group) -> None:
         SharedModel(nn.SyncBatchNorm(4), peers)
 
 
+@pytest.mark.long
+def test_nothing_of_the_group_is_left_after_the_block(shared: list[dict[str, Any]]) -> None:
+    """A thread of gloo that still runs when its process exits may abort it."""
+    for process in shared:
+        assert process["threads"]
+        assert not [name for name in process["threads"] if "gloo" in name or "store" in name]
+
+
 def test_a_process_that_was_started_alone_is_a_group_of_one() -> None:
     with data_parallel() as group:
         assert (group.rank, group.size, group.first) == (0, 1, True)

@@ -5,6 +5,7 @@ images, dropout) is drawn for the whole batch everywhere. So the training does n
 the rounding of sums. Layers that draw where this cannot be seen are warned of.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed.nn  # before there is a group: torch would import it later, and keep that group in defaults
 from torch import Tensor, distributed, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -156,6 +158,8 @@ def data_parallel(device: str = "auto") -> Iterator[Group]:
         finally:
             _CURRENT.reset(token)
             if not started and distributed.is_initialized():
+                # A model in DDP is a part of cycles. While it lives so do the group's threads, which may abort an exit.
+                gc.collect()
                 distributed.destroy_process_group()
 
 
@@ -296,16 +300,14 @@ class _WholeBatch(TorchFunctionMode):
     ) -> Tensor:
         if not training:
             return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-        from torch.distributed.nn.functional import all_reduce
-
         axes, wide = [0, *range(2, input.ndim)], (1, -1, *(1,) * (input.ndim - 2))
         count = self.samples * input[0, 0].numel()
         if count < 2:  # torch's own error
             return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
         x = input.float()
-        mean = all_reduce(x.sum(axes) * self.counts) / count
+        mean = _total(x.sum(axes) * self.counts) / count
         x = x - mean.reshape(wide)
-        variance = all_reduce(x.square().sum(axes) * self.counts) / count
+        variance = _total(x.square().sum(axes) * self.counts) / count
         with torch.no_grad():
             if running_mean is not None and running_var is not None:
                 running_mean.lerp_(mean.to(running_mean), momentum)
@@ -317,3 +319,22 @@ class _WholeBatch(TorchFunctionMode):
             x = x + bias.reshape(wide)
         out: Tensor = x.to(input.dtype)
         return out
+
+
+class _Total(torch.autograd.Function):
+    """The sum of a tensor over all processes, and of its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        total = part.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return _Total.forward(ctx, gradient)
+
+
+def _total(part: Tensor) -> Tensor:
+    total: Tensor = _Total.apply(part)  # type: ignore[no-untyped-call]
+    return total
