@@ -336,6 +336,7 @@ def test_an_asynchronous_client_asks_the_next_best_as_well(device, servers):
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_an_asynchronous_call_does_not_wait_for_a_thread_beyond_its_deadline(folder, servers):
     """All threads compute for other calls when the server of this one fails."""
     servers["cloud"].mode = "slow:0.1"

@@ -176,6 +176,7 @@ def hosts(bundle: Path, tmp_path: Path, postgres: Postgres) -> Iterator[Hosts]:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_nothing_is_charged_twice_or_beyond_the_quota_whatever_is_killed(hosts: Hosts) -> None:
     one, two = hosts.servers
 

@@ -178,6 +178,7 @@ def storm(asking: EdgeClient, keeping: EdgeClient, X: np.ndarray, all_phases: li
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_ten_thousand_requests_through_every_fault(
     field_bundle: Path, everything: Everything, server: Server, proxy: Proxy
 ) -> None:

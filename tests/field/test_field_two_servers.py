@@ -146,6 +146,7 @@ def limiters(**caps: int) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_one_hangs_and_dies_and_the_other_answers_until_it_fails_too(two: Path, pair: Pair) -> None:
     servers = {"box": pair.box.address, "cloud": pair.cloud.address}
     limits = limiters(box=500, cloud=500, all=1000)
@@ -222,6 +223,7 @@ class Storm:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_a_storm_over_both_servers(two: Path, pair: Pair) -> None:
     """Every fault of every link and of every server: the other one answers, in time, and all is counted."""
     with ExitStack() as stack:

@@ -77,9 +77,8 @@ def test_unpacking_takes_time_in_proportion(photos):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("nested", "count"), [(True, 8), *(pytest.param(how, 64, marks=pytest.mark.long) for how in (False, True))]
-)
+@pytest.mark.alone
+@pytest.mark.parametrize(("nested", "count"), [(True, 8), (False, 64), (True, 64)])
 def test_a_large_request_in_json_is_answered_and_delays_nobody(photos, nested, count):
     x = np.random.default_rng(0).integers(0, 256, (count, 3, 224, 224)).astype(np.uint8)
     body = (ENTRY % (list(x.shape), json.dumps((x if nested else x.reshape(-1)).tolist()))).encode()

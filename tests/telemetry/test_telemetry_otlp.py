@@ -113,6 +113,7 @@ def test_requests_of_one_batch_are_linked_and_callers_decide(collector: Collecto
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_a_collector_that_is_down_holds_nothing_up(bundle: Path, inputs: np.ndarray, tmp_path: Path) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     with Server(bundle, tmp_path, otlp=nobody) as server:

@@ -86,6 +86,7 @@ def test_a_charge_whose_end_was_not_heard_is_undone(opened, url, monkeypatch, co
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_a_database_that_stalls_is_given_up_and_nothing_is_charged_twice(opened, url, postgres, monkeypatch):
     store = opened()
     store.charge([charge(inputs=10)])

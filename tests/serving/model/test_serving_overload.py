@@ -56,6 +56,7 @@ def _calls(server: Server) -> np.ndarray:
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_overload_for_half_a_minute(tmp_path: Path) -> None:
     write_bundle(tmp_path / "b", linear(hidden=2000, layers=40))
     with Server(tmp_path / "b", tmp_path / "s", max_batch=MOST, max_wait=WAIT) as server:

@@ -69,6 +69,7 @@ def suffer(proxy: FaultProxy, fault: Fault, client: Program, alive: Callable[[],
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tmp_path: Path, unbroken: Pair) -> None:
     pair = Pair(tmp_path / "server", tmp_path / "client")
     proxy = FaultProxy(9)
@@ -122,6 +123,7 @@ def test_faults_and_kills_cost_freshness_alone(start: Callable[..., Program], tm
 
 
 @pytest.mark.long
+@pytest.mark.alone
 def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pair) -> None:
     assert_no_step_was_lost("server", unbroken.server)
     assert_no_step_was_lost("client", unbroken.client)

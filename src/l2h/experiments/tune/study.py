@@ -226,6 +226,8 @@ class TrialBook:
 def _run_trials(search: Search, plans: Mapping[int, Plan], alike: set[int], book: TrialBook, on: str) -> None:
     """Run trials; those that are ``alike`` train the same client and servers as others do."""
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # an interrupt ends the command, as it does elsewhere
+    # Nobody reads Tune's own logs, and an interrupt may leave their writer waiting for ever.
+    os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what failed is told by us, in a line
     with ray_cluster(on) as cluster:
         request = cluster.request(next(iter(plans.values())).settings)
