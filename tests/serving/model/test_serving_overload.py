@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import threading
 import time
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from serving_maker import linear, write_bundle
 from serving_process import Client, Server
 from waiting import until
 
+from l2h import protocol
 from l2h.telemetry import SECONDS
 
 MOST = 4
@@ -55,6 +59,25 @@ def _calls(server: Server) -> np.ndarray:
     return np.array([server.metric(f"l2h_batch_seconds_{name}") for name in names])
 
 
+def test_requests_that_begin_together_are_not_all_let_in(tmp_path: Path) -> None:
+    """When their heads come nobody waits for the model yet; when their bodies come only some find room."""
+    write_bundle(tmp_path / "b", linear(hidden=2000, layers=40))
+    body, sent = protocol.encode_request([protocol.Tensor("x", np.zeros((MOST, 1, 4, 4), np.uint8))], binary=True)
+    told = {**sent, "Host": "here", "Content-Length": str(len(body)), "Connection": "close"}
+    lines = ["POST /v2/models/digits/infer HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+    with Server(tmp_path / "b", tmp_path / "s", max_batch=MOST, max_wait=0.1) as server, ExitStack() as stack:
+        peers = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(100)]
+        for peer in peers:
+            peer.sendall("\r\n".join(lines).encode())
+        until(lambda: server.metric("l2h_in_flight") >= len(peers))
+        for peer in peers:
+            peer.sendall(body)
+        statuses = Counter(peer.makefile("rb").readline().split()[1] for peer in peers)
+        calls = server.metric("l2h_batch_seconds_sum"), server.metric("l2h_batch_seconds_count")
+    assert statuses.keys() == {b"200", b"503"}
+    assert statuses[b"200"] < 3 * (0.1 / (calls[0] / calls[1]) + 1), "each call holds one request"
+
+
 @pytest.mark.long
 @pytest.mark.alone
 def test_overload_for_half_a_minute(tmp_path: Path) -> None:
@@ -78,8 +101,7 @@ def test_overload_for_half_a_minute(tmp_path: Path) -> None:
         # Other processes may hold up a call, and the answers behind it: what 99 of 100 calls took at most.
         slow = SECONDS[int(np.searchsorted(within, 0.99 * count))]
         all_in = CLIENTS * total / count  # what an answer would take
-        assert np.median(took) < 0.5 * all_in
-        assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * slow, 0.8 * all_in)
+        assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * slow, 0.5 * all_in)
         refused = np.array([seconds for status, seconds in replies if status == 503])
         assert np.median(refused) < 0.5
         assert server.memory() < before + 100

@@ -129,6 +129,7 @@ async def _run(service: Service, pending: PendingRequest) -> None:
             held = room.held
             if not room.granted:
                 await _require_repeat(service, charge, room, first)
+        _admit(service)  # others came while the body was read
         if named and not service.charging.take_credit(key, charge.inputs):
             if not first:
                 raise _under_way()
