@@ -145,7 +145,7 @@ def test_every_figure_and_interval_follows_from_the_rows_alone(compared: tuple[P
     folder, found = compared[0], comparison(compared[0])
     head, *lines = (folder / "rows.csv").read_text().splitlines()
     for seed in (0, 1):
-        own = [line for line in lines if line.split(",")[4] == str(seed)]
+        own = [line for line in lines if line.split(",")[5] == str(seed)]
         (tmp_path / f"{seed}.csv").write_text("\n".join([head, *own]) + "\n")
     files = ["--rows", tmp_path / "0.csv", "--rows", tmp_path / "1.csv"]
     result = call("compare", *files, "--json", "--out", tmp_path / "again")

@@ -103,7 +103,7 @@ def test_the_rows_of_several_files_make_the_same_table(crossed: tuple[Path, Resu
     folder, result = crossed
     head, *lines = (folder / "crossed.csv").read_text().splitlines()
     for seed in ("0", "1"):
-        own = [line for line in lines if line.split(",")[3] == seed]
+        own = [line for line in lines if line.split(",")[4] == seed]
         (tmp_path / f"{seed}.csv").write_text("\n".join([head, *own]) + "\n")
     joined = call(
         "compare", "--rows", tmp_path / "0.csv", "--rows", tmp_path / "1.csv", "--json", "--out", tmp_path / "both"
@@ -120,7 +120,7 @@ def test_a_seed_with_fewer_losses_joins_the_means_of_those_that_it_has(
 ) -> None:
     folder, result = crossed
     head, *lines = (folder / "crossed.csv").read_text().splitlines()
-    left = [line for line in lines if not (line.split(",")[3] == "1" and line.split(",")[5] == "ova-l2d")]
+    left = [line for line in lines if not (line.split(",")[4] == "1" and line.split(",")[6] == "ova-l2d")]
     (tmp_path / "rows.csv").write_text("\n".join([head, *left]) + "\n")
     joined = call("compare", "--rows", tmp_path / "rows.csv", "--json", "--out", tmp_path / "shown").json()
     effects, whole = ({(e["factor"], e["of"]): e for e in each["effects"]} for each in (joined, result.json()))

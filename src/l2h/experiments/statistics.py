@@ -18,6 +18,8 @@ from l2h.metrics import Interval
 
 BLOCKS = 40  # of samples, at most
 CONFIDENCE = 0.95
+#: The test sets of several seeds: one for all, or each seed divides the same samples anew.
+SHARED, REDRAWN = "shared", "redrawn"
 
 
 @dataclass(frozen=True)
@@ -42,43 +44,58 @@ def block_weights(samples: int) -> FloatArray:
     return np.array([len(part) for part in np.array_split(np.arange(samples), min(BLOCKS, samples))]) / samples
 
 
-def contrast(differences: Sequence[FloatArray], samples: Sequence[int], shared: bool) -> Contrast:
-    """Return the mean of a difference over S seeds, from its block means of each seed.
+def contrast(differences: Sequence[FloatArray], samples: int, rest: int | None) -> Contrast:
+    """Return the mean of a difference over S seeds, from its block means of each seed, which has so many test samples.
 
-    Where the seeds share their test set, the error of that choice of samples is no part of the spread over seeds and
-    is added: the interval is Student's t of both, with Welch's degrees of freedom. Where each has a test set of its
-    own, the spread over seeds has it already. One seed has the sampling error alone.
+    Where the seeds share their test set (``rest`` is None), the error of that choice of samples is no part of the
+    spread over seeds and is added: the interval is Student's t of both, with Welch's degrees of freedom, and never
+    narrower than that of the seeds alone. One seed has the sampling error alone.
+
+    Else each seed divides the same ``samples + rest`` samples anew. Test sets of two seeds overlap, and so do the
+    samples that they train on, so the seeds differ less than their mean is uncertain by: the variance is that of
+    Nadeau and Bengio (2003), with ``S - 1`` degrees of freedom.
 
     Example:
-        >>> one = contrast([np.array([1.0, 3.0]), np.array([2.0, 4.0])], [2, 2], shared=False)
+        >>> one = contrast([np.array([1.0, 3.0]), np.array([2.0, 4.0])], 2, rest=4)
         >>> one.difference, one.seed_error, round(one.low, 3), round(one.p, 3)
-        (2.5, 0.5, -3.853, 0.126)
+        (2.5, 0.5, -6.485, 0.175)
     """
-    special = need("scipy.special", "scipy", "intervals over seeds")
-    means = np.array([block_weights(n) @ one for one, n in zip(differences, samples, strict=True)])
-    count = len(means)
+    means = np.array([block_weights(samples) @ one for one in differences])
+    count, blocks = len(means), max(1.0, len(differences[0]) - 1.0)
     seeds = float(means.std(ddof=1)) ** 2 / count if count > 1 else None
-    if shared:
-        together = np.mean(differences, axis=0)
-        sampled = _variance(together)
-    else:
-        sampled = sum(_variance(one) for one in differences) / count**2
+    together = rest is None or seeds is None
+    sampled = _variance(np.mean(differences, axis=0)) if together else sum(map(_variance, differences)) / count**2
     if seeds is None:
-        variance, freedom = sampled, len(differences[0]) - 1.0
-    elif shared:
-        variance = seeds + sampled
-        blocks = max(1, len(differences[0]) - 1)
+        laws = [(sampled, blocks)]
+    elif rest is None:
         parts = seeds**2 / (count - 1) + sampled**2 / blocks
-        freedom = variance**2 / parts if parts else 1.0
+        laws = [(seeds, count - 1.0), (seeds + sampled, (seeds + sampled) ** 2 / parts if parts else 1.0)]
     else:
-        variance, freedom = seeds, count - 1.0
-    difference, error = float(means.mean()), math.sqrt(variance)
-    wide = error * float(special.stdtrit(max(freedom, 1.0), (1 + CONFIDENCE) / 2))
-    chance = (
-        float(difference == 0) if not error else 2 * float(special.stdtr(max(freedom, 1.0), -abs(difference) / error))
-    )
+        laws = [(seeds * (1 + count * samples / rest), count - 1.0)]
+    difference = float(means.mean())
+    wide, chance = (max(found) for found in zip(*(_student(difference, *law) for law in laws), strict=True))
     errors = None if seeds is None else math.sqrt(seeds), math.sqrt(sampled)
     return Contrast(difference, difference - wide, difference + wide, chance, *errors)
+
+
+def _student(difference: float, variance: float, freedom: float) -> tuple[float, float]:
+    """Return half the width of the interval of Student's t, and the p-value."""
+    special = need("scipy.special", "scipy", "intervals over seeds")
+    error, freedom = math.sqrt(variance), max(freedom, 1.0)
+    wide = error * float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    chance = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(difference == 0)
+    return wide, chance
+
+
+def interval_note(test_set: str, seeds: int) -> str:
+    """Return in words what intervals over so many seeds are, for seeds that are ``SHARED`` or ``REDRAWN``."""
+    if seeds == 1:
+        how = "over the test samples of one seed"
+    elif test_set == SHARED:
+        how = "over seeds and the test samples that they share"
+    else:
+        how = "over seeds that divide the same samples anew, corrected for their overlap (Nadeau and Bengio 2003)"
+    return f"{CONFIDENCE:.0%} intervals of Student's t {how}"
 
 
 def corrected(contrasts: Sequence[Contrast]) -> list[Contrast]:

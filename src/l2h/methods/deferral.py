@@ -81,7 +81,7 @@ class SeparateLWA(Learned):
     """A separate rejector trained to abstain at a constant cost."""
 
     name, title = "lwa-separate", "Separate-rejector LWA"
-    reference = "Cortes, DeSalvo and Mohri 2016; for a fixed predictor Mohri et al. 2023"
+    reference = "Cortes, DeSalvo and Mohri 2016; for a fixed predictor Mohri, Andor, Choi, Collins, Mao and Zhong 2023"
     equation = "1[m != y] exp(r) + c exp(-r), LOCAL iff r > 0"
     change = (
         "the predictor is the client, which is not trained. Abstaining means asking the server, so the constant c is "
@@ -128,7 +128,8 @@ class SoftmaxL2D(_BesideBestClass):
     change = (
         "g_1..g_K are the client's log-probabilities and stay fixed. Only g_d is trained. The rule is right where the "
         "client's probabilities are right and c_e + c_1 <= 1. Above 1 the loss also pulls at the scores of the other "
-        "classes. These are fixed, so the method keeps too many inputs local"
+        "classes. These are fixed, so the method keeps too many inputs local. The paper's "
+        "weight alpha is 1 here"
     )
     traits = published_traits = Traits(separate=False, learns_client=True, learns_server=True, asynchronous=False)
 

@@ -162,7 +162,8 @@ class DiffTriage(Offloading):
     equation = "binary cross-entropy of s towards 1[l(m, y) > l(e, y)], l cross-entropy, REMOTE iff s >= t"
     change = (
         "the paper trains the classifier on what triage leaves to it, in turns with the policy. Here both classifiers "
-        f"are fixed, and one turn of the policy is all there is; {CHOSEN}; on a device without any, REMOTE iff s >= c_e"
+        "are fixed, and one turn of the policy is all there is. The paper bounds the share sent by b and takes the "
+        f"samples with the largest difference; here b = 1; {CHOSEN}; on a device without any, REMOTE iff s >= c_e"
     )
     traits = BOTH
 
@@ -203,7 +204,8 @@ class AsymmetricSoftmax(RealizableSurrogate):
     reference = "Cao, Mozannar, Feng, Wei and An 2023"
     equation = "-ln p_y - 1[e = y] ln q - 1[e != y] ln(1 - q), q = exp(u_d) / (sum_j exp(u_j) - max_i exp(u_i))"
     change = (
-        "u_1..u_K are the client's log-probabilities and stay fixed, so this is ova-l2d with another starting point. "
+        "j runs over the classes and d, i over the classes. u_1..u_K are the client's log-probabilities and stay "
+        "fixed, so this is ova-l2d with another starting point. "
         "The paper has no prices. With prices the rule is REMOTE iff 1 - max_i p_i >= c_e + c_1 (1 - q), which equals "
         "the paper's rule, u_d >= max_i u_i, at c_e = 0 and c_1 = 1"
     )
@@ -223,7 +225,8 @@ class RealizableBayes(Learned):
     reference = "Mao, Mohri and Zhong 2024"
     equation = "c Psi(s_y) + (1 - c) Psi(s_y + s_d), Psi(t) = 1 - t, s the softmax"
     change = (
-        "the client is fixed: all of the softmax that is not s_d is on its answer. With Psi(t) = 1 - t the loss is "
+        "the paper trains all scores in one stage. Here the client is fixed: all of the softmax that is not s_d is on "
+        "its answer. With Psi(t) = 1 - t the loss is "
         "then (1 - s_d) 1[m != y] + s_d c, which needs no cost to be below 1"
     )
     traits = BOTH

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from l2h.experiments.crossed.rows import ARMS, CONFIDENCE, FULL, PRICED
+from l2h.experiments.statistics import interval_note
 from l2h.report.common.table import Cell, Row, TextTable, headings, texts
 from l2h.report.common.text import NONE, counted, number, plus_minus, signed
 
@@ -13,12 +14,9 @@ Values = Mapping[str, Any]  # what ``crossed.json`` holds
 _CLEAR = 0.05
 _NOTE = (
     "student, attached, separate: the net, with or without the client's scores, and taught by the server; softmax, "
-    "outcomes: what it learns from. Each at the learning rate that was best on calibration samples."
+    "outcomes: what it learns from."
 )
-_INTERVALS = (
-    "95% intervals of Student's t over seeds and test samples; s.e.: standard errors over seeds / over samples; p "
-    "after Holm over the rows of one factor"
-)
+_INTERVALS = "; s.e.: standard errors over seeds / over samples; p after Holm over the rows of one factor"
 
 
 def crossed_tables(summary: Values) -> Iterator[TextTable]:
@@ -78,12 +76,14 @@ def _levels(summary: Values, budget: str) -> TextTable:
     plain += "."
     title = f"{summary['dataset']}, budget {budget}: mean risk at c_1, c_e = {prices}; {_seeds(summary)}"
     columns = headings("loss", *(", ".join(arm) for arm in ARMS))
-    return TextTable(title, columns, rows, _NOTE + plain, marks="the lowest of its row", wrap=True)
+    note = f"{_NOTE} {_rates(cells.values())}{plain}"
+    return TextTable(title, columns, rows, note, marks="the lowest of its row", wrap=True)
 
 
 def _effects(summary: Values, budget: str) -> Iterator[TextTable]:
     """Give a table for each factor."""
     factors: dict[str, list[Row]] = {}
+    note = interval_note(summary["test_set"], len(summary["seeds"])) + _INTERVALS
     for effect in (effect for effect in summary["effects"] if effect["budget"] == budget):
         errors = " / ".join(number(effect[name]) if effect[name] is not None else NONE for name in _ERRORS)
         difference = Cell(signed(effect["difference"]), bold=_clear(effect))
@@ -94,7 +94,7 @@ def _effects(summary: Values, budget: str) -> Iterator[TextTable]:
         last = factor == list(factors)[-1]
         columns = headings("change", "risk", "interval", "s.e.", "p")
         title = f"{summary['dataset']}, budget {budget}: {_FACTORS[factor]}"
-        yield TextTable(title, columns, rows, _INTERVALS if last else "", marks="clear after Holm" if last else "")
+        yield TextTable(title, columns, rows, note if last else "", marks="clear after Holm" if last else "")
 
 
 _FACTORS = {
@@ -113,6 +113,13 @@ def _clear(effect: Values) -> bool:
 
 def _named(losses: list[str]) -> str:
     return ", ".join(losses) or "none"
+
+
+def _rates(cells: Iterable[Values]) -> str:
+    rates = sorted({rate for cell in cells for rate in cell["rates"]} - {""}, key=float)
+    if len(rates) == 1:
+        return f"All at the learning rate {rates[0]}."
+    return f"Each seed at the learning rate of {', '.join(rates)} that was best on its calibration samples."
 
 
 def _seeds(summary: Values) -> str:

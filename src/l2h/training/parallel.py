@@ -331,7 +331,7 @@ class _Total(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return _Total.forward(ctx, gradient)
 
 

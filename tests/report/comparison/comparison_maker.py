@@ -144,7 +144,7 @@ def make_comparison(
             if name != default
             for i, costs in enumerate(grid)
         ],
-        "intervals": {"confidence": 0.95, "test_set": "own"},
+        "intervals": {"confidence": 0.95, "test_set": "redrawn"},
         "frontiers": {
             "rate": rate.tolist(),
             "methods": {

@@ -62,9 +62,10 @@ def prepare_task(comparison: "Comparison", seed: int) -> tuple[PreparedSeed, dic
     device = pick_device(plan.settings.device)
     everyone = methods.get(comparison.methods)
     with repeatable(plan.settings, device):
-        bench, test = prepare_seed(plan, comparison.read(seed), everyone, Context(plan.settings, device))
+        dataset = comparison.read(seed)
+        bench, test = prepare_seed(plan, dataset, everyone, Context(plan.settings, device))
         sizes = {method.name: (method.options, method.budget) for method in everyone if isinstance(method, Learned)}
-        return PreparedSeed(without_answerers(bench), test, sizes), header(plan, test)
+        return PreparedSeed(without_answerers(bench), test, sizes), header(plan, dataset, test)
 
 
 def _judge_group(comparison: "Comparison", seed: int, names: tuple[str, ...], prepared: PreparedSeed) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from l2h.experiments.compare.seed import SeedResult
 from l2h.experiments.statistics import block_means
 
 CSV = "rows.csv"
-_KEYS = ("data", "test", "samples", "classes", "seed", "method", "c_1", "c_e")
+_KEYS = ("data", "test", "samples", "rest", "classes", "seed", "method", "c_1", "c_e")
 _FACTS = ("parameters", "multiply_adds", "steps", "student")
 _FIGURES = ("risk", "risk_as_published", "reject_rate", "accuracy", "gain", *_FACTS, "client", "server")
 FIELDS = (*_KEYS, *_FIGURES, "blocks")
-_WHOLE, _PRICES = ("samples", "classes", "seed"), ("c_1", "c_e")
+_WHOLE, _PRICES = ("samples", "rest", "classes", "seed"), ("c_1", "c_e")
 Row = dict[str, Any]
 
 
@@ -29,6 +29,7 @@ def rows_of(result: SeedResult, prices: Sequence[Costs], dataset: str, classes: 
         "data": dataset,
         "test": result.test_digest[:12],
         "samples": len(result.client_correct),
+        "rest": result.rest,
         "classes": classes,
         "seed": result.seed,
         "client": float(result.client_correct.mean()),

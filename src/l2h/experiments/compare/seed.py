@@ -68,6 +68,7 @@ class SeedResult:
     seed: int
     names: tuple[str, ...]  # of the methods
     test_digest: str  # tells test sets apart
+    rest: int  # samples of the seed that are not tested
     client_correct: BoolArray  # (n,)
     server_correct: BoolArray  # (n,)
     remote: BoolArray  # (M, C, n), the decisions
@@ -116,7 +117,7 @@ def run_seed(
         for method in methods:
             judged[method.name] = judge(method, bench, test)
             done(method.name)
-    return SeedResult(**header(plan, test), **stack_methods(judged))
+    return SeedResult(**header(plan, dataset, test), **stack_methods(judged))
 
 
 def prepare_seed(
@@ -135,11 +136,12 @@ def prepare_seed(
     return bench, test
 
 
-def header(plan: Plan, test: Outcomes) -> dict[str, Any]:
+def header(plan: Plan, dataset: Dataset | OutcomeTable, test: Outcomes) -> dict[str, Any]:
     """Return what a :class:`SeedResult` holds beside the methods."""
     return {
         "seed": plan.settings.seed,
         "test_digest": digest(test.X, test.y),
+        "rest": len(dataset) - len(test) if isinstance(dataset, OutcomeTable) else len(dataset.y_train),
         "client_correct": test.client_correct,
         "server_correct": test.server_correct,
     }

@@ -10,7 +10,7 @@ from l2h.costs import FloatArray
 from l2h.errors import RunError
 from l2h.experiments.compare.rows import Row
 from l2h.experiments.compare.seed import RATES, SeedResult
-from l2h.experiments.statistics import CONFIDENCE, Contrast, contrast, corrected
+from l2h.experiments.statistics import CONFIDENCE, REDRAWN, SHARED, Contrast, contrast, corrected
 from l2h.metrics import spread
 
 SCHEMA = 2
@@ -46,7 +46,7 @@ def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
         "overall": _overall(table),
         "pairs": list(_pairs(table)),
         "against_default": list(_against(table, default)) if default in names else [],
-        "intervals": {"confidence": CONFIDENCE, "test_set": "shared" if table.shared else "own"},
+        "intervals": {"confidence": CONFIDENCE, "test_set": SHARED if table.rest is None else REDRAWN},
         "frontiers": {"rate": RATES.tolist(), "methods": {}},
         "settings": {},
         "command": command,
@@ -63,14 +63,14 @@ class _Table:
     """The rows by method and price, in the order of the seeds; a RunError where one is missing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        if len({(row["data"], row["classes"], row["samples"]) for row in rows}) != 1:
+        if len({(row["data"], row["classes"], row["samples"], row["rest"]) for row in rows}) != 1:
             raise RunError("these are the rows of no comparison, or of several data sets: name files of one")
         self.seeds = sorted({row["seed"] for row in rows})
-        self.samples = [rows[0]["samples"]] * len(self.seeds)
+        self.samples = rows[0]["samples"]
         self.prices = list(dict.fromkeys((row["c_1"], row["c_e"]) for row in rows))
         there = {row["method"] for row in rows}
         self.names = [name for name in methods.known() if name in there]
-        self.shared = len({row["test"] for row in rows}) == 1
+        self.rest = None if len({row["test"] for row in rows}) == 1 else rows[0]["rest"]
         self._rows = {(row["method"], (row["c_1"], row["c_e"]), row["seed"]): row for row in rows}
         missing = len(self.names) * len(self.prices) * len(self.seeds) - len(self._rows)
         if missing:
@@ -105,7 +105,7 @@ class _Table:
         first = self.blocks(a, price)
         second = [np.zeros_like(own) for own in first] if b is None else self.blocks(b, price)
         differences = [one - other for one, other in zip(first, second, strict=True)]
-        return contrast(differences, self.samples, self.shared)
+        return contrast(differences, self.samples, self.rest)
 
 
 def _pairs(table: _Table) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from l2h.costs import FloatArray
 from l2h.errors import RunError
 from l2h.experiments import runs
-from l2h.experiments.statistics import contrast, holm
+from l2h.experiments.statistics import REDRAWN, SHARED, contrast, holm
 from l2h.metrics import spread
 
 SCHEMA = 1
@@ -25,7 +25,7 @@ SAMPLES = (OUTCOMES, SOFTMAX)
 #: The loss that the others are measured against.
 PRICED = "priced"
 CONFIDENCE = "confidence"
-_KEYS = ("data", "test", "samples", "seed", "budget", "loss", "trunk", "learned_from", "rate")
+_KEYS = ("data", "test", "samples", "rest", "seed", "budget", "loss", "trunk", "learned_from", "rate")
 _FIGURES = ("c_1", "c_e", "validation", "risk", "reject_rate", "gain", "student", "multiply_adds", "client", "server")
 FIELDS = (*_KEYS, *_FIGURES, "steps", "seconds", "blocks")
 Row = dict[str, Any]
@@ -45,7 +45,8 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
             try:
                 figures = {name: float(row[name]) if row[name] else None for name in _FIGURES}
                 blocks = np.array(json.loads(row["blocks"]), dtype=np.float64)
-                rows[key] = row | figures | {"seed": int(row["seed"]), "blocks": blocks}
+                whole = {name: int(row[name]) for name in ("samples", "rest", "seed")}
+                rows[key] = row | figures | whole | {"blocks": blocks}
             except (TypeError, ValueError) as error:
                 raise RunError(f"{path}, line {number}: {error}") from error
     return list(rows.values())
@@ -53,19 +54,19 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
 
 def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
     """Return levels and what each factor is worth as plain values: what ``crossed.json`` holds."""
-    sets = sorted({(row["data"], row["samples"]) for row in rows})
+    sets = sorted({(row["data"], row["samples"], row["rest"]) for row in rows})
     if len(sets) != 1:
-        told = "; ".join(f"{data}, {samples} samples" for data, samples in sets) or "no rows"
+        told = "; ".join(f"{data}, {samples} of {samples + rest} samples" for data, samples, rest in sets) or "no rows"
         raise RunError(f"a crossed comparison is of one data set; here are: {told}")
-    ((data, samples),) = sets
+    ((data, samples, rest),) = sets
     prices = sorted({(row["c_1"], row["c_e"]) for row in rows})
-    shared = len({row["test"] for row in rows}) == 1
+    others = None if len({row["test"] for row in rows}) == 1 else rest  # None: all seeds have one test set
     out: dict[str, Any] = {
         "schema": SCHEMA,
         "dataset": data,
-        "samples": int(samples),
+        "samples": samples,
         "seeds": sorted({row["seed"] for row in rows}),
-        "test_set": "shared" if shared else "own",
+        "test_set": SHARED if others is None else REDRAWN,
         "costs": [{"c_1": c_1, "c_e": c_e} for c_1, c_e in prices],
         **{who: spread(list({r["seed"]: r[who] for r in rows}.values())).as_dict() for who in ("client", "server")},
         "cells": [],
@@ -75,7 +76,7 @@ def summarise(rows: Sequence[Row], command: str) -> dict[str, Any]:
     for budget in sorted({row["budget"] for row in rows} - {""}):
         found = _Cells([row for row in rows if row["budget"] in (budget, "")], prices)
         out["cells"] += [{"budget": budget} | cell for cell in found.as_dicts()]
-        out["effects"] += [{"budget": budget} | effect for effect in _effects(found, int(samples), shared)]
+        out["effects"] += [{"budget": budget} | effect for effect in _effects(found, samples, others)]
     return out
 
 
@@ -121,14 +122,14 @@ class _Cells:
             }
 
 
-def _effects(cells: _Cells, samples: int, shared: bool) -> Iterator[dict[str, Any]]:
+def _effects(cells: _Cells, samples: int, rest: int | None) -> Iterator[dict[str, Any]]:
     """Give the differences between the levels of each factor; p-values are corrected within a factor."""
     for factor, pairs in _pairs(cells.losses).items():
         made = []
         for name, sides in pairs.items():
             found = _difference(cells, sides)
             if found is not None:
-                made.append({"factor": factor, "of": name} | found.pop("plain") | _tested(found, samples, shared))
+                made.append({"factor": factor, "of": name} | found.pop("plain") | _tested(found, samples, rest))
         for effect, corrected in zip(made, holm([effect["p"] for effect in made]), strict=True):
             yield effect | {"p_holm": corrected}
 
@@ -180,9 +181,8 @@ def _difference(cells: _Cells, sides: Sides) -> dict[str, Any] | None:
     return {"plain": {"pairs": len(there), "seeds": sorted(seeds)}, "vectors": vectors}
 
 
-def _tested(found: Mapping[str, Any], samples: int, shared: bool) -> dict[str, Any]:
-    vectors = list(found["vectors"].values())
-    return contrast(vectors, [samples] * len(vectors), shared or len(vectors) == 1).as_dict()
+def _tested(found: Mapping[str, Any], samples: int, rest: int | None) -> dict[str, Any]:
+    return contrast(list(found["vectors"].values()), samples, rest).as_dict()
 
 
 def _over_seeds(rows: Sequence[Sequence[Row]], name: str) -> dict[str, Any] | None:

@@ -47,6 +47,7 @@ class SeedCrossing:
             "data": dataset.name,
             "test": digest(dataset.X_test, dataset.y_test)[:12],
             "samples": len(self.test),
+            "rest": len(dataset.y_train),
             "seed": plan.settings.seed,
             "client": round(float(self.test.client_correct.mean()), 5),
             "server": round(float(self.test.server_correct.mean()), 5),

@@ -36,7 +36,7 @@ def write_comparison(comparison: Values, folder: str | Path) -> Path:
         comparison=comparison,
         headline=tables.comparison_headline(comparison),
         standing=tables.standing(comparison),
-        interval_note=tables.interval_note(comparison),
+        interval_note=tables.clear_note(comparison),
         ours=ComparisonView(comparison).default,
         overall=tables.comparison_table(comparison),
         risks=tables.grid_tables(comparison),

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from l2h.experiments.statistics import interval_note
 from l2h.metrics import Interval
 from l2h.metrics.standing import SAME
 from l2h.report.common.table import Cell, Column, Row, TextTable, headings, texts
@@ -50,17 +51,10 @@ def standing(comparison: Values) -> str:
     return "bad" if any(row.versus and row.versus.below for row in rows) else "unsure"
 
 
-def interval_note(comparison: Values) -> str:
-    """Return how the intervals were made."""
-    intervals, seeds = comparison["intervals"], len(comparison["seeds"])
-    level, shared = f"{intervals['confidence']:.0%}", intervals["test_set"] == "shared"
-    if seeds == 1:
-        how = "over the test samples of one seed"
-    elif shared:
-        how = "over seeds and the test samples that they share"
-    else:
-        how = "over seeds, each with a test set of its own"
-    return f"{level} intervals of Student's t {how}; clear where p < 0.05 after Holm over the methods or the prices"
+def clear_note(comparison: Values) -> str:
+    """Return how the intervals were made, and what is called clear."""
+    made = interval_note(comparison["intervals"]["test_set"], len(comparison["seeds"]))
+    return f"{made}; clear where p < 0.05 after Holm over the methods or the prices"
 
 
 def comparison_table(comparison: Values) -> TextTable:
@@ -70,7 +64,7 @@ def comparison_table(comparison: Values) -> TextTable:
     """
     note = (
         f"vs default: risk minus that of {one_line(comparison['default'])}; w/t/l: number of prices at which the "
-        f"row's method clearly wins against it, neither clearly wins, it clearly loses; {interval_note(comparison)}"
+        f"row's method clearly wins against it, neither clearly wins, it clearly loses; {clear_note(comparison)}"
     )
     prices, seeds = len(comparison["costs"]), len(comparison["seeds"])
     columns = [
