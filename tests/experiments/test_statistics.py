@@ -50,6 +50,16 @@ def test_it_holds_where_each_seed_divides_the_samples_anew(seeds: int, a: float,
     assert held(seeds, a, b, 300, 10**9) < 0.95 - TOLERANCE
 
 
+def test_the_sampling_error_is_also_that_of_what_all_seeds_divide() -> None:
+    """Where seeds add nothing, the mean over them differs from the truth by that alone."""
+    rng = np.random.default_rng(3)
+    found = [
+        contrast([block_means(one) for one in differences(rng, 5, 200, 0.0, 3.0, 300)], 200, 300) for _ in range(SETS)
+    ]
+    apart = np.std([one.difference - DELTA for one in found])
+    assert np.mean([one.sample_error for one in found]) == pytest.approx(apart, rel=0.1)
+
+
 def test_with_test_sets_that_hardly_overlap_it_is_the_t_test_of_scipy() -> None:
     rng = np.random.default_rng(1)
     data = differences(rng, 4, 90, 0.3, 0.5)

@@ -63,8 +63,11 @@ def contrast(differences: Sequence[FloatArray], samples: int, rest: int | None) 
     means = np.array([block_weights(samples) @ one for one in differences])
     count, blocks = len(means), max(1.0, len(differences[0]) - 1.0)
     seeds = float(means.std(ddof=1)) ** 2 / count if count > 1 else None
-    together = rest is None or seeds is None
-    sampled = _variance(np.mean(differences, axis=0)) if together else sum(map(_variance, differences)) / count**2
+    if rest is None or seeds is None:
+        sampled = _variance(np.mean(differences, axis=0))
+    else:  # of the choice of all samples, and of those of them that a seed tests
+        drawn = samples / (samples + rest)
+        sampled = float(np.mean([_variance(one) for one in differences])) * (drawn + (1 - drawn) / count)
     if seeds is None:
         laws = [(sampled, blocks)]
     elif rest is None:
