@@ -63,7 +63,6 @@ def test_many_samples_are_answered_as_few(bundles: Bundles) -> None:
     for part in range(4):
         np.testing.assert_array_equal(label[part * n : (part + 1) * n], label[:n])
         np.testing.assert_allclose(judgement.scores[part * n : (part + 1) * n], judgement.scores[:n], atol=1e-5)
-    np.testing.assert_array_equal(device.local(X), label)
 
 
 def test_a_fused_graph_runs_the_client_once(bundles: Bundles) -> None:
@@ -158,7 +157,7 @@ def test_inputs_that_do_not_fit_are_refused_with_both_shapes_and_types(bundles: 
             images.judge(wrong)
     for dtype in (np.float32, np.int64, bool):
         with pytest.raises(BundleError, match=rf"{np.dtype(dtype)}, expected uint8"):
-            images.local(X.astype(dtype))
+            images.judge(X.astype(dtype))
     with pytest.raises(BundleError, match="at least one sample"):
         images.judge(X[:0])
     with pytest.raises(BundleError, match="no array"):

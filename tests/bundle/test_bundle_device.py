@@ -90,7 +90,7 @@ def test_threads_may_share_a_bundle(bundles: Bundles) -> None:
 
     def work(start: int) -> None:
         for i in range(start, len(X), 4):
-            if device.judge(X[i])[0] != expected[i] or device.local(X[i]) != expected[i]:
+            if device.judge(X[i])[0] != expected[i]:
                 wrong.append(i)
 
     threads = [threading.Thread(target=work, args=(start,)) for start in range(4)]

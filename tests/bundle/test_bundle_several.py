@@ -16,7 +16,8 @@ from clouds import CLASSES
 from two_servers import CALIBRATION, PRICES, TEST, make
 
 from l2h import Costs, EdgeClient, HelpSystem
-from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle, verify
+from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle
+from l2h.bundle.manifest import read_files
 from l2h.errors import CostError, SettingsError
 
 X, Y = TEST
@@ -79,12 +80,12 @@ def test_each_server_is_a_half_of_its_own(several: Any, folders: Any, tmp_path: 
         for file in ("manifest.json", f"server-{name}.onnx"):
             shutil.copy(whole / file, half / file)
         server = ServerBundle(half, server=name)
-        verify(half, "server", name)
+        read_files(half, manifest, "server", name)
         expected = several["opinion"].fitted.server_log_probability(X, number)
         assert server.name == f"clouds-{name}"
         np.testing.assert_array_equal(server.run(X).argmax(axis=1), expected.argmax(axis=1))
         with pytest.raises(BundleError, match="is missing"):
-            verify(half, "server")
+            read_files(half, manifest, "server")
     with pytest.raises(BundleError, match="several servers: say which, of box, cloud"):
         ServerBundle(whole)
     with pytest.raises(BundleError, match="no server 'moon'; it has: box, cloud"):

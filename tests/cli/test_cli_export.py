@@ -12,7 +12,7 @@ from commands import call, undrawn
 
 import l2h
 from l2h import Costs
-from l2h.bundle import DeviceBundle, Manifest, ServerBundle, verify
+from l2h.bundle import DeviceBundle, Manifest, ServerBundle
 
 QUICK = [
     *("--data", "digits", "--limit", "300", "--client", "tree", "--client-share", "0.3", "--server", "lenet5"),
@@ -72,7 +72,7 @@ def test_a_person_is_shown_the_files_and_what_comes_next(trained: Path, tmp_path
         "export", trained, "--out", out, "--name", "mine", "--c-e", "0.05", "--c-1", "1.25", "--int8"
     )
     assert status == 0, err
-    manifest = verify(out, "device")
+    manifest = DeviceBundle(out).manifest
     assert (manifest.name, manifest.costs) == ("mine", Costs(c_e=0.05, c_1=1.25))
     for name, part in manifest.files.items():
         assert name in shown

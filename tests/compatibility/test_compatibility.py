@@ -13,7 +13,7 @@ from this_platform import VERSION_0_1 as HERE
 from this_platform import assert_near, same_platform
 
 import l2h
-from l2h.bundle import DeviceBundle, verify
+from l2h.bundle import DeviceBundle
 
 KINDS = ("priced", "paper")
 WRITTEN: dict[str, Any] = json.loads((HERE / "answers.json").read_text())
@@ -97,4 +97,4 @@ def test_a_run_that_is_exported_again_has_the_same_files_but_for_a_leaner_reject
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bundles_are_whole(kind: str) -> None:
-    assert verify(HERE / f"{kind}-bundle", "device").l2h == "0.1.0"
+    assert DeviceBundle(HERE / f"{kind}-bundle").manifest.l2h == "0.1.0"

@@ -151,7 +151,7 @@ def test_without_a_server_the_device_answers_alone(connect, bundle):
     assert set(answers.source) == {"local"}
     assert set(answers.reason) == {"no_server", "not_worth_asking"}
     assert (answers.cost == 0).all()
-    assert np.array_equal(answers.label, bundle.local(X_TEST))
+    assert np.array_equal(answers.label, bundle.judge(X_TEST)[0])
     assert np.array_equal(answers.reason == "no_server", edge.judge(X_TEST).remote(Costs(c_e=0.1)))
     with pytest.raises(EdgeError, match="no server"):
         edge.check()
@@ -184,7 +184,7 @@ def test_a_part_that_fails_leaves_only_its_own_inputs_to_the_device(connect, ser
     answers = connect(server.url, deadline=5.0, max_batch=50, connections=1).predict(X_TEST, costs=ALL)
     assert sorted(np.unique(answers.reason, return_counts=True)[1]) == [50, 50, 50]
     local = answers.source == "local"
-    assert np.array_equal(answers.label[local], bundle.local(X_TEST)[local])
+    assert np.array_equal(answers.label[local], bundle.judge(X_TEST)[0][local])
     assert set(answers.reason[local]) == {"server_error", "bad_answer"}
     assert (answers.cost[local] == 0).all()
 
@@ -384,7 +384,7 @@ def test_closing_ends_the_calls_under_way_with_local_answers(connect, server, bu
         edge.close()
         answers = [call.result(5)[0] for call in calls]
     assert {a.source for a in answers} == {"local"}
-    assert [a.label for a in answers] == bundle.local(X_TEST[:4]).tolist()
+    assert [a.label for a in answers] == bundle.judge(X_TEST[:4])[0].tolist()
 
 
 def test_a_client_that_nobody_holds_leaves_no_thread(bundle, server):

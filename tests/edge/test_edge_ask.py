@@ -66,7 +66,7 @@ def test_some_inputs_many_at_a_time_and_under_a_limit(folder, inputs, server):
 def test_nobody_is_asked_where_that_is_said(folder, inputs, server, bundle):
     for more in (["--local-only", "--server", server.url], []):
         said = asked(folder, inputs, *more)
-        assert [row["label"] for row in said["answers"]] == bundle.local(X_TEST).tolist()
+        assert [row["label"] for row in said["answers"]] == bundle.judge(X_TEST)[0].tolist()
         assert set(said["summary"]["reasons"]) == {"no_server", "not_worth_asking"}
     assert server.connections == 0
 
@@ -201,5 +201,5 @@ app([{str(folder)!r}, {str(inputs)!r}, "--index", "1", "--json"])
     done = python(script, blocked=("torch", "sklearn", "starlette"))
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["answers"]
-    assert row["label"] == DeviceBundle(folder).local(X_TEST[1])[0]
+    assert row["label"] == DeviceBundle(folder).judge(X_TEST[1])[0][0]
     assert row["class"] in [str(i) for i in range(CLASSES)]

@@ -213,7 +213,7 @@ def test_a_server_that_fails_leaves_the_answer_that_would_be_kept(connect, bundl
     edge = connect(fail, deadline=5.0, costs=NONE, audit=1.0, audits=tmp_path, failures=3)
     answers = [edge.predict(x)[0] for x in X_TEST[:5]]
     assert [(a.reason, a.source, a.cost) for a in answers] == [("not_worth_asking", "local", 0.0)] * 5
-    assert [a.label for a in answers] == bundle.local(X_TEST[:5]).tolist()
+    assert [a.label for a in answers] == bundle.judge(X_TEST[:5])[0].tolist()
     stats = edge.stats()
     assert stats.audit["unanswered"] == {"server_unreachable": 3, "circuit_open": 2}
     assert (stats.audit["drawn"], stats.audit["answered"]) == (5, 0)

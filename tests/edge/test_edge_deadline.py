@@ -109,7 +109,7 @@ def in_time(seconds, deadline=DEADLINE):
 
 
 def test_every_misbehaviour_of_a_server_ends_in_time_with_its_reason(connect, server, bundle):
-    local = bundle.local(X_TEST[:THREADS])
+    local = bundle.judge(X_TEST[:THREADS])[0]
     taken = []
     for mode, allowed in MISBEHAVIOUR.items():
         server.mode = mode
@@ -186,7 +186,7 @@ def test_the_wait_for_the_device_itself_counts_in_the_deadline_of_an_asynchronou
             return await asyncio.gather(*(one(x) for x in X)), edge.stats()
 
     X = X_TEST[:40]
-    local = dict(zip((x.tobytes() for x in X), SlowDevice(folder, 0.0).local(X), strict=True))
+    local = dict(zip((x.tobytes() for x in X), SlowDevice(folder, 0.0).judge(X)[0], strict=True))
     results, stats = asyncio.run(ask(X))
     asked = {request.inputs()[0].tobytes() for request in server.asked}
     # Between the two readings of the clock lies the beginning of the call alone.
@@ -255,7 +255,7 @@ def test_a_name_that_does_not_exist_and_one_whose_look_up_hangs(connect, monkeyp
 def test_a_deadline_that_the_device_uses_up_alone_leaves_nothing_for_the_server(connect, server, bundle):
     edge = connect(server.url, costs=ALL)
     answer = edge.predict(X_TEST[0], deadline=1e-6)[0]
-    assert (answer.reason, answer.label) == ("deadline", bundle.local(X_TEST[0])[0])
+    assert (answer.reason, answer.label) == ("deadline", bundle.judge(X_TEST[0])[0][0])
     assert server.connections == 0
     assert edge.stats().breaker == "closed"
 

@@ -350,7 +350,7 @@ def test_a_storm_over_a_link_that_comes_and_goes(connect, proxy, server, bundle)
     finally:
         over.set()
         flapping.join()
-    local, remote = bundle.local(X_TEST), server.scores(X_TEST).argmax(axis=1)
+    local, remote = bundle.judge(X_TEST)[0], server.scores(X_TEST).argmax(axis=1)
     for answers, i, _ in results:
         rows = slice(i % 140, i % 140 + 1 + i % 3)
         assert np.array_equal(answers.label, np.where(answers.source == "remote", remote[rows], local[rows]))

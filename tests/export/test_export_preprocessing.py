@@ -50,11 +50,11 @@ def test_client_and_server_files_are_fed_alike_in_run_and_bundle(files: tuple[He
     assert np.array_equal(system.fitted.server_log_probability(X_TEST).argmax(axis=1), helped)
     manifest = system.export(folder / "bundle", force=True)
     assert manifest.client.inputs == Preprocessing(scale="0..1", layout="NHWC")
-    assert manifest.server.inputs == Preprocessing(scale="imagenet", size=12)
+    assert manifest.servers["server"].inputs == Preprocessing(scale="imagenet", size=12)
     for name in ("client.onnx", "server.onnx"):
         assert (folder / "bundle" / name).read_bytes() == (folder / name).read_bytes()
     device = same(system, folder / "bundle")
-    assert np.array_equal(device.local(X_TEST), expected)
+    assert np.array_equal(device.judge(X_TEST)[0], expected)
 
 
 def test_a_run_folder_keeps_what_was_found_out(files: tuple[HelpSystem, Path], tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_torch_client_with_a_preprocessing_goes_all_the_way(tmp_path: Path) ->
     expected = linear(inputs).scores(X_TEST[:100]).argmax(axis=1)
     assert np.array_equal(system.client.answers(X_TEST[:100], 10).label, expected)
     assert system.export(tmp_path / "bundle").rejector.fused
-    assert np.array_equal(same(system, tmp_path / "bundle").local(X_TEST[:100]), expected)
+    assert np.array_equal(same(system, tmp_path / "bundle").judge(X_TEST[:100])[0], expected)
     system.save(tmp_path / "run")
     assert np.array_equal(l2h.load(tmp_path / "run").client.answers(X_TEST[:100], 10).label, expected)
 
@@ -117,11 +117,11 @@ def test_a_client_that_must_be_given_is_fed_as_in_training(tmp_path: Path) -> No
     with pytest.warns(L2HWarning, match="the server is not in the bundle"):
         system.export(tmp_path / "bundle")
     device = DeviceBundle(tmp_path / "bundle", client=probability)
-    assert np.array_equal(device.local(inputs[:1]), system.client.answers(inputs[:1], 2).label)
-    assert np.mean(device.local(inputs) == labels) > 0.9
+    assert np.array_equal(device.judge(inputs[:1])[0], system.client.answers(inputs[:1], 2).label)
+    assert np.mean(device.judge(inputs)[0] == labels) > 0.9
     system.save(tmp_path / "run")
     loaded = l2h.load(tmp_path / "run", client=probability, server=probability_server)
-    assert np.array_equal(loaded.client.answers(inputs, 2).label, device.local(inputs))
+    assert np.array_equal(loaded.client.answers(inputs, 2).label, device.judge(inputs)[0])
 
 
 @pytest.mark.parametrize(

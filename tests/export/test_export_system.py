@@ -234,7 +234,7 @@ def test_fixed_servers_are_copied_where_they_take_raw_samples(tmp_path: Path) ->
     system = HelpSystem(scores, str(path), "separate", settings=settings()).fit(*TABLE)
     manifest = system.export(tmp_path / "onnx")
     assert (tmp_path / "onnx" / "server.onnx").read_bytes() == path.read_bytes()
-    assert (manifest.server.input, manifest.server.output) == ("X", "probabilities")
+    assert (manifest.servers["server"].input, manifest.servers["server"].output) == ("X", "probabilities")
     device, server = DeviceBundle(tmp_path / "onnx", client=scores), ServerBundle(tmp_path / "onnx")
     assert_answers_as(system, device, server, TABLE_TEST[0], Costs(c_e=0.1))
 
@@ -269,7 +269,7 @@ def test_a_server_that_is_somebodys_stays_where_it_is(tmp_path: Path) -> None:
     system = HelpSystem(scores, lambda X: X @ WEIGHTS, "separate", settings=settings()).fit(*TABLE)
     with pytest.warns(L2HWarning, match="the server is not in the bundle: a remote server is no file"):
         manifest = system.export(tmp_path / "bundle")
-    assert manifest.server.file is None
+    assert manifest.servers["server"].file is None
     DeviceBundle(tmp_path / "bundle", client=scores).judge(TABLE_TEST[0])
     with pytest.raises(BundleError, match="holds no server"):
         ServerBundle(tmp_path / "bundle")

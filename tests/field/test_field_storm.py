@@ -184,7 +184,7 @@ def test_ten_thousand_requests_through_every_fault(
 ) -> None:
     device, model = DeviceBundle(field_bundle), ServerBundle(field_bundle)
     X = np.random.default_rng(0).integers(0, 17, (256, *device.input_shape)).astype(device.input_dtype)
-    locally, remotely = device.local(X), model.run(X).argmax(axis=1)
+    locally, remotely = device.judge(X)[0], model.run(X).argmax(axis=1)
     assert (locally != remotely).any(), "or the two sides could not be told apart"
     all_phases = phases(server, proxy)
     # What trainings in this process left behind takes a collector a quarter of a second; a device trains nothing.

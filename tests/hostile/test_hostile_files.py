@@ -30,7 +30,7 @@ from serving_maker import CLASSES, SHAPE, linear, write_bundle
 from this_platform import VERSION_0_1
 
 import l2h
-from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle, verify
+from l2h.bundle import BundleError, DeviceBundle, Manifest, ServerBundle
 from l2h.bundle.writing import check_target
 from l2h.classifiers import OnnxClassifier
 from l2h.classifiers.external import external_files
@@ -354,7 +354,7 @@ ENDLESS: dict[str, Callable[[Path], object]] = {
 READERS: dict[str, tuple[str, Callable[[Path], Any], type[L2HError]]] = {
     "the manifest of a bundle": ("manifest.json", Manifest.read, BundleError),
     "the target of an export": ("manifest.json", lambda folder: check_target(folder, False), L2HError),
-    "a file of a bundle": ("server.onnx", lambda folder: verify(folder, "server"), BundleError),
+    "a file of a bundle": ("server.onnx", ServerBundle, BundleError),
     "the settings of a run": ("config.json", read_config, RunError),
     "a saved system": ("config.json", l2h.load, RunError),
     "the keys of a server": ("keys.json", lambda folder: KeyFile(folder / "keys.json").read(), KeyStoreError),

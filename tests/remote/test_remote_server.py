@@ -456,11 +456,11 @@ def test_the_device_and_the_server_take_what_training_took(tmp_path: Path) -> No
     system = make(first, l2h.as_client(forms["probability"], output="probability")).fit(X, y)
     folder = tmp_path / "bundle"
     manifest = system.export(folder, costs=l2h.Costs(c_e=0.0, c_1=0.0))
-    assert manifest.server.gives == "probability"
+    assert manifest.servers["server"].gives == "probability"
     expected = score(X_TEST) > 0
     for form, function in forms.items():
         gives = {"probability": "probability", "logit": "logits"}.get(form)
-        replace(manifest, servers={"server": replace(manifest.server, gives=gives)}).write(folder)
+        replace(manifest, servers={"server": replace(manifest.servers["server"], gives=gives)}).write(folder)
         with l2h.EdgeClient(folder, client=first, server=function, deadline=20.0) as edge:
             answers = edge.predict(X_TEST)
         asked = answers.source == "remote"

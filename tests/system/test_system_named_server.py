@@ -60,7 +60,7 @@ def bundle(system: l2h.HelpSystem, tmp_path_factory: pytest.TempPathFactory) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("error", L2HWarning)
         manifest = system.export(folder, name="customers")
-    assert (manifest.server.file, manifest.server.feed) == ("server.onnx", "columns")
+    assert (manifest.servers["server"].file, manifest.servers["server"].feed) == ("server.onnx", "columns")
     return folder
 
 
@@ -99,7 +99,7 @@ def test_a_fixed_pipeline_by_names_is_asked_from_the_command_line(tmp_path: Path
     system = l2h.HelpSystem(client, server, settings=QUICK).fit(known, left)
     system.save(tmp_path / "run")
     manifest = l2h.load(tmp_path / "run").export(tmp_path / "bundle")
-    assert manifest.server.feed == "columns"
+    assert manifest.servers["server"].feed == "columns"
     known[:20].to_csv(tmp_path / "rows.csv", index=False)
     with Server(tmp_path / "bundle", tmp_path / "server") as process:
         said = call("ask", tmp_path / "bundle", tmp_path / "rows.csv", "-s", process.url, "--deadline", 20,

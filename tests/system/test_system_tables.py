@@ -150,7 +150,7 @@ def test_the_pipeline_answers_the_same_on_a_device_without_pandas(
     edge = l2h.EdgeClient(bundle)
     expected = system.require_fitted()
     answers = expected.client.answers(expected.check_inputs(frame), 2)
-    assert edge.bundle.local(frame).tolist() == answers.label.tolist()
+    assert edge.bundle.judge(frame)[0].tolist() == answers.label.tolist()
     ours, theirs = edge.judge(frame), system.judge(frame)
     np.testing.assert_allclose(ours.saving(edge.costs), theirs.saving(edge.costs), atol=1e-3)
     row = frame[:1].to_dict("records")[0]

@@ -6,7 +6,7 @@ a stranger cannot run code. :func:`l2h.export.export_system` writes one.
 """
 
 from l2h.bundle.halves import DeviceBundle, ServerBundle
-from l2h.bundle.manifest import Manifest, verify
+from l2h.bundle.manifest import Manifest
 from l2h.bundle.parts import BundleError, CalibrationPart, ClientPart, FilePart, InputPart, RejectorPart, ServerPart
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "RejectorPart",
     "ServerBundle",
     "ServerPart",
-    "verify",
 ]

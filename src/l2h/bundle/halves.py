@@ -1,6 +1,5 @@
 """The two halves of a bundle, verified and ready to run: the device's (client and rejector) and the server's."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from l2h.bundle import sessions
 from l2h.bundle.manifest import Manifest, read_files
 from l2h.bundle.parts import BundleError
-from l2h.bundle.sessions import CHUNK, ClientRun, ModelRun, check_inputs, exported_client, file_run, run
+from l2h.bundle.sessions import CHUNK, ModelRun, check_inputs, exported_client, file_run, run
 from l2h.bundle.signing import read_verify_key
 from l2h.classifiers.base import Array, Inputs, all_finite
 from l2h.columns import Columns, EncodedTable, numbers_of
@@ -85,7 +84,6 @@ class DeviceBundle(_Half):
             )
         if part.file is not None and client is not None:
             raise BundleError(f"{folder} holds its client ({part.file}): leave out client=")
-        self._lock = threading.Lock()
         self._client_file: ModelRun | None = None
         self._client = None if client is None else sessions.given_client(client, self.manifest)
         self._session = sessions.make_session(files[rejector.file], rejector.file, threads, files)
@@ -119,12 +117,6 @@ class DeviceBundle(_Half):
             return self.columns.encode(X)
         except DataError as error:
             raise BundleError(str(error)) from error
-
-    def local(self, X: Any) -> Labels:
-        """Return the client's own answers as class numbers, (n,); the rejector is not run."""
-        x = self.check(X)
-        client = self._client or self._load_client()
-        return np.concatenate([client(x[i : i + CHUNK])[0] for i in range(0, len(x), CHUNK)])
 
     def judge(self, X: Any, which: int = 0) -> tuple[Labels, Judgement]:
         """Return the client's answers as class numbers, (n,), and what a rejector makes of them; each is run once.
@@ -219,17 +211,6 @@ class DeviceBundle(_Half):
             return Judgement(scores, answerers=self.answerers)
         make = Judgement.from_one_input if len(scores) == 1 else Judgement.from_heads
         return make(scores, self._platt[which], self.answerers)
-
-    def _load_client(self) -> ClientRun:
-        """Load the client of a fused rejector, which holds it already: only :meth:`local` needs it by itself."""
-        with self._lock:
-            if self._client is None:
-                part = self.manifest.client
-                assert part.file is not None
-                files = read_files(self.folder, self.manifest, "device")
-                client = file_run(files[part.file], part, self._threads, files)
-                self._client = exported_client(client, part, len(self.classes), self.labels)
-            return self._client
 
     def _check_graph(self) -> None:
         """See that the rejector's inputs and outputs are those that the manifest names."""

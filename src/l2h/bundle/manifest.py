@@ -132,11 +132,6 @@ class Manifest:
         return next(iter(self.prices.values())) if len(self.prices) == 1 else self.prices
 
     @property
-    def server(self) -> ServerPart:
-        (part,) = self.servers.values()
-        return part
-
-    @property
     def answerers(self) -> tuple[Answerer, ...]:
         """Those who may answer, one per column of the rejector's scores."""
         local = [CLIENT, *([STUDENT] if self.second_opinion else [])]
@@ -168,18 +163,6 @@ class Manifest:
         return {name: part for name, part in self.files.items() if part.side == side and name not in others}
 
 
-def verify(folder: str | Path, side: str, server: str | None = None) -> Manifest:
-    """Check the manifest, and the size and SHA-256 of every file that a side (``device`` or ``server``) needs.
-
-    The other side's files may be missing, and so may those of other servers where ``server`` names one.
-    """
-    manifest = Manifest.read(folder)
-    if server is not None:
-        manifest.which_server(server)
-    read_files(folder, manifest, side, server)
-    return manifest
-
-
 def content_version(files: Mapping[str, FilePart], platt: Any, labels: tuple[str | int | bool, ...] | None) -> str:
     """Return the version of a bundle with these files, scales and shifts, and labels."""
     content = {"files": {name: part.sha256 for name, part in files.items()}, "platt": platt}
@@ -189,7 +172,7 @@ def content_version(files: Mapping[str, FilePart], platt: Any, labels: tuple[str
 
 
 def read_files(folder: str | Path, manifest: Manifest, side: str, server: str | None = None) -> dict[str, bytes]:
-    """Return the verified bytes of every file that a side needs, or one of the servers; raises as :func:`verify`."""
+    """Return the bytes of every file that a side (``device`` or ``server``) needs, or one of the servers; verified."""
     return {name: read_file(folder, manifest, name) for name in manifest.files_of(side, server)}
 
 
