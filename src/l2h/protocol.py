@@ -142,11 +142,9 @@ def decode_request(
     return Request(inputs, _identity(head), tuple(wanted), binary, all_binary)
 
 
-def decode_response(
-    body: bytes | bytearray, header_length: int | None = None, limits: MessageLimits | None = None
-) -> Response:
-    """Read an answer; takes and raises the same as :func:`decode_request`."""
-    head, outputs = _decode(body, header_length, "outputs", limits or MessageLimits())
+def decode_response(body: bytes | bytearray, header_length: int | None = None) -> Response:
+    """Read an answer; takes and raises the same as :func:`decode_request`, within the usual limits."""
+    head, outputs = _decode(body, header_length, "outputs", MessageLimits())
     name, version = head.get("model_name"), head.get("model_version")
     if not isinstance(name, str) or not isinstance(version, str | None):
         raise WireError(f"an answer names its model as text; got {shown(name)}, version {shown(version)}")

@@ -60,12 +60,12 @@ class StageSettings:
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_whole(self, epochs=1, batch=1, patience=1)
-        _number("lr", self.lr, 0, math.inf, open_low=True)
-        _number("momentum", self.momentum, 0, 1)
-        _number("smoothing", self.smoothing, 0, 1, open_high=True)
-        _number("mix", self.mix, 0, 1)
-        _number("distort", self.distort, 0, 1)
-        _number("weight_decay", self.weight_decay, 0, math.inf)
+        _number("lr", self.lr, math.inf, open_low=True)
+        _number("momentum", self.momentum, 1)
+        _number("smoothing", self.smoothing, 1, open_high=True)
+        _number("mix", self.mix, 1)
+        _number("distort", self.distort, 1)
+        _number("weight_decay", self.weight_decay, math.inf)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Settings:
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_whole(self, seed=0, folds=2, copies=0, start=0, threads=1, workers=0)
-        _number("holdout", self.holdout, 0, 1, open_low=True, open_high=True)
-        _number("distill", self.distill, 0, 1)
+        _number("holdout", self.holdout, 1, open_low=True, open_high=True)
+        _number("distill", self.distill, 1)
         if self.recipe == "paper" and self.loss == "priced":
             raise SettingsError(
                 "recipe 'paper' trains a rejector for a price: use loss 'paper', 'shifted', 'swapped' or 'released'"
@@ -178,12 +178,12 @@ def _check_whole(settings: Any, **least: int) -> None:
             raise SettingsError(f"{name}={value!r} must be a whole number of {low} or more")
 
 
-def _number(name: str, value: Any, low: float, high: float, open_low: bool = False, open_high: bool = False) -> None:
+def _number(name: str, value: Any, high: float, open_low: bool = False, open_high: bool = False) -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if fits:
-        fits = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
+        fits = (value > 0 if open_low else value >= 0) and (value < high if open_high else value <= high)
     if not fits:
-        span = f"{'(' if open_low else '['}{low}, {high}{')' if open_high or high == math.inf else ']'}"
+        span = f"{'(' if open_low else '['}0, {high}{')' if open_high or high == math.inf else ']'}"
         raise SettingsError(f"{name}={value!r} must be a number in {span}")
 
 

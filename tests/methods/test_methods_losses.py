@@ -424,7 +424,7 @@ def test_the_gradients_of_the_functions_are_those_of_finite_differences() -> Non
     assert check(lambda g, h: one_vs_all_loss(g, h, y, server[:, None]), (one, classes))
     assert check(lambda g, h: two_stage_score_loss(g, h, right, cost, highest), (one, classes[:, 0].detach()))
     assert check(lambda g, h: two_stage_score_loss(g, h, right, cost, highest), (one.detach(), margin))
-    assert check(lambda r, e, b: binary_loss(r, e, right, prices, beta=b), (free, margin, beta))
+    assert check(lambda r, e, b: binary_loss(r, e, right, prices, b), (free, margin, beta))
     assert check(one_vs_all_logits, (torch.log(posterior).detach().requires_grad_(),))
     assert check(calibrating_beta, (posterior,))
 

@@ -30,9 +30,9 @@ class Estimate:
     def as_dict(self) -> dict[str, float | int]:
         return asdict(self)
 
-    def scaled(self, factor: float) -> str:
-        """Return it as text, times a factor: ``98.0 (97.1 to 98.6)``."""
-        return f"{factor * self.value:.3g} ({factor * self.low:.3g} to {factor * self.high:.3g})"
+    def __str__(self) -> str:
+        """Return it as text: ``0.98 (0.971 to 0.986)``."""
+        return f"{self.value:.3g} ({self.low:.3g} to {self.high:.3g})"
 
 
 def weighted_mean(

@@ -165,7 +165,7 @@ class AuditReport:
             yield f"By {what} there is no sign that the heads are not calibrated."
         realised, stated, off = self.risk.realised, self.risk.stated, self.risk.difference
         if realised is not None:
-            text = f"The realised risk is {realised.scaled(1)}"
+            text = f"The realised risk is {realised}"
             if stated is not None and off is not None:
                 clear = "more than" if off.low > 0 else "less than" if off.high < 0 else "in line with"
                 text += f", {clear} the {stated.value:.3g} that the heads promise"
@@ -371,9 +371,9 @@ def _percent(estimate: Estimate) -> str:
 def _saving(saved: Saved) -> str:
     parts = [f"between {saved.least.low:.3g} and {saved.most.high:.3g} per input, whatever the labels are"]
     if saved.stated is not None:
-        parts.append(f"{saved.stated.scaled(1)} if the heads are calibrated")
+        parts.append(f"{saved.stated} if the heads are calibrated")
     if saved.realised is not None:
-        parts.append(f"{saved.realised.scaled(1)} by the labels")
+        parts.append(f"{saved.realised} by the labels")
     return f"it saves {'; '.join(parts)}"
 
 

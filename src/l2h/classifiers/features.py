@@ -42,9 +42,9 @@ def pool(tensor: Any, name: str) -> Any:
     return (tensor if axis is None else tensor.mean(axis)).float()
 
 
-def spread_evenly(names: list[str], most: int = MOST) -> list[str]:
-    """Return at most so many of the names, the last among them."""
-    step = max(1, -(-len(names) // most))
+def spread_evenly(names: list[str]) -> list[str]:
+    """Return at most :data:`MOST` of the names, the last among them."""
+    step = max(1, -(-len(names) // MOST))
     return names[::-1][::step][::-1]
 
 

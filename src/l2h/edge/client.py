@@ -121,7 +121,7 @@ class EdgeClient(EdgeCore, AbstractContextManager["EdgeClient"]):
         self._require_usable()
         call = PredictCall()
         if self._tracer is not None:
-            call.trace = self._tracer.begin("predict")
+            call.trace = self._tracer.begin()
         answers = self._begin(call, X, costs, deadline)
         if answers is None:
             try:
@@ -220,7 +220,7 @@ class AsyncEdgeClient(EdgeCore):
         """Answer every input, as :meth:`EdgeClient.predict` does."""
         call = PredictCall()
         if self._tracer is not None:
-            call.trace = self._tracer.begin("predict")
+            call.trace = self._tracer.begin()
         answers = await self._work(call, self._submit(self._begin, call, X, costs, deadline))
         waiting: dict[SentRequest, asyncio.Future[Reply]] = {}
         while answers is None and call.requests:

@@ -51,7 +51,6 @@ def measure(
     repeats: int = 2000,
     server: str | Mapping[str, str] | None = None,
     key: str | None = None,
-    deadline: float = 1.0,
     verify_tls: bool | str | Path = True,
 ) -> EdgeTiming:
     """Time so many local answers to inputs in turn, and the server's where one is given, of several by its name."""
@@ -81,7 +80,7 @@ def measure(
     if server is not None:
         # At these prices everything is sent, where the rejector answers for every price.
         free = Costs(c_e=0.0, c_1=0.0) if bundle.manifest.rejector.specs[0].costs is None else bundle.costs
-        with EdgeClient(bundle, server, key=key, costs=free, deadline=deadline, verify_tls=verify_tls) as edge:
+        with EdgeClient(bundle, server, key=key, costs=free, deadline=1.0, verify_tls=verify_tls) as edge:
             remote, answered = _remote(edge, X, repeats)
     return EdgeTiming(repeats, _percentiles(model), _percentiles(local), remote, answered)
 

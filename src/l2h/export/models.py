@@ -90,7 +90,7 @@ def export_models(fitted: FittedSystem, chosen: list[int]) -> BundleModels:
     fused = uses_client and client.graph is not None and can_fuse(client.graph, rejector)
     if fused:
         assert client.graph is not None
-        _check_fused(client.graph, rejector, REJECTOR, arrays)
+        _check_fused(client.graph, rejector, arrays)
     return BundleModels(client, rejector, uses_client, fused, servers, agreement)
 
 
@@ -179,20 +179,20 @@ def run_model(model: ModelProto, name: str, outputs: list[str], feeds: dict[str,
     return values
 
 
-def _check_fused(client: ModelProto, rejector: ModelProto, file: str, probes: Sequence[Array]) -> None:
+def _check_fused(client: ModelProto, rejector: ModelProto, probes: Sequence[Array]) -> None:
     """Raise an :class:`ExportError` where the fused model differs from its two halves, run one after the other."""
     fused = fuse(client, rejector)
     outputs = [entry.name for entry in client.graph.output]
     for X in probes:
         answers = dict(zip(outputs, run_model(client, "client", outputs, {"x": X}), strict=True))
         own = [entry.name for entry in rejector.graph.output]
-        apart = run_model(rejector, file, own, {"x": X, **answers})
-        log_p, *joined = run_model(fused, file, ["log_probability", *own], {"x": X})
-        compare(file, log_p, answers["log_probability"])
+        apart = run_model(rejector, REJECTOR, own, {"x": X, **answers})
+        log_p, *joined = run_model(fused, REJECTOR, ["log_probability", *own], {"x": X})
+        compare(REJECTOR, log_p, answers["log_probability"])
         p = np.sort(np.exp(log_p), axis=1)
         clear = p[:, -1] - p[:, -2] > _ROUNDING  # in a tie the client may name another class, which the rejector sees
         for ours, theirs in zip(joined, apart, strict=True):
-            compare(file, ours[clear], theirs[clear], _ROUNDING)
+            compare(REJECTOR, ours[clear], theirs[clear], _ROUNDING)
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,17 @@ def binary_loss(
     server_margin: Tensor,
     client_correct: Tensor,
     prices: Prices,
-    alpha: float | Tensor = 1.0,
-    beta: float | Tensor = 1.0,
+    beta: Tensor,
 ) -> Tensor:
-    """Return ``c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(alpha r)``; r (R, n) above 0 is LOCAL.
+    """Return ``c_1 exp(beta/2 (-e y - r)) + c_e exp(-r) + 1[m y <= 0] exp(r)``; r (R, n) above 0 is LOCAL.
 
-    ``server_margin`` is ``e y`` with y in {-1, 1}; ``beta`` may depend on the sample.
+    It is the paper's with an alpha of 1. ``server_margin`` is ``e y`` with y in {-1, 1}; each sample has its ``beta``.
     """
     wrong = prices.remote_wrong - prices.remote_right
     return (
         wrong * bounded_exp(beta / 2 * (-server_margin - r))
         + (prices.remote_right - prices.local_right) * bounded_exp(-r)
-        + (~client_correct).float() * bounded_exp(alpha * r)
+        + (~client_correct).float() * bounded_exp(r)
     )
 
 
@@ -73,7 +72,7 @@ class BinaryL2H(Learned):
         log_odds = torch.log(p[:, 1]) - torch.log(p[:, 0])
         sign = 2.0 * pool.y - 1
         beta = calibrating_beta(pool.server_probability)
-        return binary_loss(local_score(scores), sign * log_odds / beta, pool.client_correct, prices, beta=beta)
+        return binary_loss(local_score(scores), sign * log_odds / beta, pool.client_correct, prices, beta)
 
 
 class Helping(Learned):

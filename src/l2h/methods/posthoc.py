@@ -58,13 +58,13 @@ def selective_query_loss(r: Tensor, client_correct: Tensor, server_correct: Tens
     return F.binary_cross_entropy_with_logits(-r, target, reduction="none")
 
 
-def appeal_loss(r: Tensor, client_loss: Tensor, server_loss: Tensor, beta: float = BETA) -> Tensor:
-    """Return ``q l_m + (1 - q) l_e - beta ln q`` with ``q = sigma(r)``, for scores r (R, n) and losses (n,).
+def appeal_loss(r: Tensor, client_loss: Tensor, server_loss: Tensor) -> Tensor:
+    """Return ``q l_m + (1 - q) l_e - BETA ln q`` with ``q = sigma(r)``, for scores r (R, n) and losses (n,).
 
-    Its minimiser is ``q = min(1, beta / (l_m - l_e))``, and 1 where the client's loss is not the larger one.
+    Its minimiser is ``q = min(1, BETA / (l_m - l_e))``, and 1 where the client's loss is not the larger one.
     """
     q = torch.sigmoid(r)
-    return q * client_loss + (1 - q) * server_loss - beta * F.logsigmoid(r)
+    return q * client_loss + (1 - q) * server_loss - BETA * F.logsigmoid(r)
 
 
 def truth_values(pool: SamplePool) -> tuple[Tensor, Tensor]:

@@ -106,7 +106,7 @@ class Recalibration:
 
 
 def recalibrate(
-    bundle: str | Path, audits: str | Path | Sequence[str | Path], *, since: float | None = None, seed: int = 0
+    bundle: str | Path, audits: str | Path | Sequence[str | Path], *, since: float | None = None
 ) -> Recalibration:
     """Fit the calibration of a bundle to audited pairs, and measure it on pairs that it was not fitted on.
 
@@ -119,7 +119,6 @@ def recalibrate(
         bundle: its folder; one whose rejector answers for every price.
         audits: folders or files of pairs that were made with this version of the bundle.
         since: leave out pairs from before this time, in seconds since 1970.
-        seed: of the parts, and of the samples for thresholds.
 
     Returns:
         The proposal; its ``refusal`` says why it is not better, if so.
@@ -147,7 +146,7 @@ def recalibrate(
     counts = np.bincount(answered.by[answered.label >= 0], minlength=len(start))
     servers = [j for j in range(answered.header.local, len(start)) if counts[j] >= LABELS]
     by_labels = bool(servers)
-    changes = measure_changes(answered, start, cross_fitted(answered, start, servers, seed), by_labels)
+    changes = measure_changes(answered, start, cross_fitted(answered, start, servers), by_labels)
     names = answered.header.answerers
     found = fit_heads(answered, start, servers)
     return Recalibration(
@@ -160,7 +159,7 @@ def recalibrate(
         platt=tuple((float(scale), float(shift)) for scale, shift in found),
         refitted=tuple(name for j, name in enumerate(names) if j < answered.header.local or j in servers),
         changes=changes,
-        scores=_threshold_scores(every, seed),
+        scores=_threshold_scores(every),
         refusal=_turned_around(names, start, found) or _refusal(changes),
         left_out=tuple(map(str, every.left_out)),
     )
@@ -222,12 +221,12 @@ def _refusal(changes: dict[str, Change]) -> str | None:
     return None
 
 
-def _threshold_scores(pairs: AuditPairs, seed: int) -> npt.NDArray[np.float32] | None:
+def _threshold_scores(pairs: AuditPairs) -> npt.NDArray[np.float32] | None:
     """Return raw scores (n, J) as of n inputs drawn at random, of which bounds on asking may count as independent.
 
     Of the pairs that stand for fewer inputs only a part is taken, so that all that are left stand for equally many.
     """
-    rng, weights = np.random.default_rng(seed), input_weights(pairs)
+    rng, weights = np.random.default_rng(0), input_weights(pairs)
     kept = np.flatnonzero(rng.random(len(pairs)) < weights / weights.max())
     if len(kept) < _ROWS:
         return None
