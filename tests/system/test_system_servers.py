@@ -172,7 +172,7 @@ def test_what_is_unseen_by_one_server_is_unseen_by_all(honest: str) -> None:
     assert outcome.best == 1, "the student is taught by the server that is right most often"
     taught = torch.from_numpy(cloud(pool.x.numpy()).argmax(axis=1))
     assert torch.equal(pool.server_probability.argmax(-1), taught)
-    assert torch.equal(pool.right[:, 2], taught == pool.y)
+    assert torch.equal(pool.server_correct[:, 1], taught == pool.y)
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["all trained", "one fixed"])

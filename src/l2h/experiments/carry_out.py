@@ -1,7 +1,8 @@
 """A plan carried out: its data and their division, its client, its system, and their training."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from l2h.remote import is_remote
 from l2h.rows import Rows, digest, in_memory, take_rows
 from l2h.settings import PAPER_SERVER, StageSettings
 from l2h.system import HelpSystem
-from l2h.training import Context, Progress, pick_device, train_classifier
+from l2h.training import Context, Progress, Silent, pick_device, train_classifier
 from l2h.training.estimators import COPIES
 from l2h.training.job import input_scale
 from l2h.training.loop import derive, repeatable, seeded
@@ -43,6 +44,14 @@ class SampleParts:
     train: Samples  # for the server and the rejector
     calibration: Samples  # for nothing else
     held_out_rows: npt.NDArray[np.int64] | None  # of ``train``, that the client was not trained on, where that is known
+
+
+@contextmanager
+def working(plan: Plan, progress: Progress | None = None) -> Iterator[Context]:
+    """Give the context of a plan's trainings, which come out the same whenever they are run in the block."""
+    context = Context(plan.settings, pick_device(plan.settings.device), progress=progress or Silent())
+    with repeatable(plan.settings, context.device):
+        yield context
 
 
 def load_data(plan: Plan, stream: bool | None = False, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -172,8 +181,8 @@ def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progres
 
 def help_to_train(plan: Plan, dataset: Dataset) -> None:
     """Train the plan's client and server with the first process of a group, and leave everything else to that one."""
-    context, parts = Context(plan.settings, pick_device(plan.settings.device)), divide(dataset, plan)
-    with repeatable(plan.settings, context.device):
+    parts = divide(dataset, plan)
+    with working(plan) as context:
         system = make_system(plan, dataset, make_client(plan, dataset, parts, context))
         train_server(system.prepare(*parts.train, specs=plan.specs, held_out_rows=parts.held_out_rows), context)
 

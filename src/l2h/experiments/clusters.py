@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,10 @@ class TaskRequest:
     cpus: int
     gpus: int
     device: str
+
+    def place(self, settings: Settings) -> Settings:
+        """Return the settings of a training in such a task."""
+        return replace(settings, device=self.device, threads=self.cpus)
 
 
 @dataclass(frozen=True)

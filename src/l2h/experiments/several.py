@@ -19,6 +19,7 @@ from l2h.data import Dataset
 from l2h.decision import FREE
 from l2h.errors import RunError
 from l2h.experiments import runs
+from l2h.experiments.carry_out import working
 from l2h.experiments.clusters import ClusterWork, RayCluster, reached
 from l2h.experiments.compare.seed import SeedStudy, make_bench
 from l2h.experiments.plan import check_prices, with_augment
@@ -27,8 +28,7 @@ from l2h.methods.deferral import TwoStageConfidence
 from l2h.methods.helping import PricedRule
 from l2h.metrics import AnswererChoice, spread
 from l2h.system.sizing import size_method
-from l2h.training import Context, Progress, Silent, pick_device
-from l2h.training.loop import repeatable
+from l2h.training import Context, Progress
 
 log = logging.getLogger("l2h")
 CSV, JSON = "several.csv", "several.json"
@@ -85,15 +85,12 @@ def compare_several(
         for seed in sorted(there & {*study.seeds}):
             log.info("%s holds seed %d already: not run again", folder, seed)
         left = [seed for seed in study.seeds if seed not in there]
-        for seed, rows in _seeds_here(study, left, progress) if cluster is None else _seeds_on(cluster, study, left):
+        here = ((seed, _seed_rows(study, seed, progress)) for seed in left)
+        for seed, rows in here if cluster is None else _seeds_on(cluster, study, left):
             runs.append_rows(path, FIELDS, ({"seed": seed} | row for row in rows))
             log.info("seed %d done", seed)
     rows = [row for row in read_several([path]) if int(row["seed"]) in study.seeds]
     return _write_summary(sorted(rows, key=lambda row: study.seeds.index(int(row["seed"]))), folder, command)
-
-
-def _seeds_here(study: SeveralStudy, seeds: Sequence[int], progress: Progress) -> Iterator[tuple[int, list[Row]]]:
-    return ((seed, _seed_rows(study, seed, progress)) for seed in seeds)
 
 
 def _seeds_on(cluster: RayCluster, study: SeveralStudy, seeds: Sequence[int]) -> Iterator[tuple[int, list[Row]]]:
@@ -105,9 +102,7 @@ def _seeds_on(cluster: RayCluster, study: SeveralStudy, seeds: Sequence[int]) ->
 
 def _seed_rows(study: SeveralStudy, seed: int, progress: Progress | None = None) -> list[Row]:
     plan = study.plan_of(seed)
-    device = pick_device(plan.settings.device)
-    context = Context(plan.settings, device, progress=progress or Silent())
-    with repeatable(plan.settings, device):
+    with working(plan, progress) as context:
         return _run_seed(replace(study, plan=plan), study.load(seed), context)
 
 

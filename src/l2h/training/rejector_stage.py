@@ -48,11 +48,6 @@ class SamplePool:
     def __len__(self) -> int:
         return len(self.x)
 
-    @property
-    def right(self) -> Tensor:
-        """Who is right, bool (n, 1 + S): the client, then each server."""
-        return torch.column_stack([self.client_correct, self.server_correct])
-
     def at(self, index: Tensor, x: Tensor | None = None) -> SamplePool:
         """Return the samples at ``index``; ``x`` are their inputs, if they were read already."""
         others = {name: getattr(self, name)[index] for name in self.__dataclass_fields__ if name != "x"}

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from l2h import methods
+from l2h.experiments.carry_out import working
 from l2h.experiments.clusters import ClusterWork, RayCluster
 from l2h.experiments.compare.outcomes import without_answerers
 from l2h.experiments.compare.seed import SeedResult, header, judge, prepare_seed, stack_methods
 from l2h.methods import Bench, Learned, Outcomes
-from l2h.training import Context, pick_device
 from l2h.training.loop import repeatable
 
 if TYPE_CHECKING:
@@ -59,11 +59,10 @@ def method_groups(names: Sequence[str]) -> list[tuple[str, ...]]:
 def prepare_task(comparison: "Comparison", seed: int) -> tuple[PreparedSeed, dict[str, Any]]:
     """Train client and server of a seed; return what its methods need of them, and what its result holds of them."""
     plan = comparison.plan_of(seed)  # made anew, so that this process knows the methods of its files
-    device = pick_device(plan.settings.device)
     everyone = methods.get(comparison.methods)
-    with repeatable(plan.settings, device):
+    with working(plan) as context:
         dataset = comparison.read(seed)
-        bench, test = prepare_seed(plan, dataset, everyone, Context(plan.settings, device))
+        bench, test = prepare_seed(plan, dataset, everyone, context)
         sizes = {method.name: (method.options, method.budget) for method in everyone if isinstance(method, Learned)}
         return PreparedSeed(without_answerers(bench), test, sizes), header(plan, dataset, test)
 

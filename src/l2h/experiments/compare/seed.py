@@ -18,7 +18,7 @@ from l2h.data import Dataset
 from l2h.data.outcomes import OutcomeTable
 from l2h.decision import RejectorSpec
 from l2h.errors import DataError
-from l2h.experiments.carry_out import SampleParts, divide, load_data, make_client, make_system
+from l2h.experiments.carry_out import SampleParts, divide, load_data, make_client, make_system, working
 from l2h.experiments.clusters import TaskRequest
 from l2h.experiments.compare.outcomes import CLASSES, outcome_bench
 from l2h.experiments.plan import Plan
@@ -27,8 +27,7 @@ from l2h.labels import LabelCodec
 from l2h.methods import Bench, Learned, Method, Outcomes, ReferenceRule
 from l2h.rows import digest
 from l2h.system.sizing import size_method
-from l2h.training import Context, Progress, Silent, pick_device
-from l2h.training.loop import repeatable
+from l2h.training import Context, Progress
 
 RATES = np.linspace(0.0, 1.0, 201)
 _BITS = ("remote", "as_published")
@@ -47,8 +46,7 @@ class SeedStudy:
 
     def on(self, request: TaskRequest) -> Self:
         """Return the study as a task runs it: with the device and the threads that it was given."""
-        settings = replace(self.plan.settings, device=request.device, threads=request.cpus)
-        return replace(self, plan=replace(self.plan, settings=settings))
+        return replace(self, plan=replace(self.plan, settings=request.place(self.plan.settings)))
 
     def load(self, seed: int) -> Dataset:
         dataset = load_data(self.plan_of(seed)).numbered()
@@ -108,9 +106,7 @@ def run_seed(
     A table of outcomes has no client and no server to train. ``done`` is called with ``"server"`` and then with each
     method's name as it is finished.
     """
-    device = pick_device(plan.settings.device)
-    context = Context(plan.settings, device, progress=progress or Silent())
-    with repeatable(plan.settings, device):
+    with working(plan, progress) as context:
         bench, test = prepare_seed(plan, dataset, methods, context)
         done("server")
         judged = {}

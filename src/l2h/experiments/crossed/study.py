@@ -16,13 +16,14 @@ from l2h import methods
 from l2h.budgets import Budget
 from l2h.errors import SettingsError
 from l2h.experiments import runs
+from l2h.experiments.carry_out import working
 from l2h.experiments.clusters import ClusterWork, RayCluster, reached
 from l2h.experiments.compare.seed import SeedStudy
 from l2h.experiments.crossed.rows import ARMS, CSV, FIELDS, JSON, Arm, Row, read_rows, summarise
 from l2h.experiments.crossed.seed import SeedCrossing
 from l2h.experiments.plan import with_augment
 from l2h.methods import Learned
-from l2h.training import Context, Progress, Silent, pick_device
+from l2h.training import Progress
 from l2h.training.loop import repeatable
 
 log = logging.getLogger("l2h")
@@ -129,12 +130,10 @@ def _missing_arms(study: CrossedStudy, seed: int, path: Path, fitting: Sequence[
     return left
 
 
-def _measure_seed(
-    study: CrossedStudy, seed: int, path: Path, left: Sequence[_Training], progress: Progress | None = None
-) -> None:
+def _measure_seed(study: CrossedStudy, seed: int, path: Path, left: Sequence[_Training], progress: Progress) -> None:
     plan = study.plan_of(seed)
-    with repeatable(plan.settings, pick_device(plan.settings.device)):
-        crossing = _crossing(study, seed, progress)
+    with working(plan, progress) as context:
+        crossing = SeedCrossing(plan, study.load(seed), context)
         _keep_confidence(path, seed, crossing.confidence())
         for number, training in enumerate(left, start=1):
             _keep_arm(path, seed, training, list(crossing.rows(*training)), number, len(left))
@@ -159,8 +158,8 @@ def _measure_on(cluster: RayCluster, study: CrossedStudy, left: Mapping[int, Seq
 
 def _prepare(study: CrossedStudy, seed: int, arms: Sequence[_Training]) -> tuple[SeedCrossing, list[Row]]:
     plan = study.plan_of(seed)
-    with repeatable(plan.settings, pick_device(plan.settings.device)):
-        crossing = _crossing(study, seed)
+    with working(plan) as context:
+        crossing = SeedCrossing(plan, study.load(seed), context)
         sizes = dict.fromkeys((training.budget, training.arm[0]) for training in arms)
         return crossing.sized_apart(arms[0].names, sizes), crossing.confidence()
 
@@ -169,12 +168,6 @@ def _measure_arm(study: CrossedStudy, seed: int, training: _Training, crossing: 
     plan = study.plan_of(seed)  # made anew, so that this process knows the methods of its files
     with repeatable(plan.settings, crossing.context.device):
         return list(crossing.rows(*training))
-
-
-def _crossing(study: CrossedStudy, seed: int, progress: Progress | None = None) -> SeedCrossing:
-    plan = study.plan_of(seed)
-    context = Context(plan.settings, pick_device(plan.settings.device), progress=progress or Silent())
-    return SeedCrossing(plan, study.load(seed), context)
 
 
 def _keep_confidence(path: Path, seed: int, rows: Sequence[Row]) -> None:

@@ -12,14 +12,14 @@ from l2h.budgets import Budget
 from l2h.data import Dataset, split
 from l2h.errors import SettingsError
 from l2h.experiments import runs
-from l2h.experiments.carry_out import load_data
+from l2h.experiments.carry_out import load_data, working
 from l2h.experiments.compare.seed import SeedStudy
 from l2h.experiments.frontier.rows import FIELDS, Row, read_rows, summarise, ways
 from l2h.experiments.frontier.seed import SeedFrontier
 from l2h.experiments.plan import with_augment
 from l2h.rows import take_rows
-from l2h.training import Context, Progress, pick_device
-from l2h.training.loop import derive, repeatable
+from l2h.training import Progress
+from l2h.training.loop import derive
 
 log = logging.getLogger("l2h")
 CSV, JSON, PICTURE = "frontier.csv", "frontier.json", "frontier.png"
@@ -69,9 +69,7 @@ def measure_frontier(
             continue
         plan, data = study.plan_of(seed), study.load(seed)
         data = data if study.part == "test" else held_back(data)
-        device = pick_device(plan.settings.device)
-        with repeatable(plan.settings, device):
-            context = Context(plan.settings, device, progress=progress)
+        with working(plan, progress) as context:
             for row in SeedFrontier(plan, data, context, timings).rows(left):
                 known = {"data": dataset.name, "part": study.part, "samples": len(data.y_test), "seed": seed} | row
                 runs.append_rows(path, FIELDS, [known])

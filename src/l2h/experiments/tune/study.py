@@ -231,7 +231,7 @@ def _run_trials(search: Search, plans: Mapping[int, Plan], alike: set[int], book
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what failed is told by us, in a line
     with ray_cluster(on) as cluster:
         request = cluster.request(next(iter(plans.values())).settings)
-        placed = {number: _placed(plan, request) for number, plan in plans.items()}
+        placed = {number: replace(plan, settings=request.place(plan.settings)) for number, plan in plans.items()}
         log.info("Ray: %s; %d trials", cluster.describe(), len(plans))
         with message_queue(cluster, book.note) as queue, tempfile.TemporaryDirectory(prefix="l2h-tune-") as storage:
             given = {"plans": placed, "alike": alike, "home": os.getcwd(), "queue": queue}
@@ -247,10 +247,6 @@ def _run_trials(search: Search, plans: Mapping[int, Plan], alike: set[int], book
                 book.close(number, STOPPED)
             else:
                 book.close(number, FAILED, why="it ended without a word")
-
-
-def _placed(plan: Plan, request: TaskRequest) -> Plan:
-    return replace(plan, settings=replace(plan.settings, device=request.device, threads=request.cpus))
 
 
 def _tuner(
