@@ -25,7 +25,6 @@ _ABOVE, _BELOW = 2.0, 3.0
 @dataclass(frozen=True)
 class _Trial:
     scale: str
-    label: Labels
     right: npt.NDArray[np.bool_]
     loss: float  # mean log loss of the true class; 0 where there are labels only
 
@@ -130,7 +129,7 @@ def _try(classifier: Classifier, X: Array, y: Labels, num_classes: int, scale: s
     finally:
         classifier.probabilities = before  # what a wrong scale makes of the scores decides nothing
     loss = -float(answers.log_probability[np.arange(len(y)), y].mean()) if answers.has_scores else 0.0
-    return _Trial(scale, answers.label, answers.label == y, loss)
+    return _Trial(scale, answers.label == y, loss)
 
 
 def _choose(trials: Sequence[_Trial]) -> tuple[_Trial, list[str]]:

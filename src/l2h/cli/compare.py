@@ -23,7 +23,7 @@ from l2h.cli.options import (
     takes_groups,
     training_option,
 )
-from l2h.cli.output import command_line, console, log, make_console, print_json
+from l2h.cli.output import command_line, console, log, make_console, print_summary
 from l2h.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -197,18 +197,11 @@ def _print_comparison(summary: dict[str, Any], options: CompareOptions) -> None:
     from l2h.report import comparison_headline, comparison_table, grid_tables, property_table, write_comparison
 
     page = write_comparison(summary, options.out)
-    if options.as_json:
-        print_json(summary)
-        return
-    out = make_console()
-    out.print(comparison_table(summary))
-    for table in grid_tables(summary):
-        out.print(table)
-    out.print(property_table(summary["methods"]))
-    for sentence in comparison_headline(summary):
-        out.print(sentence, markup=False)
-    _print_left_out(summary)
-    log.info("The page with every number and picture: %s", page)
+    tables = (comparison_table(summary), *grid_tables(summary), property_table(summary["methods"]))
+    print_summary(summary, options.as_json, tables, comparison_headline(summary))
+    if not options.as_json:
+        _print_left_out(summary)
+        log.info("The page with every number and picture: %s", page)
 
 
 def _compare_several(options: CompareOptions) -> dict[str, Any]:
@@ -278,15 +271,9 @@ def _run_study(measure: Callable[..., dict[str, Any]], study: Any, options: Comp
 def _print_crossed(summary: dict[str, Any], as_json: bool) -> None:
     from l2h.report import crossed_sentences, crossed_tables
 
-    if as_json:
-        print_json(summary)
-        return
-    out = make_console()
-    for table in crossed_tables(summary):
-        out.print(table)
-    for sentence in crossed_sentences(summary):
-        out.print(sentence, markup=False)
-    _print_left_out(summary)
+    print_summary(summary, as_json, crossed_tables(summary), crossed_sentences(summary))
+    if not as_json:
+        _print_left_out(summary)
 
 
 def _print_left_out(summary: dict[str, Any]) -> None:
@@ -310,13 +297,7 @@ def _classes(options: CompareOptions) -> tuple[str, ...] | None:
 def _print_several(summary: dict[str, Any], as_json: bool) -> None:
     from l2h.report import several_sentences, several_table
 
-    if as_json:
-        print_json(summary)
-        return
-    out = make_console()
-    out.print(several_table(summary))
-    for sentence in several_sentences(summary):
-        out.print(sentence, markup=False)
+    print_summary(summary, as_json, [several_table(summary)], several_sentences(summary))
 
 
 @contextmanager

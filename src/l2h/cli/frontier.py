@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from l2h.cli.options import StudyOptions, Texts, run_option, takes_groups
-from l2h.cli.output import command_line, log, make_console, print_json
+from l2h.cli.output import command_line, log, print_summary
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,9 @@ def frontier(options: FrontierOptions) -> None:
 
     summary = summarise(read_rows(options.rows), command_line()) if options.rows else _measure(options)
     picture = write_frontier(summary, options.out)
-    if options.as_json:
-        print_json(summary)
-        return
-    make_console().print(frontier_table(summary))
-    log.info("The picture: %s", picture)
+    print_summary(summary, options.as_json, [frontier_table(summary)])
+    if not options.as_json:
+        log.info("The picture: %s", picture)
 
 
 def _measure(options: FrontierOptions) -> dict[str, object]:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from l2h.experiments.evaluating import Evaluation
+    from l2h.report.common.table import TextTable
 
 console = Console(stderr=True)
 log = logging.getLogger("l2h")
@@ -107,6 +108,20 @@ def _risk_cells(risk: Mapping[str, float | None]) -> Iterable[str]:
     for column, value in values.items():
         text = "n/a" if value is None else f"{value:.4f}"
         yield f"[bold]{text}[/]" if value == lowest and column != "oracle" else text
+
+
+def print_summary(
+    summary: Mapping[str, Any], as_json: bool, tables: Iterable[TextTable], sentences: Iterable[str] = ()
+) -> None:
+    """Print what a study gives: as JSON, or as tables with sentences below them."""
+    if as_json:
+        print_json(summary)
+        return
+    out = make_console()
+    for table in tables:
+        out.print(table)
+    for sentence in sentences:
+        out.print(sentence, markup=False)
 
 
 def make_table(columns: Sequence[str], right: Collection[str] = (), **style: Any) -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from l2h.cli.options import Asked, MethodFiles, ServerRun, Target, TestPart, Texts, by_name, run_option, takes_groups
-from l2h.cli.output import command_line, log, make_console, print_json
+from l2h.cli.output import command_line, log, print_summary
 from l2h.errors import SettingsError
 
 
@@ -77,13 +77,9 @@ def shift(options: ShiftOptions) -> None:
     write_rows(options.out, rows, courses)
     summary = summarise(rows, courses, command_line())
     picture = write_shift(summary, options.out)
-    if options.as_json:
-        print_json(summary)
-        return
-    console = make_console()
-    for table in shift_tables(summary):
-        console.print(table)
-    log.info("The picture: %s", picture)
+    print_summary(summary, options.as_json, shift_tables(summary))
+    if not options.as_json:
+        log.info("The picture: %s", picture)
 
 
 def _measure(options: ShiftOptions) -> tuple[list[dict[str, object]], list[dict[str, object]]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from l2h.cli.options import MoneyOptions, Texts, run_option, takes_groups
-from l2h.cli.output import command_line, log, make_console, print_json
+from l2h.cli.output import command_line, log, print_line, print_summary
 from l2h.cli.train import read_plan, with_file, with_values
 from l2h.cli.train_options import ApiOptions, FeedOptions, ModelOptions, TrainingOptions
 
@@ -88,12 +88,7 @@ def tune(
     with count_progress("trials") as tell:
         summary = tune_settings(search, tuning.out, tuning.on, command_line(), force=tuning.force, tell=tell)
     page = write_tuning(summary, tuning.out)
-    if tuning.as_json:
-        print_json(summary)
-        return
-    out = make_console()
-    out.print(tuning_table(summary))
-    for sentence in tuning_headline(summary):
-        out.print(sentence, markup=False)
-    out.print(f"The settings, for l2h train --settings: {tuning.out / 'best.json'}", markup=False, soft_wrap=True)
-    log.info("The page with every trial: %s", page)
+    print_summary(summary, tuning.as_json, [tuning_table(summary)], tuning_headline(summary))
+    if not tuning.as_json:
+        print_line(f"The settings, for l2h train --settings: {tuning.out / 'best.json'}")
+        log.info("The page with every trial: %s", page)

@@ -378,7 +378,7 @@ class _RowWriter:
     """
 
     def __init__(self, path: Path, expected: tuple[int, ...]) -> None:
-        self.path, self.expected, self.count = path, expected, 0
+        self.expected, self.count = expected, 0
         self._file = path.open("wb")
         self._crc = _kind(np.dtype(np.uint8), expected)
         self._pool, self._last = ThreadPoolExecutor(1, thread_name_prefix="l2h-write"), Future[None]()

@@ -39,7 +39,7 @@ class SeedCrossing:
     stacked = True  # False trains the nets of each loss by themselves, side by side
 
     def __init__(self, plan: Plan, dataset: Dataset, context: Context) -> None:
-        self.plan, self.context = plan, context
+        self.context = context
         self.bench = make_bench(replace(plan, rejector_options={}), dataset, context)
         self.test = self.bench.outcomes(dataset.X_test, dataset.y_test)
         self.pools = {OUTCOMES: _with_outcomes(self.bench.unseen), SOFTMAX: self._with_softmax()}

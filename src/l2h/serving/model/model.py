@@ -47,7 +47,6 @@ class ServedModel:
         self.datatype = protocol.datatype(self.dtype)
         self.columns = [] if bundle.columns is None else bundle.columns.features
         self.labels = bundle.labels
-        self.interface = self.shape, self.dtype, self.labels, tuple(self.columns)
         #: What it gives: labels where they tell more than the place of the largest score.
         self.outputs = [OUTPUT] if self.labels.values is None else [OUTPUT, LABEL]
         self.run = bundle.run
