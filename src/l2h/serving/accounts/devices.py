@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 from l2h.fleet import DeviceReport, ReportError
 from l2h.serving.accounts.history import stamp
 from l2h.serving.accounts.key import Key
+from l2h.serving.accounts.sqlite import file_identity
 from l2h.serving.accounts.store import KeyStore
 from l2h.serving.errors import LedgerError
 from l2h.serving.process.logs import log_event
@@ -135,8 +136,8 @@ class DeviceNews:
         try:
             if not self._path.exists():  # else closing it would undo the locks of this process's connections
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            if self._writer is None or _identity(self._path) != self._identity:  # or another was put in its place
-                self._reader, self._writer, self._identity = None, _connect(self._path), _identity(self._path)
+            if self._writer is None or file_identity(self._path) != self._identity:  # or another was put in its place
+                self._reader, self._writer, self._identity = None, _connect(self._path), file_identity(self._path)
                 _prepare(self._writer, self._path)
             _write(self._writer, self._writing, served)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next try may write them
@@ -250,11 +251,6 @@ def _connect(path: Path, timeout: float = _WHILE) -> sqlite3.Connection:
 
 def _is_empty(db: sqlite3.Connection) -> bool:
     return bool(db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,))
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:

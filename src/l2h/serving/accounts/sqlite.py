@@ -260,9 +260,9 @@ class SqliteAccounts:
         try:
             if self._writer is None:
                 self._writer = _connect(self._path)
-                self._known = [_identity(file) for file in self._files]
+                self._known = [file_identity(file) for file in self._files]
             for file, known in zip(self._files, self._known, strict=True):
-                if _identity(file) != known:  # SQLite would go on writing into a file that was removed
+                if file_identity(file) != known:  # SQLite would go on writing into a file that was removed
                     raise FileNotFoundError(f"{file} was replaced by another file")
             yield self._writer
         except (sqlite3.Error, OSError) as error:
@@ -329,7 +329,8 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("COMMIT")
 
 
-def _identity(path: str) -> tuple[int, int]:
+def file_identity(path: str | Path) -> tuple[int, int]:
+    """Return what tells a file from another that is put in its place."""
     status = os.stat(path)
     return status.st_dev, status.st_ino
 
