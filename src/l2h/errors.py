@@ -27,6 +27,16 @@ def reason(error: BaseException, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; its type where that is empty.
+
+    Example:
+        >>> first_line(ValueError("no\\nway")), first_line(ValueError())
+        ('no', 'ValueError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class L2HError(Exception):
     """Base of every error that L2H raises on purpose."""
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from l2h.audits.lines import LONGEST_LINE, SCHEMA, SUFFIX, AuditError, AuditHeader, AuditPair, LabelLine, decode
 from l2h.costs import BoolArray, Costs, FloatArray
 from l2h.decision import Answerer, Judgement
-from l2h.errors import CostError
+from l2h.errors import CostError, reason
 from l2h.files import open_regular
 
 Numbers = npt.NDArray[np.int64]
@@ -136,7 +136,7 @@ class _Reader:
                 found = decode(line)
             except ValueError as error:
                 cut = not line.endswith(b"\n")
-                self.leave_out("the last line is cut off" if cut else f"damaged, {_short(error)}", where)
+                self.leave_out("the last line is cut off" if cut else f"damaged, {reason(error, 100)}", where)
                 continue
             if isinstance(found, AuditHeader):
                 known = self.take_header(found, where)
@@ -228,7 +228,7 @@ def _wrong(pair: AuditPair, header: AuditHeader, newest: AuditHeader) -> str | N
     try:
         Costs.from_dict(pair.costs)
     except (CostError, KeyError) as error:
-        problems[f"costs: {_short(error)}"] = True
+        problems[f"costs: {reason(error, 100)}"] = True
     return next((f"damaged, {problem}" for problem, is_so in problems.items() if is_so), None)
 
 
@@ -271,8 +271,3 @@ def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
         return  # the oldest, deleted since the folder was listed
     except OSError as error:
         raise AuditError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _short(error: Exception) -> str:
-    text = str(error)
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -20,7 +20,7 @@ from l2h.classifiers.networks import OnnxClassifier, TorchClassifier
 from l2h.classifiers.preprocessing import Preprocessing
 from l2h.classifiers.tabular import estimator_inputs
 from l2h.columns import EncodedTable
-from l2h.errors import ClientError, SettingsError, shown
+from l2h.errors import ClientError, SettingsError, first_line, shown
 from l2h.labels import LabelCodec
 from l2h.rows import Rows
 
@@ -140,8 +140,7 @@ class SklearnClassifier(Classifier):
         try:
             return getattr(self.estimator, method)(rows)
         except (ValueError, TypeError, KeyError) as error:
-            reason = (str(error).strip().splitlines() or [repr(error)])[0]
-            raise ClientError(f"the {self.kind} failed on inputs of shape {rows.shape}: {reason}") from error
+            raise ClientError(f"the {self.kind} failed on inputs of shape {rows.shape}: {first_line(error)}") from error
 
     def weights(self) -> list[bytes]:
         """Return the estimator's pickle: written to be hashed, never read back."""

@@ -23,7 +23,7 @@ from l2h.classifiers.base import FLOOR, Array, Inputs
 from l2h.classifiers.networks import PLACED
 from l2h.classifiers.preprocessing import RANGES, by_channel, resize_matrices
 from l2h.columns import EncodedTable, numbers_of
-from l2h.errors import ConversionError
+from l2h.errors import ConversionError, reason
 from l2h.export.boosting import register_boosting
 from l2h.export.tabular import estimator_to_onnx
 
@@ -150,8 +150,8 @@ def to_onnx(module: nn.Module, example: dict[str, Array], outputs: list[str], wh
                     raise
                 model = _by_tracing(module, tensors, inputs, outputs)
     except Exception as error:  # as above
-        reason = " ".join(str(error).strip().splitlines())
-        raise ConversionError(f"{what} cannot be exported to ONNX: {type(error).__name__}: {reason[:500]}") from error
+        why = f"{type(error).__name__}: {reason(error, 500)}"
+        raise ConversionError(f"{what} cannot be exported to ONNX: {why}") from error
     return _without_notes(model)
 
 
@@ -311,8 +311,7 @@ def _convert_estimator(
             zeros = np.zeros((1, size), dtype=np.float32)
             model: ModelProto = convert(estimator, zeros, options={"zipmap": False}, target_opset=opsets)
     except Exception as error:  # the converter's own errors have no common base
-        reason = " ".join(str(error).split())[:300]
-        raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {reason}") from error
+        raise ConversionError(f"{type(estimator).__name__} cannot be converted to ONNX: {reason(error)}") from error
     return model
 
 

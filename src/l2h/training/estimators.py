@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from l2h.classifiers import SklearnClassifier
 from l2h.columns import EncodedTable, numbers_of
-from l2h.errors import ModelError, UnknownNameError
+from l2h.errors import ModelError, UnknownNameError, first_line
 from l2h.remote import SKLEARN
 from l2h.rows import in_memory
 
@@ -48,7 +48,7 @@ def with_options(estimator: Any, options: Mapping[str, Any]) -> Any:
     try:
         made = clone(estimator).set_params(**options)
     except (ValueError, TypeError) as error:
-        raise ModelError(f"{name} cannot be made with {dict(options)}: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"{name} cannot be made with {dict(options)}: {first_line(error)}") from error
     if not hasattr(made, "predict_proba"):
         raise ModelError(
             f"a server gives probabilities, and {name} has no predict_proba: use CalibratedClassifierCV({name}(...))"
@@ -75,8 +75,8 @@ def fit_estimator(
     try:
         fresh.fit(rows if hasattr(rows, "columns") else rows.reshape(len(X), -1), y)
     except (ValueError, TypeError, KeyError) as error:
-        reason = str(error).strip().splitlines() or [repr(error)]
-        raise ModelError(f"{type(estimator).__name__} cannot be fitted to {len(y)} samples: {reason[0]}") from error
+        name = type(estimator).__name__
+        raise ModelError(f"{name} cannot be fitted to {len(y)} samples: {first_line(error)}") from error
     fitted = SklearnClassifier(fresh)
     fitted.probabilities = True
     return fitted

@@ -25,7 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from l2h.errors import ModelError, RunError, SettingsError, about, warn
+from l2h.errors import ModelError, RunError, SettingsError, about, first_line, warn
 from l2h.training.checkpoint import Checkpoint
 
 _LONGEST_WAIT = timedelta(minutes=30)
@@ -153,7 +153,7 @@ def data_parallel(device: str = "auto") -> Iterator[Group]:
                 raise
             raise RunError(
                 "another process of this training ended; the same command with --resume goes on from the last "
-                f"checkpoint ({str(error).splitlines()[0]})"
+                f"checkpoint ({first_line(error)})"
             ) from error
         finally:
             _CURRENT.reset(token)

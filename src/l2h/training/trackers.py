@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from l2h.errors import MissingExtraError, SettingsError, missing_extra
+from l2h.errors import MissingExtraError, SettingsError, first_line, missing_extra
 from l2h.metrics import OutcomeReport
 from l2h.settings import as_text, flat
 from l2h.training.progress import Progress
@@ -119,8 +119,8 @@ class MLflowProgress(Progress, AbstractContextManager["MLflowProgress"]):
             if found is None and self._given is None:
                 self._experiment = self._client.create_experiment(experiment, artefacts)
         except Exception as error:  # of its many stores each has types of its own
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise SettingsError(f"MLflow cannot be used at {where or 'its default address'}: {reason}") from error
+            place = where or "its default address"
+            raise SettingsError(f"MLflow cannot be used at {place}: {first_line(error)}") from error
 
     def begin(self, values: Mapping[str, Any]) -> None:
         self.close()
@@ -183,7 +183,7 @@ class MLflowProgress(Progress, AbstractContextManager["MLflowProgress"]):
             yield
         except self._failures as error:
             self._gone = True
-            log.warning("MLflow failed, and nothing more is logged there: %s", str(error).partition("\n")[0])
+            log.warning("MLflow failed, and nothing more is logged there: %s", first_line(error))
 
 
 def _address(where: str | Path | None) -> tuple[str | None, str | None]:
