@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import logging
 import os
 import sys
@@ -59,8 +60,11 @@ def test_parquet_gives_back_the_pixels_and_finds_its_test_file(pair: Path, tmp_p
         np.testing.assert_array_equal(data.X_train, images)
         np.testing.assert_array_equal(data.X_test, images[6:])
         assert data.y_train.tolist() == Y.tolist()
-    other = load_dataset(pair, tmp_path / "cifar-toy-train.parquet", cache=False)
+    train = tmp_path / "cifar-toy-train.parquet"
+    other = load_dataset(pair, shutil.copy(train, tmp_path / "other.parquet"), cache=False)
     assert len(other.y_test) == 12
+    with pytest.raises(DataError, match=r"cifar-toy-train\.parquet' is in the train part and in the test part"):
+        load_dataset(pair, train, cache=False)
 
 
 def test_parquet_of_other_column_names_and_none_of_the_classes(
@@ -227,6 +231,8 @@ def test_a_folder_of_classes_is_split_or_goes_with_another(tmp_path: Path, image
     alone = load_dataset(tmp_path / "all", test_share=0.25)
     assert (np.bincount(alone.y_train).tolist(), np.bincount(alone.y_test).tolist()) == ([3] * 3, [1] * 3)
     assert len(load_dataset(tmp_path / "all", tmp_path / "more").y_test) == 5
+    with pytest.raises(DataError, match=r"all' is in the train part and in the test part"):
+        load_dataset(tmp_path / "all", tmp_path / "all")
 
 
 def test_folders_that_cannot_be_used_are_refused(tmp_path: Path, images: Any, encode: Encode) -> None:

@@ -260,8 +260,13 @@ def test_text_labels_and_patterns_with_ranges(tmp_path: Path, pictures: Any, enc
         write_tar(tmp_path / f"pets-train-{start:03}.tar", encoded[start : start + 10], names[start : start + 10])
     data = load_dataset(f"{tmp_path}/pets-train-{{000..020}}.tar".replace("000..020", "000..000"), test_share=1.0)
     assert (len(data.y_train), data.name, data.class_names) == (10, "pets", NAMES)
-    other = load_dataset(tmp_path / "pets-train-0?0.tar", tmp_path / "pets-train-020.tar")
-    assert (len(other.y_train), len(other.y_test)) == (30, 10)
+    other = load_dataset(tmp_path / "pets-train-0[01]0.tar", tmp_path / "pets-train-020.tar")
+    assert (len(other.y_train), len(other.y_test)) == (20, 10)
+    for train, test in (("pets-train-0?0.tar", "pets-train-020.tar"), ("pets-train-010.tar", ".")):
+        with pytest.raises(DataError, match=r"pets-train-0[12]0\.tar' is in the train part and in the test part"):
+            load_dataset(tmp_path / train, tmp_path / test)
+    with pytest.raises(DataError, match="in the train part and in the test part"):
+        load_dataset(tmp_path / "pets-train-010.tar", tmp_path / "pets-train-010.tar")
     write_tar(tmp_path / "train-0.tar", encoded[:10], names[:10])
     assert load_dataset(tmp_path / "train-*.tar", test_share=1.0).name == tmp_path.name  # not "train"
     with pytest.raises(DataError, match=r"no file or folder .*pets-train-001\.tar"):

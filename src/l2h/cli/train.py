@@ -82,7 +82,7 @@ def train(
     models.
     """
     from l2h.cli.bars import count_progress
-    from l2h.experiments.carry_out import help_to_train, load_data
+    from l2h.experiments.carry_out import help_to_train, load_data, require_models
     from l2h.experiments.plan import with_augment
     from l2h.experiments.runs import CONFIG, RunTarget
     from l2h.training import data_parallel
@@ -101,13 +101,16 @@ def train(
             log.setLevel(logging.ERROR)  # the first one prints and writes
         if group.restarted and (run.out / CONFIG).exists():
             target = replace(target, resume=True)
+        if group.first:  # before much is read
+            require_models(plan)
+            target.require_usable()
         with count_progress("images decoded") as decoded:
             dataset = load_data(plan, run.stream, decoded)
         plan = with_augment(plan, dataset, training.augment or ("none" if training.recipe == "paper" else None))
         if not group.first:
             return help_to_train(plan, dataset)
         with logs.trackers(run.out) as trackers:
-            system = _train(plan, dataset, target, cluster, hosts, trackers)
+            system = _train(plan, dataset, target, cluster, hosts, run.stream, trackers)
             if system is not None:
                 _evaluate(system, dataset, plan, run, trackers)
 
@@ -245,6 +248,7 @@ def _train(
     target: RunTarget,
     cluster: ClusterOptions,
     hosts: HostOptions,
+    stream: bool | None,
     trackers: Sequence[Progress],
 ) -> HelpSystem | None:
     """Train all of the system, or one side of it; None where there is no system to evaluate here."""
@@ -260,7 +264,7 @@ def _train(
         if cluster.on is not None:
             from l2h.experiments.on_ray import train_on_ray
 
-            return train_on_ray(plan, target, cluster.on, cluster.processes, progress)
+            return train_on_ray(plan, target, cluster.on, cluster.processes, stream, progress)
         if hosts.role is None:
             return train_run(plan, dataset, target, progress)
         from l2h.experiments.two_hosts import train_client_side, train_server_side

@@ -154,6 +154,11 @@ def check_inputs(X: Any, *, what: str = "the data") -> Any:
         return X  # its columns were checked
     if isinstance(X, Rows):
         return _check_rows(X, what)
+    if any(base.__module__.startswith("torch.utils.data") for base in type(X).__mro__):
+        raise DataError(
+            f"{what}: X is a torch {type(X).__name__}, which gives pairs: call fit(dataset) or evaluate(dataset) "
+            "without labels, and give arrays of inputs to the others"
+        )
     try:
         array = np.asarray(X)
     except (ValueError, TypeError) as error:
@@ -197,6 +202,8 @@ def _require_finite(array: Array, what: str, start: int = 0) -> None:
 
 def _check_rows(X: Rows, what: str) -> Rows:
     """Check samples that are read when they are needed; they have their type already."""
+    if not isinstance(getattr(X, "dtype", None), np.dtype) or not isinstance(getattr(X, "shape", None), tuple):
+        raise DataError(f"{what}: {type(X).__name__} needs shape, a tuple, and dtype, such as np.dtype('uint8')")
     images = X.dtype == np.uint8 and X.ndim == 4
     if not images and X.dtype != np.float32:
         raise DataError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from l2h.data.decoded import EncodedImages, ImageSource, read_part
 from l2h.data.images import SUFFIXES
-from l2h.data.reading import RawDataset, RawPart, ReadOptions, is_file_or_lost
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, is_file_or_lost, same_parts
 from l2h.errors import DataError, in_one_line
 
 
@@ -30,6 +30,8 @@ def read(path: Path, test: Path | None, options: ReadOptions) -> RawDataset:
             raise DataError(
                 f"{str(path)!r} has train/ but no test/: give test=, or give {str(train)!r} to have it split"
             )
+    if test is not None and test.resolve() == train:
+        raise same_parts(train)
     names = tuple(folder.name for folder in _folders(train))
     return RawDataset.read(path.name, train, test, lambda root: _read_folder(root, names, options))
 

@@ -14,7 +14,7 @@ from l2h.data import folder, npz, parquet, published, tables, webdataset
 from l2h.data.dataset import Dataset, check_arrays, split, subset
 from l2h.data.decoded import cache_folder, settled
 from l2h.data.images import SUFFIXES, check_size, read_images
-from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, whole_file
+from l2h.data.reading import RawDataset, RawPart, ReadOptions, need, refuse_test, same_parts, whole_file
 from l2h.errors import DataError, reason, shown
 from l2h.files import open_regular, read_npy, read_npz
 from l2h.labels import LabelCodec, label_array
@@ -109,6 +109,8 @@ def load_dataset(
     if not isinstance(source, str | Path):
         raise DataError(f"source is a {type(source).__name__}, not a path: arrays go into l2h.Dataset(...)")
     path = Path(source).expanduser()
+    if test is not None and test.is_file() and test.resolve() == path.resolve():
+        raise same_parts(path)
     options = ReadOptions(
         cache_folder(cache),
         workers or os.cpu_count() or 1,

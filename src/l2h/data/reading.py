@@ -11,7 +11,7 @@ from types import ModuleType
 
 from l2h.columns import Columns
 from l2h.data.dataset import Array
-from l2h.errors import DataError, missing_extra, reason
+from l2h.errors import DataError, in_one_line, missing_extra, reason
 from l2h.labels import LabelCodec
 from l2h.rows import Rows
 
@@ -90,6 +90,11 @@ def refuse_test(test: Path | None, source: str) -> None:
     """Raise a :class:`DataError` where ``test=`` is given for a source that has its own test part."""
     if test is not None:
         raise DataError(f"test={str(test)!r} was given, but {source} has its own test part: leave test= out")
+
+
+def same_parts(path: Path) -> DataError:
+    """Return the error for a file or folder that was given for both parts."""
+    return DataError(f"{in_one_line(str(path))!r} is in the train part and in the test part: name it for one of them")
 
 
 def without_train(stem: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from l2h.data.decoded import ImageSource, read_part
-from l2h.data.reading import RawDataset, ReadOptions, beside, existing, is_file_or_lost, without_train
+from l2h.data.reading import RawDataset, ReadOptions, beside, existing, is_file_or_lost, same_parts, without_train
 from l2h.errors import DataError, in_one_line
 
 #: What the files or the folder of a test part are called, the first that there is.
@@ -97,6 +97,9 @@ def find_parts(path: Path, test: Path | None, suffix: str) -> ShardedParts:
         tests = _files(test, suffix) if test.is_dir() else _expand(test)
         if not tests:
             raise DataError(f"{str(test)!r} holds no file that ends in {suffix}")
+    both = {os.path.realpath(file) for file in train} & {os.path.realpath(file) for file in tests or ()}
+    if both:
+        raise same_parts(Path(min(both)))
     named = Shards(train, f"train part of {os.path.abspath(path)}")
     return ShardedParts(
         name, named, None if tests is None else Shards(tests, f"test part of {os.path.abspath(test or path)}")

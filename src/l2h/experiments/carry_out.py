@@ -139,11 +139,16 @@ def make_system(plan: Plan, dataset: Dataset, client: Classifier) -> HelpSystem:
     )
 
 
-def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
-    """Train the plan's client, server and rejector, calibrate the system, save it and return it."""
+def require_models(plan: Plan) -> None:
+    """Raise a :class:`ClientError` where a client or server of the plan is a file that is not there."""
     for model in (plan.client, *plan.named_servers.values()):
         if Path(model).suffix and not is_remote(model) and not Path(model).is_file():
             raise ClientError(f"no file at {model}: check the path")
+
+
+def train_run(plan: Plan, dataset: Dataset, target: RunTarget, progress: Progress) -> HelpSystem:
+    """Train the plan's client, server and rejector, calibrate the system, save it and return it."""
+    require_models(plan)
     if plan.second_opinion and plan.budget is not None and not Budget.parse(plan.budget).value:
         _refuse_no_budget(plan, dataset)
     target.prepare(plan.as_dict())

@@ -23,7 +23,9 @@ log = logging.getLogger("l2h")
 _RETRIES = 2  # of the whole group, from its last checkpoint, after a process or a node was lost
 
 
-def train_on_ray(plan: Plan, target: RunTarget, on: str, processes: int | None, progress: Progress) -> HelpSystem:
+def train_on_ray(
+    plan: Plan, target: RunTarget, on: str, processes: int | None, stream: bool | None, progress: Progress
+) -> HelpSystem:
     """Train the plan's system into the run folder, by processes of a cluster, and return it.
 
     Without a number of processes they are as many as the cluster has room for. The run folder must be on a disk that
@@ -44,6 +46,7 @@ def train_on_ray(plan: Plan, target: RunTarget, on: str, processes: int | None, 
             given = {
                 "plan": plan,
                 "target": replace(target, folder=target.folder.absolute()),
+                "stream": stream,
                 "home": os.getcwd(),
                 "queue": queue,
             }
@@ -85,7 +88,7 @@ def _train(config: Mapping[str, Any]) -> None:
                 raise RunError(f"{target.folder} is not on a disk that the nodes share: choose another --out")
             if "system" in read_config(target.folder):  # lost when everything was done
                 return
-            dataset = load_data(plan, stream=None)
+            dataset = load_data(plan, stream=config["stream"])
             if group.first:
                 # The folder was made ready by the command; what is in it by now was trained for it.
                 train_run(plan, dataset, replace(target, resume=True, force=False), _QueueProgress(queue))

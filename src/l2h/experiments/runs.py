@@ -53,14 +53,25 @@ class RunTarget:
     resume: bool = False  # go on with it
     checkpoint_every: int = 1  # epochs between two checkpoints
 
-    def prepare(self, training: Mapping[str, Any]) -> None:
-        """Make the folder ready for a training, whose plain values ``config.json`` holds; resume compares them."""
+    def require_usable(self) -> None:
+        """Raise a :class:`RunError` where no training can go into the folder, or on in it; nothing is changed."""
         folder = self.folder
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file: choose a folder")
         if self.resume:
             if not (folder / CONFIG).exists():
                 raise ResumeError(f"nothing to resume in {folder}: start without --resume")
+        elif self._holds_another():
+            if not holds_run(folder):
+                raise RunError(f"{folder} is not empty and holds no run: choose another folder")
+            if not self.force:
+                raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
+
+    def prepare(self, training: Mapping[str, Any]) -> None:
+        """Make the folder ready for a training, whose plain values ``config.json`` holds; resume compares them."""
+        self.require_usable()
+        folder = self.folder
+        if self.resume:
             before = read_config(folder)
             place = {"cache": training.get("cache")}  # where images are kept does not change what is trained
             require_same(before.get("training", {}) | place, {**training, **place}, folder)
@@ -69,15 +80,14 @@ class RunTarget:
                     f"the run in {folder} is finished: l2h evaluate {folder} evaluates it, --force starts anew"
                 )
             return
-        if folder.exists() and any(folder.iterdir()) and not _never_began(folder):
-            if not holds_run(folder):
-                raise RunError(f"{folder} is not empty and holds no run: choose another folder")
-            if not self.force:
-                raise RunError(f"{folder} already holds a run: --resume goes on with it, --force replaces it")
+        if self._holds_another():
             # A new training must not begin with the snapshots that the old one published or fetched.
             files, folders = (CONFIG, METRICS, HISTORY, LINK, "report.html"), (CHECKPOINTS, PLOTS, SNAPSHOTS, ARRIVALS)
             _remove(folder, (*files, *folders, "tensorboard"))
         write_json(folder / CONFIG, {"schema": SCHEMA, "training": dict(training)})
+
+    def _holds_another(self) -> bool:
+        return self.folder.exists() and any(self.folder.iterdir()) and not _never_began(self.folder)
 
     def context(self, settings: Settings, progress: Progress, history_file: Path | None = None) -> Context:
         """Return what the stages of the training share, with checkpoints in the folder."""

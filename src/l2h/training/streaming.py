@@ -11,9 +11,11 @@ import math
 import multiprocessing
 import os
 import shutil
+import signal
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -205,7 +207,9 @@ class RowReader:
             log.info("inputs (%s) are read in batches by %d worker process%s", size, workers, "es" * (workers > 1))
         self._plan[:], self._busy = plan, True
         try:
-            for read in self._loader:
+            with _interrupts_held():
+                reads = iter(self._loader)  # starts the workers
+            for read in reads:
                 if isinstance(read, L2HError):
                     raise read
                 yield read
@@ -272,6 +276,19 @@ class _Plan:
 
     def __len__(self) -> int:
         return len(self.blocks)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C, which a terminal sends to all: processes that are started within never hear of it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _let_go(loader: DataLoader[Any]) -> None:

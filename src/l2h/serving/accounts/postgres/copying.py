@@ -6,6 +6,7 @@ and version: whatever was summed up or marked meanwhile, the sums of the databas
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,7 +63,7 @@ def copy_accounts(
 ) -> Copied:
     """Copy a ledger and keys to a database, all or nothing; ``progress`` is told how many of how many charges are done.
 
-    Keys that the database has stay as they are there.
+    Keys that the database has stay as they are there, but one that was revoked is revoked there too.
     """
     prepare_database(url)
     place, keys = shown_place(url), list(keys)
@@ -92,7 +93,9 @@ def _copy(
     # Last, since other changes of keys, and servers with charges, wait for what is locked from here on.
     db.execute(CHANGE)
     new = _new_keys(db, keys, place)
-    for key in new:
+    revoked = {key.id for key in keys if not key.enabled}
+    ended = [replace(key, enabled=False) for key in read_keys(db) if key.enabled and key.id in revoked]
+    for key in [*new, *ended]:
         put_key(db, key)
     used = _copy_usage(db, source, used)
     db.execute(
