@@ -9,6 +9,7 @@ import pytest
 
 from l2h import rows as rows_of_l2h
 from l2h.data import Rows, StoredArray, take_rows
+from l2h.data.dataset import check_inputs
 from l2h.errors import DataError
 from l2h.rows import CHUNK_BYTES, batch_rows, chunks, digest, free_memory, moments
 
@@ -147,6 +148,14 @@ def test_a_subclass_that_reads_something_else_is_told(given, said: str) -> None:
     for read in (lambda: Wrong(given)[[0, 1]], lambda: Wrong(given).select([3, 0, 1]).select([0, 1])[:]):
         with pytest.raises(DataError, match=rf"^Wrong\.read gave {said} for 2 rows: float32 \(2, 2\) is due$"):
             read()
+
+
+@pytest.mark.parametrize("mistake", [{"dtype": "float32"}, {"shape": [6, 2]}])
+def test_a_subclass_without_a_type_or_a_shape_is_told(monkeypatch, mistake) -> None:
+    for name, value in mistake.items():
+        monkeypatch.setattr(Wrong, name, value)
+    with pytest.raises(DataError, match="Wrong needs shape, a tuple, and dtype"):
+        check_inputs(Wrong(None))
 
 
 NEW = ("memory.max", "memory.current", "inactive_file")

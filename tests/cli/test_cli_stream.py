@@ -52,6 +52,12 @@ def test_a_run_is_the_same_from_disk_and_is_evaluated_from_there(shards: Path, t
     assert first == second
     assert len(first) > 4
     kept = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    early = ["train", "--data", shards, "--stream", "--cache", tmp_path / "unused"]
+    assert_told(call(*early, *MODELS, "--out", out), 1, "already holds a run")
+    assert_told(
+        call(*early, "--client", "none.onnx", "--server", "lenet5", "--out", tmp_path / "new"), 1, "no file at none"
+    )
+    assert not (tmp_path / "unused").exists(), "nothing is decoded for a command that cannot do anything"
     again = call("evaluate", tmp_path / "stream", "--json")  # the run knows its cache
     assert again.status == 0, again.err
     assert again.json()[0]["risk"] == json.loads(first["metrics.json"])["risk"]

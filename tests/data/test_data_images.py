@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -199,6 +199,8 @@ def test_a_torch_dataset_is_fitted_without_a_copy_and_as_its_array(digits: tuple
     found = other.fit(Pictures(*digits), calibration=0.2).fit(Pictures(*digits)).calibrate(Pictures(*digits))
     np.testing.assert_array_equal(found.evaluate(Pictures(*digits)).score, expected.score)
     np.testing.assert_array_equal(found.predict(DatasetRows(Pictures(*digits))).label, found.predict(digits[0]).label)
+    with pytest.raises(DataError, match="X is a torch Pictures, which gives pairs"):
+        found.predict(Pictures(*digits))
 
 
 def test_a_dataset_that_changes_its_samples_is_copied_and_told(digits: tuple[np.ndarray, np.ndarray]) -> None:

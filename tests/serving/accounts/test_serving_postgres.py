@@ -216,6 +216,9 @@ def test_a_copy_is_exact_and_may_be_repeated_whatever_happened_meanwhile(tmp_pat
     again = [Charge(phones, "r", f"i-{i}", b"f", "digits", "2", 3, 4) for i in range(5)]
     assert {result.outcome for result in store.charge(again)} == {"repeated"}
     store.close()
+    open_keys(tmp_path / "keys.json").change("phones", enabled=False)
+    copy(ledgers[0])
+    assert [key.enabled for key in open_keys(url).read()] == [False], "what is revoked is not given back by a copy"
 
 
 def test_servers_go_on_while_a_ledger_is_copied_and_a_second_copy_is_refused(tmp_path, postgres):
