@@ -50,6 +50,13 @@ class Server:
         assert self.process is not None
         os.killpg(self.process.pid, number)
 
+    def stop(self) -> int:
+        """End it as a process manager does, and return its status."""
+        assert self.process is not None
+        self.process.terminate()
+        status, self.process = self.process.wait(), None
+        return status
+
     def kill(self) -> None:
         if self.process is not None:
             self.signal(signal.SIGKILL)

@@ -260,6 +260,7 @@ def check_watchers(everything: Everything, server: Server, stats: EdgeStats, kep
     assert httpx.get(f"{server.address}/dashboard/data?span=hour", headers=admin).status_code == 200
     told = {device["device"]: device for device in open_devices(server.ledger).view({})["devices"]}
     assert set(told) == {"asks", "keeps"}
+    assert server.stop() == 0, "at its end it tells the collector what it has counted since the last time"
     got = everything.collector.close()
     assert set(got["fullest"]) >= {"predict", "ask", "infer", "model", "charge"}
     assert got["metrics"]["l2h-edge"]
