@@ -22,7 +22,7 @@ CHOICES = {
 }
 _NEWER = ("start", "dropout", "joint")
 #: Whole numbers that may be None.
-_OPTIONAL = ("patience", "threads", "workers")
+_OPTIONAL = ("batch", "patience", "threads", "workers")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StageSettings:
 
     Attributes:
         epochs: passes over its samples, at most.
-        batch: samples per step.
+        batch: samples per step; None for what suits their number, see :func:`usual_batch`.
         optimizer: ``sgd`` (with momentum) or ``adamw``.
         lr: the highest learning rate.
         momentum: of ``sgd``.
@@ -45,7 +45,7 @@ class StageSettings:
     """
 
     epochs: int = 30
-    batch: int = 128
+    batch: int | None = 128
     optimizer: str = "adamw"
     lr: float = 1e-3
     momentum: float = 0.9
@@ -192,10 +192,19 @@ PAPER_SERVER = StageSettings(
     epochs=15, batch=16, optimizer="sgd", lr=1e-3, momentum=0.9, schedule="constant", patience=None
 )
 PAPER_REJECTOR = replace(PAPER_SERVER, lr=1e-4, reduction="sum")
-DEFAULT_REJECTOR = StageSettings(epochs=20, batch=256, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=5)
+DEFAULT_REJECTOR = StageSettings(epochs=20, batch=None, optimizer="adamw", lr=1e-3, weight_decay=5e-2, patience=5)
 #: Of a rejector with a separable trunk, whose batch norm stands and needs higher rates, and whose held-out loss is no
 #: reason to stop before the rate has come down; and of a perceptron sized to a budget, which needs them as well.
 SEPARABLE_REJECTOR = replace(DEFAULT_REJECTOR, epochs=40, lr=1e-2, patience=40)
+
+
+def usual_batch(samples: int) -> int:
+    """Return 256, or of few samples the power of two that leaves an epoch at least 16 steps; 8 or more.
+
+    One more where the last batch would have a single sample, which batch norm cannot be trained on.
+    """
+    batch = max(8, min(256, (1 << (samples // 16).bit_length()) // 2))
+    return next(b for b in range(batch, 2 * batch) if samples % b != 1 or samples == 1)
 
 
 def flat(values: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import nn
 from training_maker import CPU, context, samples, small_server
 
 from l2h.errors import ModelError
-from l2h.settings import StageSettings
+from l2h.settings import StageSettings, usual_batch
 from l2h.training.loop import order, run_stage, seeded
 from l2h.training.server import ServerStage
 
@@ -77,3 +79,22 @@ def test_a_last_batch_of_one_sample_under_batch_norm_is_told() -> None:
     stage = ServerStage("server", net, x, y, settings, context())
     with pytest.raises(ModelError, match=r"^server: batch norm needs .* of 80 in batches of 79 a batch has one: set"):
         run_stage(stage, stage.context)
+
+
+@given(st.integers(2, 500_000))
+@example(257)
+@example(4097)
+def test_no_batch_of_the_default_has_one_sample_and_few_samples_have_steps_enough(samples: int) -> None:
+    batch = usual_batch(samples)
+    assert 8 <= batch <= 258
+    assert samples % batch != 1
+    assert samples < 128 or samples / batch > 14
+    assert samples < 4096 or batch >= 256
+
+
+def test_a_stage_without_a_batch_takes_what_its_samples_suggest() -> None:
+    x, y = samples(N)
+    settings = StageSettings(epochs=1, batch=None, lr=1e-3, patience=None)
+    stage = ServerStage("server", small_server(), x, y, settings, context())
+    run_stage(stage, stage.context)
+    assert stage.context.history[0]["steps"] == N / usual_batch(N) == 10

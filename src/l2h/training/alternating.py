@@ -83,7 +83,7 @@ class AlternatingStage(Stage):
         self.dropped = OwnDropout(server, context.device)
         #: What has arrived over each link; None where it is always up.
         self.copies = [None if up.all() else {n: t.clone() for n, t in server.state_dict().items()} for up in self.up]
-        self.step = RecordedStep(self._both, context.device, server_settings.batch, record=not self.rejector_step.draws)
+        self.step = RecordedStep(self._both, context.device, self.batch, record=not self.rejector_step.draws)
         #: For the rejectors' step and for judging the server, beside the server's step.
         self._streams = [torch.cuda.Stream(context.device) for _ in range(2)] if self.step.records else []
         self._current_step = 0
@@ -92,7 +92,7 @@ class AlternatingStage(Stage):
         # Nothing in here waits for the host. The rejectors' step on a batch and the gradients of the server's next step
         # depend on the same server and not on each other, so they are one recorded step: on a GPU they run in parallel.
         # A joint step judges the server before its step, so there both are on the same batch.
-        device, batch, first = self.context.device, self.settings.batch, epoch * self.steps
+        device, batch, first = self.context.device, self.batch, epoch * self.steps
         shuffled = order(self.samples, device, self.context.settings.seed, self.name, epoch)
         # Whether the copy at the end of each link is right on the samples, in the epoch's order. A copy stays as it is
         # until the link is up again, so it is run once for all the batches until then.
@@ -256,7 +256,7 @@ class AlternatingStage(Stage):
         last = step + (int(ahead.argmax()) if ahead.any() else len(ahead))
         if copy is None or last == step:
             return
-        start, end = ((at - first) * self.settings.batch for at in (step, last))
+        start, end = ((at - first) * self.batch for at in (step, last))
         arrived = partial(functional_call, self.server, copy)
         size = batch_rows(tuple(self.x.shape), COPY_BATCH)
         for at in range(start, min(end, self.samples), size):

@@ -302,9 +302,8 @@ class FollowingStage(Stage):
         total = self.middle.setdefault(
             "total", torch.zeros(self.rejector_step.rejectors.size, device=self.context.device)
         )
-        left = shuffled[self.done * self.settings.batch :]
-        batches = steps(self.x, left, self.settings.batch)
-        for step, (chosen, *read) in enumerate(batches, start=epoch * self.steps + self.done):
+        left = shuffled[self.done * self.batch :]
+        for step, (chosen, *read) in enumerate(steps(self.x, left, self.batch), start=epoch * self.steps + self.done):
             self.copy.refresh()
             x = pick(self.x, chosen, *read)
             server_correct = self.copy.correct(chosen, x, self.y[chosen])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from l2h.errors import ModelError, SettingsError
 from l2h.files import write_atomically
-from l2h.settings import Settings, StageSettings
+from l2h.settings import Settings, StageSettings, usual_batch
 from l2h.training.checkpoint import Checkpoints, optimizer_tensors, prefixed, restore_optimizer, under
 from l2h.training.parallel import Group, current_group
 from l2h.training.progress import Progress, Silent
@@ -76,7 +76,8 @@ class Stage(ABC):
         self.draws = draws or name
         self.settings = settings
         self.samples = samples
-        self.steps = math.ceil(samples / settings.batch)  # per epoch
+        self.batch = settings.batch or usual_batch(samples)
+        self.steps = math.ceil(samples / self.batch)  # per epoch
         self.all_steps = settings.epochs * self.steps
         self.done = 0  # steps of the current epoch; ``run_stage`` counts them
         self.middle: dict[str, Tensor] = {}  # what these steps summed up, beside :meth:`tensors`; by name
@@ -179,7 +180,7 @@ class SingleModelStage(Stage):
         super().__init__(name, settings, len(x), draws)
         self.x, self.context = x, context
         self.optimizer = make_optimizer(settings, parameters)
-        self.step = RecordedStep(self.train_batch, context.device, settings.batch)
+        self.step = RecordedStep(self.train_batch, context.device, self.batch)
         self.epoch = 0  # how many were trained
         self.best: dict[str, Tensor] = {}  # the best weights so far by name, where any are kept
         self._weights = model
@@ -202,8 +203,8 @@ class SingleModelStage(Stage):
         self.begin_epoch()
         total = self.middle.setdefault("total", torch.zeros(self.loss_shape, device=self.context.device))
         shuffled = order(self.samples, self.context.device, self.context.settings.seed, self.draws, epoch)
-        left = shuffled[self.done * self.settings.batch :]
-        for step, given in enumerate(steps(self.x, left, self.settings.batch), start=epoch * self.steps + self.done):
+        left = shuffled[self.done * self.batch :]
+        for step, given in enumerate(steps(self.x, left, self.batch), start=epoch * self.steps + self.done):
             self.set_rate(step)
             total += self.step(*given)  # nothing in a pass waits for the host
             tick()
@@ -262,7 +263,7 @@ def run_stage(stage: Stage, context: Context) -> None:
                     raise
                 raise ModelError(
                     f"{stage.name}: batch norm needs more than one sample, and of {stage.samples} in batches of "
-                    f"{stage.settings.batch} a batch has one: set another batch"
+                    f"{stage.batch} a batch has one: set another batch"
                 ) from error
         stage.done, generators = 0, None
         row = {

@@ -25,7 +25,7 @@ class StagesTogether(Stage):
         self.stages, self.context = tuple(stages), context
         cuda = context.device.type == "cuda"
         self.streams = [torch.cuda.Stream(context.device) for _ in stages] if cuda else []
-        self.step = RecordedStep(self._steps, context.device, first.settings.batch)
+        self.step = RecordedStep(self._steps, context.device, first.batch)
         #: Streamed inputs, each once, though several stages may read them.
         self._streamed = list({id(stage.x): stage.x for stage in stages if not isinstance(stage.x, Tensor)}.values())
 
@@ -35,7 +35,7 @@ class StagesTogether(Stage):
         for stage in self.stages:
             stage.begin_epoch()
         shuffled = order(self.samples, context.device, context.settings.seed, self.draws, epoch)
-        left, batch = shuffled[self.done * self.settings.batch :], self.settings.batch
+        left, batch = shuffled[self.done * self.batch :], self.batch
         reads = zip(*(x.batches(left.cpu().numpy(), batch) for x in self._streamed), strict=True)
         for step, chosen in enumerate(left.split(batch), start=epoch * self.steps + self.done):
             for stage in self.stages:
@@ -80,7 +80,7 @@ def run_together(stages: Sequence[SingleModelStage], context: Context) -> None:
     """Train all stages to their ends, those together that can be, and put each one's best weights in place."""
 
     def key(stage: SingleModelStage) -> tuple[Any, ...]:
-        return stage.samples, stage.settings.batch, stage.settings.epochs, stage.draws
+        return stage.samples, stage.batch, stage.settings.epochs, stage.draws
 
     for _, same in groupby(sorted(stages, key=key), key):
         group = list(same)

@@ -235,9 +235,9 @@ class VitLab:
                 with seeded(self.device, seed, "rejector", spec.seed):
                     modules.append(SeparateRejector(self.dataset.input_shape, scale=copy.deepcopy(inputs)))
         rejectors = RejectorBatch(modules, self.device)
-        lr = scale.lr / 10 * PAPER_REJECTOR.batch / self.stage.batch
-        step = RejectorStep(rejectors, specs * len(seeds), replace(PAPER_REJECTOR, lr=lr), context)
         stage = BesideStage("server", self._untrained(), *self._samples, self.stage, self._context(0))
+        lr = scale.lr / 10 * 16 / stage.batch  # the authors' batches have 16
+        step = RejectorStep(rejectors, specs * len(seeds), replace(PAPER_REJECTOR, lr=lr), context)
         stage.rejectors, stage.client_correct = step, torch.from_numpy(np.stack(right)).to(self.device)
         self.server = self._train(stage)
         out = {}
