@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from l2h.cli.ledger import KEYS
 from l2h.cli.output import console, print_result
+from l2h.errors import warn
 
 
 def copy(
@@ -40,6 +41,9 @@ def copy(
     pruned = f", and the sums of {old:,} charges that were pruned" if old else ""
     line = f"copied what is new: keys {copied['keys']}, charges {copied['charges']:,}{pruned}"
     print_result(copied, line, as_json)
+    if copied["unknown"]:
+        few = ", ".join(copied["unknown"][:3]) + (", ..." if len(copied["unknown"]) > 3 else "")
+        warn(f"charges of {len(copied['unknown'])} keys that the database does not know ({few}): give --keys FILE")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"copy": copy}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.markup import escape
 from typer import Argument, Option
 
-from l2h.cli.ledger import DEFAULT, KeyFile, Ledger, key_names
+from l2h.cli.ledger import DEFAULT, KEYS, KeyFile, Ledger, key_names, place_of
 from l2h.cli.output import make_console, make_table, print_json, print_line, print_result
 from l2h.errors import UnknownNameError
 
@@ -34,9 +34,9 @@ def show(
 
     Example: [bold]l2h devices list --ledger ledger.db[/]
     """
-    from l2h.serving.accounts import account_place, open_devices
+    from l2h.serving.accounts import open_devices
 
-    names = key_names(keys if accounts is None else account_place(accounts, ledger))
+    names = key_names(keys if accounts is None else place_of(accounts, keys or KEYS, "--keys"))
     found = open_devices(ledger, accounts).view(names)
     if flagged:
         found["devices"] = [device for device in found["devices"] if device["flags"]]

@@ -10,13 +10,13 @@ import typer
 from rich.markup import escape
 from typer import Argument, Option
 
+from l2h.cli.ledger import DEFAULT, KEYS, place_of
 from l2h.cli.output import make_console, make_table, print_json
 
 if TYPE_CHECKING:
     from l2h.serving.accounts.key import Key
 
 File = Annotated[Path, Option("--file", "-f", help="The key file.")]
-DEFAULT, LEDGER = Path("keys.json"), Path("ledger.db")
 Accounts = Annotated[
     str | None, Option(help="A PostgreSQL database in place of the file: postgresql://USER@HOST/DATABASE.")
 ]
@@ -28,7 +28,7 @@ Burst = Annotated[int | None, Option(help="How many of them at once. (default: a
 
 def add(
     name: Annotated[str, Argument(help="Whose key it is.")],
-    file: File = DEFAULT,
+    file: File = KEYS,
     quota: QuotaText = None,
     rate: RateText = None,
     burst: Burst = None,
@@ -42,9 +42,9 @@ def add(
 
     Example: [bold]l2h keys add phones --file keys.json --quota 10000/day --rate 50/s[/]
     """
-    from l2h.serving.accounts import account_place, open_keys
+    from l2h.serving.accounts import open_keys
 
-    key, text = open_keys(account_place(accounts, file)).add(name, admin=admin, **_allowances(quota, rate, burst))
+    key, text = open_keys(place_of(accounts, file, "--file")).add(name, admin=admin, **_allowances(quota, rate, burst))
     if as_json:
         print_json({"id": key.id, "name": key.name, "key": text})
     else:
@@ -53,7 +53,7 @@ def add(
 
 def change(
     who: Annotated[str, Argument(help="The name or the id.")],
-    file: File = DEFAULT,
+    file: File = KEYS,
     quota: QuotaText = None,
     rate: RateText = None,
     burst: Burst = None,
@@ -68,7 +68,7 @@ def change(
 
     Example: [bold]l2h keys change phones --quota 20000/day --no-rate[/]
     """
-    from l2h.serving.accounts import account_place, open_keys
+    from l2h.serving.accounts import open_keys
 
     for named, taken, option in ((quota, no_quota, "quota"), (rate, no_rate, "rate")):
         if named is not None and taken:
@@ -77,7 +77,7 @@ def change(
     changes |= ({"quota": None} if no_quota else {}) | ({"rate": None} if no_rate else {})
     if not changes:
         raise typer.BadParameter("nothing to change: give --quota, --rate, --no-quota or --no-rate")
-    changed = [_shown(key) for key in open_keys(account_place(accounts, file)).change(who, **changes)]
+    changed = [_shown(key) for key in open_keys(place_of(accounts, file, "--file")).change(who, **changes)]
     if as_json:
         print_json(changed)
         return
@@ -87,7 +87,7 @@ def change(
 
 
 def show(
-    file: File = DEFAULT,
+    file: File = KEYS,
     ledger: Annotated[
         Path | None, Option("--ledger", help="The server's ledger. (default: ledger.db, if there is one)")
     ] = None,
@@ -98,13 +98,13 @@ def show(
 
     Example: [bold]l2h keys list --file keys.json --ledger ledger.db[/]
     """
-    from l2h.serving.accounts import account_place, open_history, open_keys
+    from l2h.serving.accounts import open_history, open_keys
     from l2h.serving.accounts.history import SUMS
 
-    keys = open_keys(account_place(accounts, file)).read()
+    keys = open_keys(place_of(accounts, file, "--file")).read()
     rows = [_shown(key) for key in keys]
-    if accounts is not None or ledger is not None or LEDGER.is_file():
-        history = open_history(account_place(accounts, ledger or LEDGER))
+    if accounts is not None or ledger is not None or DEFAULT.is_file():
+        history = open_history(place_of(accounts, ledger or DEFAULT))
         used, sums = history.used(keys), {row.pop("key"): row for row in history.report(["key"])}
         for row in rows:
             row["used"] = used.get(row["id"])
@@ -128,7 +128,7 @@ def show(
 
 def revoke(
     who: Annotated[str, Argument(help="The name or the id.")],
-    file: File = DEFAULT,
+    file: File = KEYS,
     accounts: Accounts = None,
     as_json: AsJson = False,
 ) -> None:
@@ -136,9 +136,9 @@ def revoke(
 
     Example: [bold]l2h keys revoke phones --file keys.json[/]
     """
-    from l2h.serving.accounts import account_place, open_keys
+    from l2h.serving.accounts import open_keys
 
-    revoked = open_keys(account_place(accounts, file)).change(who, enabled=False)
+    revoked = open_keys(place_of(accounts, file, "--file")).change(who, enabled=False)
     if as_json:
         print_json([_shown(key) for key in revoked])
         return

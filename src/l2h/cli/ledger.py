@@ -14,6 +14,7 @@ from rich.markup import escape
 from typer import Option
 
 from l2h.cli.output import make_console, make_table, print_json, print_line, print_result
+from l2h.errors import SettingsError
 
 Ledger = Annotated[Path, Option("--ledger", help="The file that `l2h serve` writes.")]
 Accounts = Annotated[
@@ -48,15 +49,15 @@ def report(
 
     Example: [bold]l2h ledger report --by month --since 2026-01-01 --csv > 2026.csv[/]
     """
-    from l2h.serving.accounts import account_place, open_history
+    from l2h.serving.accounts import open_history
     from l2h.serving.accounts.history import name_keys, write_csv
 
     if as_json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other", param_hint="--csv")
     by = list(dict.fromkeys(by or ["key"]))
     bounds = {name: _day(text, name) for name, text in (("since", since), ("until", until)) if text is not None}
-    rows = open_history(account_place(accounts, ledger)).report(by, **bounds)
-    names = key_names(accounts or keys)
+    names = key_names(keys if accounts is None else place_of(accounts, keys or KEYS, "--keys"))
+    rows = open_history(place_of(accounts, ledger)).report(by, **bounds)
     if "key" in by:
         rows = name_keys(rows, names)
     if as_json:
@@ -82,12 +83,21 @@ def prune(
 
     Example: [bold]l2h ledger prune --keep 90d[/]
     """
-    from l2h.serving.accounts import account_place, open_history
+    from l2h.serving.accounts import open_history
     from l2h.serving.accounts.history import parse_age
 
-    rows = open_history(account_place(accounts, ledger)).prune(time.time() - parse_age(keep))
+    rows = open_history(place_of(accounts, ledger)).prune(time.time() - parse_age(keep))
     line = f"summed up {rows} row{'s' * (rows != 1)} of {'the database' if accounts else ledger}"
     print_result({"ledger": None if accounts else str(ledger), "pruned": rows}, line, as_json)
+
+
+def place_of(accounts: str | None, file: Path, flag: str = "--ledger") -> str | Path:
+    """Return the database of ``--accounts``, or else the file of ``flag``; naming both is refused."""
+    from l2h.serving.accounts import account_place
+
+    if accounts is not None and file not in (DEFAULT, KEYS):
+        raise SettingsError(f"{flag} {file} and --accounts name two places: leave one out")
+    return account_place(accounts, file)
 
 
 def key_names(path: Path | str | None) -> dict[str, str]:

@@ -386,10 +386,20 @@ def test_settings_that_do_not_go_together(tmp_path, url):
         (["--when-accounts-fail", "serve"], "goes with --accounts"),
         (["--accounts", url, "--when-accounts-fail", "maybe"], "one of refuse, serve"),
         (["--accounts", url, "--reserve", "0"], "it lies between"),
+        (["--accounts", url, "--reserve", "5"], "goes with --when-accounts-fail serve"),
     ):
         status, _, err = commands.call("serve", tmp_path, *words, "--print-config")
         assert (status, says in " ".join(err.split())) == (2, True), err
         assert "s3" not in err
+    for words, flag in (
+        (("keys", "add", "phones"), "--file"),
+        (("keys", "list"), "--file"),
+        (("ledger", "report"), "--keys"),
+        (("ledger", "prune", "--keep", "90d"), "--ledger"),
+        (("devices", "list"), "--keys"),
+    ):
+        status, _, err = commands.call(*words, "--accounts", url, flag, tmp_path / "other")
+        assert (status, "leave one out" in err, err.count("\n")) == (2, True, 1), err
 
 
 def test_a_password_is_not_among_the_arguments_of_processes(monkeypatch, url, tmp_path):

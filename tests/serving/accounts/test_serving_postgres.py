@@ -179,7 +179,10 @@ def test_a_copy_is_exact_and_may_be_repeated_whatever_happened_meanwhile(tmp_pat
     def copy(ledger: Path) -> dict[str, int]:
         status, out, err = commands.call("accounts", "copy", ledger, url, "--keys", tmp_path / "keys.json", "--json")
         assert status == 0, err
-        return json.loads(out)
+        found = json.loads(out)
+        unknown = {row["key"] for row in open_history(ledger).report(["key"])} - {key_id}
+        assert (set(found.pop("unknown")), "give --keys" in err) == (unknown, bool(unknown))
+        return found
 
     def same(*expected: Path) -> None:
         history = open_history(url)

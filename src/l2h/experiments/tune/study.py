@@ -361,6 +361,7 @@ def _summary(
     write_json(folder / BEST, best["values"])
     prices = [costs.as_dict() if isinstance(costs, Money) else str(costs) for costs in plan.reported_costs]
     summary = {
+        "schema": runs.SCHEMA,
         "dataset": dataset,
         "samples": samples,
         "seed": plan.settings.seed,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from l2h.errors import SettingsError, missing_extra
 from l2h.serving.accounts.devices import DeviceHistory, devices_file
@@ -97,10 +98,11 @@ def open_devices(ledger: str | Path, accounts: str | None = None) -> DeviceHisto
 
 def copy_ledger(
     ledger: str | Path, keys: Iterable[Key], url: str, progress: Callable[[int, int], None]
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Copy a ledger of SQLite and keys to a database, all or nothing; return how much was new.
 
-    ``progress`` is told how many of how many charges are done.
+    ``unknown`` there are the keys of the ledger that the database does not know. ``progress`` is told how many of how
+    many charges are done.
     """
     from l2h.serving.accounts.postgres.copying import copy_accounts
 

@@ -18,6 +18,7 @@ from l2h.serving.model.function import ModelSource
 from l2h.telemetry import check_otlp
 
 FAILURES = ("refuse", "serve")
+_USUAL_RESERVE = 1000
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -51,7 +52,7 @@ class ServingConfig(ModelSource):
     ledger: str = "ledger.db"
     accounts: str | None = None  # the URL of a PostgreSQL database, in place of a key file and a ledger
     when_accounts_fail: str = "refuse"
-    reserve: int = _between(1, 10**12, 1000)
+    reserve: int = _between(1, 10**12, _USUAL_RESERVE)
     price: int = _between(0, 10**9, 1)
     keep: float | None = _between(LEAST_AGE, MOST_AGE, None)
     dashboard: bool = False
@@ -94,9 +95,12 @@ class ServingConfig(ModelSource):
     def _check_accounts(self) -> None:
         if self.when_accounts_fail not in FAILURES:
             raise SettingsError(f"--when-accounts-fail {self.when_accounts_fail!r}: one of {', '.join(FAILURES)}")
+        if self.when_accounts_fail == "refuse":
+            if self.reserve != _USUAL_RESERVE:
+                raise SettingsError("--reserve goes with --when-accounts-fail serve")
+        elif self.accounts is None:
+            raise SettingsError("--when-accounts-fail serve goes with --accounts: a ledger is on this host")
         if self.accounts is None:
-            if self.when_accounts_fail != "refuse":
-                raise SettingsError("--when-accounts-fail serve goes with --accounts: a ledger is on this host")
             return
         account_place(self.accounts, self.ledger)
         if self.keys is not None:

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from l2h.serving.accounts.history import COLUMNS, SUMS
-from l2h.serving.accounts.key import Key, Quota
+from l2h.serving.accounts.key import ANONYMOUS, Key, Quota
 from l2h.serving.accounts.periods import present_period
 from l2h.serving.accounts.postgres import clock
 from l2h.serving.accounts.postgres.connection import Connection, connect, one_line, prepare_database, shown_place
@@ -51,11 +51,15 @@ ON CONFLICT (day, key_id, model, version) DO UPDATE SET {ADDED}"""
 
 
 class Copied(NamedTuple):
-    """What a copy brought: keys and charges that were new; ``requests`` counts those that were summed up as well."""
+    """What a copy brought: keys and charges that were new; ``requests`` counts those that were summed up as well.
+
+    ``unknown`` are ids of keys in the ledger that the database does not know.
+    """
 
     keys: int
     charges: int
     requests: int
+    unknown: list[str]
 
 
 def copy_accounts(
@@ -102,7 +106,10 @@ def _copy(
         "UPDATE copies SET last_id = %s, used = %s WHERE source = %s",
         (source.last_id, Jsonb(used), source.name),
     )
-    return Copied(len(new), charges, _requests(db, source) - before)
+    known = {ANONYMOUS.id, *(key.id for key in read_keys(db))}
+    charged = db.execute("SELECT DISTINCT key_id FROM copied WHERE source = %s", (source.name,)).fetchall()
+    unknown = sorted({key for (key,) in charged} - known)
+    return Copied(len(new), charges, _requests(db, source) - before, unknown)
 
 
 def _new_keys(db: Connection, keys: list[Key], place: str) -> list[Key]:
