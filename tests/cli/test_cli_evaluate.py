@@ -25,6 +25,20 @@ def test_it_reproduces_the_run_exactly(trained: tuple[Path, Result]) -> None:
     assert files_of(folder) == before, "judging a run does not change it"
 
 
+def test_data_that_have_changed_since_the_training_are_told(table: Path, tmp_path: Path) -> None:
+    """A file without a test part is divided by the number of its rows, so one more row changes both parts."""
+    data, run = tmp_path / "clouds.npz", tmp_path / "run"
+    with np.load(table) as arrays:
+        X, y = arrays["X_train"], arrays["y_train"]
+    np.savez(data, X=X[1:], y=y[1:])
+    assert call("train", "--data", data, "--client", "tree", "--server", "mlp", *QUICK, "--out", run).status == 0
+    assert "no longer holds" not in call("evaluate", run).err
+    np.savez(data, X=X, y=y)
+    found = call("evaluate", run)
+    assert (found.status, "no longer holds the samples" in one_line(found.err)) == (0, True), found.err
+    assert "no longer holds" not in call("evaluate", run, "--data", table).err
+
+
 def test_other_prices_need_no_training(trained: tuple[Path, Result]) -> None:
     folder, _ = trained
     before = files_of(folder)

@@ -9,13 +9,14 @@ from typing import Any
 
 from l2h.data import Dataset
 from l2h.decision import AnyCosts, RejectorSpec, fitting_rejectors
-from l2h.errors import RunError
+from l2h.errors import RunError, warn
 from l2h.experiments import runs
 from l2h.experiments.finished import Bound, Conditions, bound_text, open_run
 from l2h.experiments.plan import Plan
 from l2h.metrics import OutcomeReport, spread_of_reports
 from l2h.metrics.prices import in_short
 from l2h.money import Money, plain_costs
+from l2h.rows import Rows
 from l2h.system import HelpSystem
 from l2h.system.measuring import AskedSamples, Question
 
@@ -110,6 +111,11 @@ def evaluate_run(folder: Path, conditions: Conditions, out: Path | None = None) 
     """Evaluate a finished run, and write ``metrics.json`` into ``out`` where that is given."""
     run = open_run(folder, conditions.server_run, conditions.asking)
     dataset = run.dataset(conditions.data, conditions.test, **conditions.reading)
+    if conditions.data is None and not isinstance(dataset.X_train, Rows) and run.has_changed(dataset):
+        warn(
+            f"{run.training['data']} no longer holds the samples that {folder} was trained on: the test part may hold "
+            "some of them; --data names other samples"
+        )
     if conditions.second_opinion is not None:
         run.allow_second_opinion(conditions.second_opinion)
     prices: list[AnyCosts | Money | None] = [*run.cost_grid(conditions.c_e, conditions.c_1, conditions.prices)]

@@ -89,14 +89,17 @@ class FinishedRun:
         dataset = self.dataset(data, **reading)
         if data is not None:
             return dataset.X_train, dataset.y_train
-        parts = divide(dataset, plan_of(self.training))
-        trained, (X, y) = _trained_on(self.folder), parts.train
-        if trained is not None and trained != digest(numbers_of(X), self.system.require_fitted().labels.encode(y)):
+        if self.has_changed(dataset):
             raise RunError(
                 f"{self.training['data']} no longer holds the samples that {self.folder} was trained on, so that none "
                 "of them is known to be fresh: give --data with samples that nothing was trained on"
             )
-        return parts.calibration
+        return divide(dataset, plan_of(self.training)).calibration
+
+    def has_changed(self, dataset: Dataset) -> bool:
+        """Whether the run's own data, read again, give other training samples than it had, where those are known."""
+        trained, (X, y) = _trained_on(self.folder), divide(dataset, plan_of(self.training)).train
+        return trained not in (None, digest(numbers_of(X), self.system.require_fitted().labels.encode(y)))
 
     def ask(
         self, sources: Sequence[str], index: Sequence[int] | None, costs: AnyCosts | None, limit: Bound | None
