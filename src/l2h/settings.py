@@ -199,11 +199,11 @@ SEPARABLE_REJECTOR = replace(DEFAULT_REJECTOR, epochs=40, lr=1e-2, patience=40)
 
 
 def usual_batch(samples: int) -> int:
-    """Return 256, or of few samples the power of two that leaves an epoch at least 16 steps; 8 or more.
+    """Return 256, or of few samples the power of two, 8 or more, that leaves an epoch at least 12 steps.
 
     One more where the last batch would have a single sample, which batch norm cannot be trained on.
     """
-    batch = max(8, min(256, (1 << (samples // 16).bit_length()) // 2))
+    batch = max(8, min(256, (1 << (samples // 12).bit_length()) // 2))
     return next(b for b in range(batch, 2 * batch) if samples % b != 1 or samples == 1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,19 @@ def test_data_that_have_changed_since_the_training_are_told(table: Path, tmp_pat
     found = call("evaluate", run)
     assert (found.status, "no longer holds the samples" in one_line(found.err)) == (0, True), found.err
     assert "no longer holds" not in call("evaluate", run, "--data", table).err
+    np.savez(data, X=X, y=np.where(y == 0, 9, y))
+    assert_told(call("evaluate", run), 1, "label 9")
+
+
+def test_a_file_of_methods_that_a_run_names_is_not_run(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    run, ran = shutil.copytree(trained[0], tmp_path / "run"), tmp_path / "ran"
+    config, method = json.loads((run / "config.json").read_text()), tmp_path / "method.py"
+    method.write_text(f"open({str(ran)!r}, 'w')")
+    config["training"]["method_files"] = [str(method)]
+    (run / "config.json").write_text(json.dumps(config))
+    for command in ("evaluate", "calibrate"):
+        assert call(command, run).status == 0
+    assert not ran.exists()
 
 
 def test_other_prices_need_no_training(trained: tuple[Path, Result]) -> None:

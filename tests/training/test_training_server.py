@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -9,8 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from training_maker import CPU, context, samples, small_server
 
-from l2h.errors import ModelError
+from l2h.errors import ModelError, ResumeError
 from l2h.settings import StageSettings, usual_batch
+from l2h.training.checkpoint import Checkpoints
 from l2h.training.loop import order, run_stage, seeded
 from l2h.training.server import ServerStage
 
@@ -88,8 +92,18 @@ def test_no_batch_of_the_default_has_one_sample_and_few_samples_have_steps_enoug
     batch = usual_batch(samples)
     assert 8 <= batch <= 258
     assert samples % batch != 1
-    assert samples < 128 or samples / batch > 14
-    assert samples < 4096 or batch >= 256
+    assert samples < 96 or samples / batch > 10
+    assert samples < 3072 or batch >= 256
+
+
+def test_a_stage_does_not_go_on_with_batches_of_another_size(tmp_path: Path) -> None:
+    x, y = samples(N)
+    shared = context()
+    shared.checkpoints = Checkpoints(tmp_path, resume=True)
+    for batch in (BATCH, BATCH // 2):
+        stage = ServerStage("server", small_server(), x, y, StageSettings(epochs=2, batch=batch, lr=1e-3), shared)
+        with nullcontext() if batch == BATCH else pytest.raises(ResumeError, match=r"5 steps per epoch, and here .* 10"):
+            run_stage(stage, shared)
 
 
 def test_a_stage_without_a_batch_takes_what_its_samples_suggest() -> None:

@@ -43,7 +43,9 @@ def copy(
     print_result(copied, line, as_json)
     if copied["unknown"]:
         few = ", ".join(copied["unknown"][:3]) + (", ..." if len(copied["unknown"]) > 3 else "")
-        warn(f"charges of {len(copied['unknown'])} keys that the database does not know ({few}): give --keys FILE")
+        warn(
+            f"the database has charges of keys that it does not know ({few}): copy again with the --keys that has them"
+        )
 
 
 COMMANDS: dict[str, Callable[..., None]] = {"copy": copy}

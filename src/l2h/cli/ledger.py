@@ -95,7 +95,7 @@ def place_of(accounts: str | None, file: Path, flag: str = "--ledger") -> str | 
     """Return the database of ``--accounts``, or else the file of ``flag``; naming both is refused."""
     from l2h.serving.accounts import account_place
 
-    if accounts is not None and file not in (DEFAULT, KEYS):
+    if accounts is not None and file != (DEFAULT if flag == "--ledger" else KEYS):
         raise SettingsError(f"{flag} {file} and --accounts name two places: leave one out")
     return account_place(accounts, file)
 

@@ -15,7 +15,7 @@ from l2h.decision import AnyCosts
 from l2h.errors import DataError, RunError, SettingsError, reason
 from l2h.experiments import runs
 from l2h.experiments.carry_out import Samples, divide
-from l2h.experiments.plan import plan_of, require_known
+from l2h.experiments.plan import division_of, require_known
 from l2h.files import TRAINING, read_json
 from l2h.limits import RateLimit, Threshold
 from l2h.money import Money
@@ -94,12 +94,18 @@ class FinishedRun:
                 f"{self.training['data']} no longer holds the samples that {self.folder} was trained on, so that none "
                 "of them is known to be fresh: give --data with samples that nothing was trained on"
             )
-        return divide(dataset, plan_of(self.training)).calibration
+        return divide(dataset, division_of(self.training)).calibration
 
     def has_changed(self, dataset: Dataset) -> bool:
         """Whether the run's own data, read again, give other training samples than it had, where those are known."""
-        trained, (X, y) = _trained_on(self.folder), divide(dataset, plan_of(self.training)).train
-        return trained not in (None, digest(numbers_of(X), self.system.require_fitted().labels.encode(y)))
+        trained = _trained_on(self.folder)
+        if trained is None:
+            return False
+        X, y = divide(dataset, division_of(self.training)).train
+        try:
+            return trained != digest(numbers_of(X), self.system.require_fitted().labels.encode(y))
+        except DataError:  # of a label that it did not have
+            return True
 
     def ask(
         self, sources: Sequence[str], index: Sequence[int] | None, costs: AnyCosts | None, limit: Bound | None

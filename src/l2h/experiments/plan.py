@@ -230,6 +230,12 @@ def plan_of(training: Mapping[str, Any]) -> Plan:
     return Plan(**values)
 
 
+def division_of(training: Mapping[str, Any]) -> Plan:
+    """Return as much of such a plan as says how samples are divided; no file that it names is loaded or run."""
+    values = {name: training[name] for name in ("data", "client", "client_share", "calibration") if name in training}
+    return Plan(**values, settings=Settings.from_dict(training["settings"]))
+
+
 def with_augment(plan: Plan, dataset: Dataset, augment: str | None) -> Plan:
     """Return the plan with this augmentation; None: the plan's own, or else what suits the data."""
     if augment is None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from l2h.errors import ModelError, SettingsError
+from l2h.errors import ModelError, ResumeError, SettingsError
 from l2h.files import write_atomically
 from l2h.settings import Settings, StageSettings, usual_batch
 from l2h.training.checkpoint import Checkpoints, optimizer_tensors, prefixed, restore_optimizer, under
@@ -241,6 +241,11 @@ def run_stage(stage: Stage, context: Context) -> None:
     if saved is not None:
         stage.restore(saved.tensors)
         begun, rows = int(saved.meta["epoch"]), list(saved.meta["history"])
+        if rows and rows[-1]["steps"] != begun * stage.steps:  # another version may choose another batch
+            raise ResumeError(
+                f"{stage.name}: begun with {rows[-1]['steps'] // begun} steps per epoch, and here it has "
+                f"{stage.steps}: set the batch that it had, or begin anew"
+            )
         stage.done = int(saved.meta.get("step", 0))
         stage.middle = {name: t.to(context.device) for name, t in under("middle/", saved.tensors).items()}
         generators = under("generators/", saved.tensors)
