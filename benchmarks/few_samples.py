@@ -31,6 +31,7 @@ def main() -> None:
     arguments = parser.parse_args()
     given, labels = load_digits(return_X_y=True)
     risks: dict[tuple[int, int | None], list[float]] = {(n, b): [] for n in (200, 400, 797) for b in BATCHES}
+    trivial: dict[str, list[float]] = {"all_local": [], "all_remote": []}
     for seed in range(arguments.seeds):
         order = np.random.default_rng(seed).permutation(len(labels))
         X, y = given[order].astype(np.float32), labels[order]
@@ -40,15 +41,18 @@ def main() -> None:
             settings = l2h.Settings(seed=seed, threads=1, rejector=replace(SEPARABLE_REJECTOR, batch=batch))
             system = l2h.HelpSystem(client=tree, server=forest, settings=settings)
             system.fit(X[500 : 500 + n], y[500 : 500 + n], progress=False)
-            found = [system.evaluate(X[-500:], y[-500:], costs=costs).risk.system for costs in COSTS]
-            values.append(float(np.mean(found)))
+            found = [system.evaluate(X[-500:], y[-500:], costs=costs).risk for costs in COSTS]
+            values.append(float(np.mean([risk.system for risk in found])))
             print(f"seed {seed}, {n} samples, batch {batch or 'default'}: {values[-1]:.4f}", flush=True)
+        for rule, ruled in trivial.items():
+            ruled.append(float(np.mean([getattr(risk, rule) for risk in found])))
     with arguments.out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("samples", "batch", "seeds", "risk", "sem"))
-        for (n, batch), values in risks.items():
+        rows = [(n, batch or "default", values) for (n, batch), values in risks.items()]
+        for n, way, values in [*rows, *(("", rule, values) for rule, values in trivial.items())]:
             one = spread(values)
-            writer.writerow((n, batch or "default", one.n, round(one.mean, 5), round(one.sem or 0.0, 5)))
+            writer.writerow((n, way, one.n, round(one.mean, 5), round(one.sem or 0.0, 5)))
 
 
 main()

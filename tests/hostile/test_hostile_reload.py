@@ -95,9 +95,8 @@ def machine(world: World) -> type[RuleBasedStateMachine]:
         @precondition(lambda self: self.kills < 2)
         @rule(which=st.integers(0, 1))
         def kill_a_worker(self, which):
-            self.kills += (
-                1  # counted though nothing may be there to kill: what may come next follows from the draws alone
-            )
+            # Counted though nothing may be there to kill: what may come next follows from the draws alone.
+            self.kills += 1
             workers = world.server.workers
             if len(workers) == 2:  # else one is on its way back
                 os.kill(workers[which], signal.SIGKILL)
