@@ -1,6 +1,6 @@
 """How large a rejector's batches may be where samples are few: risks on validation samples, digits as a table.
 
-    OMP_NUM_THREADS=1 python benchmarks/few_samples.py --out results/few-samples.csv     # some 25 minutes on one core
+    OMP_NUM_THREADS=1 python benchmarks/few_samples.py --out results/few-samples.csv     # 4 minutes on one core
 
 A tree that was fitted to 100 digits is helped by a forest that was fitted to 500. The rejector learns from up to 797
 others, in the default's 40 epochs. The last 500 judge it at the eight usual prices. Each seed divides the digits anew.
