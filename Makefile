@@ -47,7 +47,7 @@ test: $(READY) $(MLSERVER)  ## the suite without its longest tests
 	$(PYTEST) -n 2 -m "not long"
 
 test-long: $(READY) $(MLSERVER)  ## the longest: whole trainings, a storm of faults, overload, long kills; all examples of properties
-	L2H_ALL_EXAMPLES=1 $(PYTEST) -n 4 -m "(long or examples) and not alone"
+	L2H_ALL_EXAMPLES=1 $(PYTEST) -n 3 -m "(long or examples) and not alone"
 	$(PYTEST) -n 0 -m alone
 
 SECONDS := 600

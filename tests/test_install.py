@@ -19,6 +19,7 @@ from PIL import Image
 from prompts import made_up
 from scripts import HEAVY, python
 from this_platform import VERSION_0_1
+from waiting import STUCK
 
 import l2h
 from l2h.routing import fit_router
@@ -180,7 +181,7 @@ def test_the_version_is_the_projects() -> None:
 
 @pytest.mark.long
 def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=STUCK)
     interpreter = str(tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
     install = subprocess.run(
         [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(PROJECT)],
@@ -188,7 +189,7 @@ def test_the_base_install_is_enough_for_a_device(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=STUCK,
         check=False,
     )
     assert install.returncode == 0, install.stderr
@@ -249,7 +250,7 @@ def assert_commands(interpreter: str, folder: Path) -> None:
         words = [interpreter, "-m", "l2h", *map(str, arguments)]
         source = {} if path is None else {"PYTHONPATH": str(path)}
         return subprocess.run(
-            words, env=kept | source, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+            words, env=kept | source, cwd=folder, capture_output=True, text=True, timeout=STUCK, check=False
         )
 
     asked = l2h_command("ask", folder / "bundle", folder / "X.npy", "--json")
@@ -263,7 +264,9 @@ def assert_commands(interpreter: str, folder: Path) -> None:
         assert refused.returncode == 1
         assert refused.stderr.strip().endswith(f"pip install {form}"), refused.stderr
         hint = shlex.split(refused.stderr.strip().rpartition(": ")[2])
-        done = subprocess.run([interpreter, "-m", *hint, "--quiet"], cwd=folder, timeout=600, check=False)
+        done = subprocess.run([interpreter, "-m", *hint, "--quiet"], cwd=folder, timeout=STUCK, check=False)
         assert done.returncode == 0
         assert l2h_command("serve", folder / "bundle", "--print-config", path=source).returncode == 0
-        subprocess.run([interpreter, "-m", "pip", "uninstall", "--yes", "--quiet", "uvicorn"], check=True, timeout=120)
+        subprocess.run(
+            [interpreter, "-m", "pip", "uninstall", "--yes", "--quiet", "uvicorn"], check=True, timeout=STUCK
+        )

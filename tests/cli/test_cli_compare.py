@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from commands import Result, assert_told, call, command, environment, files_of, one_line, start
-from waiting import until
+from waiting import stop_when, until
 
 from l2h import methods
 from l2h.costs import Costs, generalized_loss
@@ -26,7 +25,6 @@ from l2h.experiments.runs import kept_alone
 
 #: The comparison that all share is drawn; what the others draw is not looked at here.
 pytestmark = pytest.mark.usefixtures("no_pictures")
-DEADLINE = 120.0
 #: Seconds a seed, with every part of a real one.
 QUICK = [
     *("--client", "tree", "--client-share", "0.3", "--server", "mlp", "--calibration", "0.2"),
@@ -257,14 +255,7 @@ def test_a_killed_comparison_goes_on_and_ends_as_an_unbroken_one(
         command(*arguments), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     first = folder / "seeds" / "seed-0.npz"
-    end = time.monotonic() + DEADLINE
-    while not first.exists():
-        assert process.poll() is None, process.stderr.read()  # type: ignore[union-attr]
-        assert time.monotonic() < end
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=DEADLINE)
-    assert process.returncode == -signal.SIGKILL
+    assert stop_when(first.exists, process, signal.SIGKILL) == -signal.SIGKILL
     assert not (folder / "comparison.json").exists(), "it was killed before its end"
     before = written(folder)
     assert list(before) == ["seed-0.npz"]
@@ -278,9 +269,9 @@ def test_a_killed_comparison_goes_on_and_ends_as_an_unbroken_one(
 @pytest.mark.long
 def test_a_killed_comparison_leaves_nobody_at_work(table: Path, tmp_path: Path) -> None:
     with start(*few(table, tmp_path / "run", jobs=2)) as process:
-        workers = until(lambda: spawned(process), DEADLINE)
+        workers = until(lambda: spawned(process))
         process.kill()
-    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers), DEADLINE)
+    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
 
 
 def spawned(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from commands import Result, assert_told, call, command, environment, execute, files_of, start
 from scripts import blocking, python
-from waiting import free_port, until
+from waiting import STUCK, free_port, until
 
 import l2h
 from l2h import methods
@@ -27,7 +27,6 @@ from l2h.experiments.compare.distributed import method_groups
 from l2h.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-DEADLINE = 120.0
 FEW = [part for name in ("all-local", "confidence", "lwa-separate", "priced-attached", "oracle")
        for part in ("--method", name)]  # fmt: skip
 QUICK = [
@@ -233,7 +232,7 @@ def test_a_full_disk_is_told_and_what_was_finished_stays(
     arguments = command(*words(table, folder, "--on", "ray", seeds=40))
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", mount, "sh", *arguments],
-        env=environment(), capture_output=True, text=True, timeout=DEADLINE, check=False,
+        env=environment(), capture_output=True, text=True, timeout=STUCK, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     told = [line for line in done.stderr.splitlines() if "seed-" in line or "Traceback" in line]
@@ -260,7 +259,7 @@ def test_a_node_killed_in_the_middle_costs_time_only(table: Path, tmp_path: Path
             def tell(seed: int, what: str) -> None:
                 if nodes.worker_nodes:
                     nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
-                    until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1, DEADLINE)
+                    until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1)
 
             yield tell, None
 
@@ -280,9 +279,9 @@ def test_a_cluster_that_ends_in_the_middle_is_one_line(table: Path, tmp_path: Pa
     with ray_nodes(count=1, port=port) as nodes:
         longer = ["--set", "rejector.epochs=60", "--on", f"ray://127.0.0.1:{port}"]
         with start(*words(table, tmp_path / "run", *longer, seeds=40)) as process:
-            until((tmp_path / "run" / "seeds" / "seed-0.npz").exists, DEADLINE)
+            until((tmp_path / "run" / "seeds" / "seed-0.npz").exists)
             nodes.shutdown()
-            _, err = process.communicate(timeout=4 * DEADLINE)
+            _, err = process.communicate(timeout=STUCK)
     assert process.returncode == 1
     assert "Traceback" not in err
     assert sum(line.startswith("error: ") for line in err.splitlines()) == 1

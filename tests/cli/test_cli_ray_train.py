@@ -13,7 +13,7 @@ import psutil
 import pytest
 from commands import DIGITS, QUICK, assert_told, call, execute, start
 from ray_nodes import ray_nodes
-from waiting import until
+from waiting import STUCK, until
 
 pytestmark = pytest.mark.long
 LONGER = [*DIGITS, *QUICK, "--set", "server.epochs=8", "--set", "server.batch=8", "--set", "server.lr=1e-4"]
@@ -36,11 +36,11 @@ def test_a_process_per_node_trains_what_one_does_and_goes_on_after_one_is_killed
     assert call("train", *LONGER, "--out", tmp_path / "alone").status == 0
     folder = tmp_path / "ray"
     with start("train", *LONGER, "--json", "--on", "ray", "--out", folder) as process:
-        until(lambda: (folder / "history.csv").exists() and len(curves(folder)) > 3, 600)
+        until(lambda: (folder / "history.csv").exists() and len(curves(folder)) > 3)
         workers = [one for one in psutil.process_iter(["cmdline"]) if "RayTrainWorker" in " ".join(_words(one))]
         assert len(workers) == 2, "the default is a process for each CPU"
         os.kill(workers[0].pid, signal.SIGKILL)
-        out, err = process.communicate(timeout=900)
+        out, err = process.communicate(timeout=STUCK)
     assert process.returncode == 0, err
     assert "2 processes train the server" in err
     assert err.count("resumed after epoch") >= 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from commands import QUICK, assert_told, call, execute, files_of, one_line, start
 from sklearn.datasets import load_digits
-from waiting import until
+from waiting import STUCK, until
 
 import l2h.report
 from l2h.experiments.runs import kept_alone
@@ -135,9 +135,9 @@ def test_an_interrupted_search_goes_on_with_the_same_command(data: list[Path], t
     out = tmp_path / "tune"
     words = arguments(data[0], out, *RATES, "--trials", 3, "--all-to-the-end")
     with start(*words) as process:
-        until((out / "trials" / "0000.json").exists, 300)
+        until((out / "trials" / "0000.json").exists)
         os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+        _, err = process.communicate(timeout=STUCK)
     assert process.returncode == 130, err
     assert "the same command" in one_line(err)
     kept = (out / "trials" / "0000.json").stat().st_mtime_ns

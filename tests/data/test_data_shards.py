@@ -20,6 +20,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from shard_maker import add_member, write_tar
+from waiting import STUCK
 
 from l2h.data import Rows, StoredArray, decoded, load_dataset
 from l2h.errors import DataError
@@ -424,7 +425,7 @@ def test_processes_share_one_decoding_and_one_that_was_killed_leaves_nothing_in_
         assert time.monotonic() < deadline
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    printed = [process.communicate(timeout=60)[0].splitlines() for process in waiting]
+    printed = [process.communicate(timeout=STUCK)[0].splitlines() for process in waiting]
     assert sorted(map(len, printed)) == [1, 2]  # one of them decoded
     assert {lines[-1] for lines in printed} == {str(pictures.sum())}
     assert {file.suffix for file in cache_folder.iterdir()} == {".npy", ".json"}

@@ -18,7 +18,7 @@ from PIL import Image
 from prompts import write_csv
 from shown_commands import COMMANDS, PAGES, PROJECT, Shown, alike, blocks, parse, shown
 from this_platform import VERSION_0_1
-from waiting import free_port
+from waiting import STUCK, free_port
 
 import l2h
 
@@ -144,7 +144,7 @@ class Reader:
     def stop(self) -> None:
         if self.server is not None:
             self.server.terminate()
-            assert self.server.wait(60) == 0
+            assert self.server.wait(STUCK) == 0
             self.server.stdout.close()
             self.server = None
 

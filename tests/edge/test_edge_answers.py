@@ -13,7 +13,7 @@ import pytest
 from clouds import FEATURES, samples
 from edge_maker import ALL, KEY, NONE, X_TEST, SlowDevice, make_system
 from scripts import HEAVY, python
-from waiting import free_port, until
+from waiting import STUCK, free_port, until
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient, Limiter, RateLimit
 from l2h.audits import read_audits
@@ -377,12 +377,12 @@ def test_a_closed_client_answers_no_more(connect, server):
 
 def test_closing_ends_the_calls_under_way_with_local_answers(connect, server, bundle):
     server.mode = "silent"
-    edge = connect(server.url, costs=ALL, deadline=30.0)
+    edge = connect(server.url, costs=ALL, deadline=2 * STUCK)
     with ThreadPoolExecutor(4) as pool:
         calls = [pool.submit(edge.predict, x) for x in X_TEST[:4]]
         until(lambda: len(server.asked) == 4)
         edge.close()
-        answers = [call.result(5)[0] for call in calls]
+        answers = [call.result(STUCK)[0] for call in calls]
     assert {a.source for a in answers} == {"local"}
     assert [a.label for a in answers] == bundle.judge(X_TEST[:4])[0].tolist()
 
@@ -392,7 +392,7 @@ def test_a_client_that_nobody_holds_leaves_no_thread(bundle, server):
     edge.predict(X_TEST[0])
     thread = next(t for t in threading.enumerate() if t.name == "l2h-edge")
     del edge
-    thread.join(5)
+    thread.join(STUCK)
     assert not thread.is_alive()
 
 
@@ -413,9 +413,9 @@ def test_after_a_fork_the_child_is_told_to_make_its_own(connect, server):
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=_in_child, args=(edge, theirs))
     child.start()
-    assert ours.poll(10)
+    assert ours.poll(STUCK)
     assert "after the fork" in ours.recv()
-    child.join(5)
+    child.join(STUCK)
     assert child.exitcode == 0
     assert edge.predict(X_TEST[0])[0].source == "remote"
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from edge_maker import ALL, KEY, X_TEST
 from forks import in_child
-from waiting import free_port
+from waiting import STUCK, free_port
 
 from l2h import AsyncEdgeClient, EdgeError, Limiter, RateLimit
 from l2h.edge.dispatch import Pace
@@ -225,7 +225,7 @@ def test_the_counters_do_not_wait_for_a_limiter(connect, silent):
     assert limiter.allow(1.0)
     assert edge.stats().limit["permits"] == 1
     with limiter._lock, ThreadPoolExecutor(1) as pool:
-        assert pool.submit(edge.stats).result(10).limit["permits"] == 1
+        assert pool.submit(edge.stats).result(STUCK).limit["permits"] == 1
 
 
 def test_a_limit_as_text_and_a_deadline_of_numpy(connect):

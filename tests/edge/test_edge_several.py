@@ -189,7 +189,7 @@ def test_each_server_has_a_circuit_of_its_own(connect, servers):
     assert (stats.servers["cloud"].breaker, stats.servers["box"].breaker, stats.breaker) == ("open", "closed", "open")
     assert set(edge.predict(X[:5], costs=CLOUD_ONLY).reason) == {"circuit_open"}
     servers["cloud"].mode = "answer"
-    until(lambda: edge.predict(X[0])[0].by == "cloud", 5)
+    until(lambda: edge.predict(X[0])[0].by == "cloud")
     assert edge.stats().breaker == "closed"
 
 

@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from commands import environment
 from shown_commands import PROJECT, alike, blocks
+from waiting import STUCK
 
 FOLDER = PROJECT / "examples"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
@@ -54,7 +55,7 @@ def test_an_example_prints_what_the_page_shows(name: str, tmp_path: Path) -> Non
     work.mkdir()
     run = [sys.executable, FOLDER / name]
     told = environment(HOME=str(home))
-    done = subprocess.run(run, cwd=work, env=told, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(run, cwd=work, env=told, capture_output=True, text=True, timeout=STUCK, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert_shown(name, done.stdout)
@@ -66,7 +67,7 @@ def test_the_notebook_runs_and_shows_its_report(tmp_path: Path, monkeypatch: pyt
     for name, value in environment(HOME=str(tmp_path)).items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, 4)
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=STUCK, resources={"metadata": {"path": str(tmp_path)}}).execute()
     given = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert {output.get("name", "stdout") for output in given} == {"stdout"}
     results = [output for output in given if output.output_type != "display_data"]  # not the bars and the picture

@@ -16,6 +16,7 @@ import pytest
 from bundle_maker import copied
 from clouds import scores
 from commands import environment, files_of
+from waiting import STUCK
 
 import l2h
 from l2h import Costs, HelpSystem
@@ -118,7 +119,7 @@ def test_a_killed_export_leaves_none_or_a_whole_bundle(tmp_path: Path) -> None:
         env=environment(PYTHONPATH=path),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=STUCK,
         check=False,
     )
     assert done.returncode == 0, done.stderr

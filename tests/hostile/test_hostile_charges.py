@@ -17,7 +17,7 @@ from hypothesis.stateful import rule
 from lives import DiedError, Life, Lives
 from preload import Preload
 from serving_process import Client, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.serving.accounts.key import Quota
 
@@ -303,7 +303,7 @@ def test_a_log_that_is_removed_after_a_kill_holds_a_second_at_most_and_is_missed
         server.kill()
     log.unlink()
     with Server(bundle, tmp_path, wait=False) as server:
-        assert server.process.wait(60) == 1
+        assert server.process.wait(STUCK) == 1
         assert "was removed while the ledger was in use" in server.log.read_text().splitlines()[-1]
     index.unlink()
     with Server(bundle, tmp_path) as server:

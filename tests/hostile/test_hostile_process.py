@@ -20,7 +20,7 @@ import onnx
 import pytest
 from serving_maker import endless, failing, linear, write_bundle
 from serving_process import Client, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h import protocol
 from l2h.serving.accounts import open_keys
@@ -127,7 +127,7 @@ def test_lines_that_nobody_reads_are_counted_and_the_others_are_whole():
             reader.start()
             until(lambda: b"".join(text).count(b"\n") > 4096 + 10_000)
             process.stdin.write("\n")
-        reader.join(30)
+        reader.join()
     lines = [json.loads(line) for line in b"".join(text).split(b"\n") if line]
     written = [(line["k"], line["i"]) for line in lines if "k" in line]
     assert len(written) == len(set(written))
@@ -253,7 +253,7 @@ def test_a_bundle_that_does_not_load_in_time_is_refused(tmp_path, x):
 def test_a_start_that_never_works_fails_with_its_reason(tmp_path):
     write_bundle(tmp_path / "b", endless())
     with Server(tmp_path / "b", tmp_path / "s", load_timeout=1.0, wait=False) as server:
-        assert server.process.wait(90) == 1
+        assert server.process.wait(STUCK) == 1
         assert server.events("worker_stuck")[0]["loading"] > 1.0
         assert re.search(r"a worker could not start; the line above says why", server.log.read_text())
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from exchange_maker import IDENTITY, TOKEN, arrives, fetcher_for, publish, whole
 from fault_proxy import Fault, FaultProxy
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.training.exchange import PublisherServer, SnapshotStore
 
@@ -183,7 +183,7 @@ def test_answers_that_are_not_final_do_not_come_for_ever(standing, tmp_path):
         threading.Thread(target=flood, args=(listener,), daemon=True).start()
         proxy = FaultProxy(listener.getsockname()[1])
         with fetcher_for(proxy.url, tmp_path / "copy", timeout=0.5) as fetcher:
-            assert gone.wait(10)
+            assert gone.wait(STUCK)
             until(lambda: fetcher.status().failures)
             proxy.target = standing.port
             until(fetcher.latest)

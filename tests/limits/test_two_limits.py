@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import STUCK
 
 from l2h.limits import Limiter, Permit, RateLimit
 
@@ -114,7 +115,7 @@ def test_processes_that_share_the_files_of_both_limiters_break_no_cap(tmp_path: 
         subprocess.Popen([sys.executable, "-c", _ASK, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
         for name in names
     ]
-    given = [int(process.communicate(timeout=60)[0]) for process in started]
+    given = [int(process.communicate(timeout=STUCK)[0]) for process in started]
     assert [process.returncode for process in started] == [0] * 3
     assert sum(given) == 25
     assert given[0] <= 12

@@ -17,6 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
+from waiting import STUCK
 
 import l2h
 from l2h.cli.app import run
@@ -115,7 +116,7 @@ def execute(*arguments: object, folder: Path | None = None) -> Result:
     """The same, to its end."""
     with start(*arguments, folder=folder) as process:
         try:
-            out, err = process.communicate(timeout=300)
+            out, err = process.communicate(timeout=STUCK)
         except BaseException:
             process.kill()
             raise

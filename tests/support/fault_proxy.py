@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
+from waiting import STUCK
+
 
 class Looping:
     """Something that serves connections on an event loop in a thread of its own."""
@@ -29,7 +31,7 @@ class Looping:
         return len(self._live)
 
     def call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(STUCK)
 
     def listen(self, serve: Any, tls: ssl.SSLContext | None = None) -> int:
         self._server = self.call(asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls, backlog=512))
@@ -52,7 +54,7 @@ class Looping:
     def close(self) -> None:
         self.call(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(STUCK)
         self._loop.close()
 
     def __enter__(self) -> Self:

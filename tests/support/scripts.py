@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import STUCK
+
 import l2h
 
 #: What a device does not have.
@@ -49,6 +51,6 @@ def python(
         env={**kept, "OMP_NUM_THREADS": "1", **source},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=STUCK,
         check=False,
     )

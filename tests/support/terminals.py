@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 
 from commands import environment
+from waiting import STUCK
 
 
 def on_a_terminal(words: Sequence[str], columns: int = 120) -> tuple[int, str]:
@@ -30,4 +31,4 @@ def on_a_terminal(words: Sequence[str], columns: int = 120) -> tuple[int, str]:
         pass
     finally:
         os.close(leader)
-    return process.wait(timeout=60), seen.decode()
+    return process.wait(timeout=STUCK), seen.decode()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -10,8 +12,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Seconds after which what a test waits for counts as stuck; a busy machine takes ten times what a quiet one does.
+STUCK = 900.0
 
-def until(check: Callable[[], T], seconds: float = 90.0, *, alive: Callable[[], object] = lambda: None) -> T:
+
+def until(check: Callable[[], T], seconds: float = STUCK, *, alive: Callable[[], object] = lambda: None) -> T:
     """Poll until ``check`` gives something true, and return that; ``alive`` may raise meanwhile.
 
     Raises:
@@ -23,6 +28,18 @@ def until(check: Callable[[], T], seconds: float = 90.0, *, alive: Callable[[], 
         assert time.monotonic() < end, f"it did not happen within {seconds:g} s"
         time.sleep(0.01)
     return value
+
+
+def stop_when(reached: Callable[[], object], process: subprocess.Popen[str], how: signal.Signals) -> int:
+    """Send a process the signal as soon as ``reached`` is true; return its exit status."""
+
+    def runs() -> None:
+        assert process.poll() is None, f"it ended too early: {process.stderr and process.stderr.read()}"
+
+    until(reached, alive=runs)
+    process.send_signal(how)
+    process.communicate(timeout=STUCK)
+    return process.returncode
 
 
 class Stopwatch:

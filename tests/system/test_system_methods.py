@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from clouds import CLASSES, QUICK, X_TEST, Net, X, Y
 from commands import call, environment, execute, one_line
+from waiting import STUCK
 
 import l2h
 from l2h import Costs, EdgeClient, HelpSystem, Settings, methods
@@ -175,6 +176,6 @@ def test_a_package_brings_a_method_by_an_entry_point(tmp_path: Path) -> None:
     env = environment()
     env["PYTHONPATH"] = f"{tmp_path}:{Path(l2h.__file__).parents[1]}"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=env, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=STUCK, env=env, check=False
     )
     assert done.stdout.strip() == "Mine True", done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import STUCK
 
 from l2h import Costs, EdgeClient
 from l2h.edge import EdgeSettingsError
@@ -84,7 +85,7 @@ def test_a_client_that_is_forgotten_leaves_no_thread(bundle: Path) -> None:
     del edge
     gc.collect()
     for thread in named:
-        thread.join(5)
+        thread.join(STUCK)
         assert not thread.is_alive()
 
 

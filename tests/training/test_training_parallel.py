@@ -20,7 +20,7 @@ import psutil
 import pytest
 from commands import DIGITS, QUICK, call, environment, files_of
 from torch import distributed, nn
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.errors import L2HWarning, ModelError, SettingsError
 from l2h.training import data_parallel
@@ -33,7 +33,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 def shared(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes found."""
     out = tmp_path_factory.mktemp("parallel") / "found"
-    subprocess.run([*TORCHRUN, parallel_trainings.__file__, out], env=environment(), check=True, timeout=900)
+    subprocess.run([*TORCHRUN, parallel_trainings.__file__, out], env=environment(), check=True, timeout=STUCK)
     history = Path(f"{out}.run/history.csv").read_text()
     return [{**json.loads(Path(f"{out}.{rank}").read_text()), "history": history} for rank in (0, 1)]
 
@@ -156,7 +156,7 @@ def curves(folder: Path) -> list[list[float]]:
 def test_train_under_torchrun_writes_the_run_that_train_alone_writes(tmp_path: Path) -> None:
     alone = call("train", *DIGITS, *QUICK, "--json", "--out", tmp_path / "alone")
     with start(*DIGITS, *QUICK, "--json", "--out", tmp_path / "two") as process:
-        out, err = process.communicate(timeout=900)
+        out, err = process.communicate(timeout=STUCK)
     assert process.returncode == 0, err
     assert json.loads(out)[0]["risk"] == pytest.approx(alone.json()[0]["risk"], abs=0.02)
     assert files_of(tmp_path / "two").keys() == files_of(tmp_path / "alone").keys()
@@ -186,7 +186,7 @@ def test_a_killed_process_costs_no_more_than_an_epoch(tmp_path: Path) -> None:
         until(lambda: (folder / "history.csv").exists() and len(curves(folder)) > 4)
         ranks = psutil.Process(process.pid).children()
         os.kill(ranks[-1].pid, signal.SIGKILL)
-        _, err = process.communicate(timeout=900)
+        _, err = process.communicate(timeout=STUCK)
     assert process.returncode == 0, err
     assert "resumed after epoch" in err
     assert curves(folder) == [pytest.approx(row, rel=5e-3) for row in curves(tmp_path / "alone")]
@@ -202,7 +202,7 @@ def test_a_killed_process_costs_no_more_than_an_epoch(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_what_several_processes_cannot_do_is_said(tmp_path: Path, arguments: list[str], said: str) -> None:
     with start(*DIGITS, *QUICK[:-2], *arguments, "--out", tmp_path / "run") as process:
-        _, err = process.communicate(timeout=900)
+        _, err = process.communicate(timeout=STUCK)
     assert process.returncode != 0
     told = [line for line in err.splitlines() if line.startswith("error: ") and said in line]
     assert told

@@ -7,14 +7,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from commands import call, environment, undrawn
+from waiting import STUCK, stop_when
 
 from l2h.training.checkpoint import load_checkpoint
 
@@ -26,7 +25,6 @@ STAGES = {
     "paper": ["--set", "server.epochs=6", "--c-1", "0.5", "--c-e", "0.1", "--c-e", "0.3", "--rejector", "separate"],
 }  # fmt: skip
 RESULTS = ("client", "server", "rejector", "calibration")
-DEADLINE = 120.0
 
 
 COMMON = [
@@ -71,18 +69,6 @@ def listen_to_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def stop_when(process: subprocess.Popen[str], reached: Callable[[], bool], how: signal.Signals) -> int:
-    """Send the signal as soon as ``reached``; the exit status."""
-    end = time.monotonic() + DEADLINE
-    while not reached():
-        assert process.poll() is None, f"it ended too early: {process.stderr.read()}"
-        assert time.monotonic() < end
-        time.sleep(0.002)
-    process.send_signal(how)
-    process.communicate(timeout=DEADLINE)
-    return process.returncode
-
-
 def rows(out: Path) -> list[dict[str, str]]:
     try:
         return list(csv.DictReader((out / "history.csv").open()))
@@ -91,7 +77,7 @@ def rows(out: Path) -> list[dict[str, str]]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, errors = process.communicate(timeout=DEADLINE)
+    _, errors = process.communicate(timeout=STUCK)
     return process.returncode, errors
 
 
@@ -122,10 +108,10 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
     assert stop_when(start("default", broken), stage_file.exists, signal.SIGKILL) == -signal.SIGKILL
     middle = int(rng.integers(client_epochs + 1, rejector_begins))
     process = start("default", broken, "--resume")
-    assert stop_when(process, lambda: len(rows(broken)) >= middle, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_when(lambda: len(rows(broken)) >= middle, process, signal.SIGKILL) == -signal.SIGKILL
     late = int(rng.integers(rejector_begins + 1, rejector_begins + 5))
     process = start("default", broken, "--resume")
-    assert stop_when(process, lambda: len(rows(broken)) >= late, signal.SIGINT) == 130
+    assert stop_when(lambda: len(rows(broken)) >= late, process, signal.SIGINT) == 130
     assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"
     assert list((broken / "checkpoints").glob("stage-rejector*"))
 
@@ -141,7 +127,7 @@ def test_paper_recipe_goes_on_after_kill_and_full_disk(tmp_path: Path) -> None:
     client_epochs = sum(row["stage"] == "client" for row in rows(whole))
 
     process = start("paper", broken)
-    assert stop_when(process, lambda: len(rows(broken)) > client_epochs, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_when(lambda: len(rows(broken)) > client_epochs, process, signal.SIGKILL) == -signal.SIGKILL
     for leftover in broken.rglob(".*.tmp"):
         leftover.unlink()
     stage = broken / "checkpoints" / "stage-server-and-rejector.safetensors"
@@ -157,7 +143,7 @@ def test_paper_recipe_goes_on_after_kill_and_full_disk(tmp_path: Path) -> None:
 
     process = start("paper", broken, "--resume")
     more = len(rows(broken)) + 2
-    assert stop_when(process, lambda: len(rows(broken)) >= more, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_when(lambda: len(rows(broken)) >= more, process, signal.SIGKILL) == -signal.SIGKILL
     assert "system" not in json.loads((broken / "config.json").read_text()), "it was finished before it was stopped"
     train("paper", broken, "--resume")
     assert_same_run(whole, broken)

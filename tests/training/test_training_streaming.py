@@ -21,6 +21,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, get_worker_info
 from training_maker import CPU
+from waiting import STUCK
 
 import l2h
 from l2h.data import Rows, StoredArray
@@ -165,7 +166,7 @@ def test_a_training_killed_within_an_epoch_goes_on_there_and_ends_the_same(
         assert time.monotonic() < end
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(STUCK) == -signal.SIGKILL
     assert step() > 0, "it was not killed within an epoch"
 
     system, job = prepared(*digits, **LONG)

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from paper_runner import (
     written,
 )
 from safetensors.torch import save_file
+from waiting import stop_when
 
 from l2h.experiments.paper.grid import ASYNC, QUICK
 from l2h.experiments.paper.repeating import EXPERIMENTS
 from l2h.models import ViT
 
-DEADLINE = 120.0
 DIGITS = ["--data", "digits", "--quick", "--seeds", "1", "--out", "all"]
 #: The recipes as the tables call them: which pass has it, and by which loss.
 RECIPES = {
@@ -419,14 +418,7 @@ def test_a_killed_experiment_goes_on_and_ends_as_an_unbroken_one(finished: tuple
     folder = tmp_path / "all"
     process = start(tmp_path, "missing-class", *DIGITS)
     first = folder / "passes" / "digits-published-missing-0.npz"  # the second of the first pass
-    end = time.monotonic() + DEADLINE
-    while not first.exists():
-        assert process.poll() is None, process.stderr.read()  # type: ignore[union-attr]
-        assert time.monotonic() < end
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=DEADLINE)
-    assert process.returncode == -signal.SIGKILL
+    assert stop_when(first.exists, process, signal.SIGKILL) == -signal.SIGKILL
     assert not (folder / "missing-class" / "experiment.json").exists(), "it was killed before its end"
     before = written(folder)
     assert sorted(before) == ["digits-published-0.npz", first.name]

@@ -16,7 +16,7 @@ import pytest
 from postgres_process import PASSWORD
 from psycopg.conninfo import conninfo_to_dict
 from serving_process import Server
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.serving.accounts import DOUBTS, open_accounts, open_history, open_keys, prepare_accounts
 from l2h.serving.accounts.key import ANONYMOUS, Key, Quota, Rate
@@ -362,7 +362,7 @@ def test_databases_that_are_refused_in_one_line_without_the_password(url, tmp_pa
     if case not in ("wrong password", "newer"):  # the same code says it
         return
     with Server(bundle, tmp_path, accounts=place, wait=False) as server:
-        assert server.process.wait(30) == 1
+        assert server.process.wait(STUCK) == 1
         (line,) = server.log.read_text().splitlines()
         assert says.replace('"', "'") in line.replace('\\"', "'")
         assert "guess" not in line

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from serving_maker import linear, write_bundle
 from serving_process import Client, Load, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h import protocol
 from l2h.serving.accounts.sqlite import VERSION
@@ -174,7 +174,7 @@ def test_a_ledger_taken_away_is_noticed(bundle, tmp_path, x):
 
 def _refused(bundle, folder, ledger) -> str:
     with Server(bundle, folder, ledger=str(ledger), wait=False) as server:
-        assert server.process.wait(30) == 1
+        assert server.process.wait(STUCK) == 1
         lines = server.log.read_text().splitlines()
         assert len(lines) == 1
         return lines[0]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 from serving_process import Client, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.serving.accounts import open_keys
 from l2h.serving.accounts.key import Quota, Rate
@@ -160,7 +160,7 @@ def test_processes_never_take_the_same_place_twice():
     workers = [context.Process(target=_take, args=(descriptor, 2000, results)) for _ in range(4)]
     for worker in workers:
         worker.start()
-    taken = sum(results.get(timeout=60) for _ in workers)
+    taken = sum(results.get(timeout=STUCK) for _ in workers)
     for worker in workers:
         worker.join()
     os.close(descriptor)

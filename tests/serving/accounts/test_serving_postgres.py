@@ -17,7 +17,7 @@ import commands
 import pytest
 from ledger_maker import NOW, fill
 from serving_process import Client, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.serving.accounts import copy_ledger, open_accounts, open_history, open_keys, prepare_accounts
 from l2h.serving.accounts.history import DAY, SUMS
@@ -69,7 +69,7 @@ def test_a_server_begins_without_its_database_where_it_may_serve(bundle, tmp_pat
     postgres.stop()
     try:
         with Server(bundle, tmp_path, **settings, wait=False) as server:
-            assert server.process.wait(30) == 1, "it never knew any"
+            assert server.process.wait(STUCK) == 1, "it never knew any"
         postgres.start()
         with Server(bundle, tmp_path, **settings) as server:
             assert Client(server, key).ask(x).status == 200

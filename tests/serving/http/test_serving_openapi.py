@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from serving_process import Server, make_key
+from waiting import STUCK
 
 
 @pytest.mark.long
@@ -24,7 +25,7 @@ def test_schemathesis_finds_nothing(bundle, tmp_path, keys):
             *(("--header", f"Authorization: Bearer {key}") if keys else ()),
         ]
         before = server.memory()
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=STUCK)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr
         assert "Tested: 14" in done.stdout
         assert not server.events("worker_died")

@@ -14,7 +14,7 @@ import pytest
 from commands import call
 from serving_maker import CLASSES, SHAPE, linear, write_bundle
 from serving_process import Client, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h.bundle import ServerPart
 
@@ -70,7 +70,7 @@ def serverless(tmp_path: Path) -> Path:
 
 def test_a_bundle_without_a_server_says_how_to_serve_one(serverless: Path, tmp_path: Path) -> None:
     with Server(serverless, tmp_path / "server", wait=False) as server:
-        assert server.process.wait(30) == 1
+        assert server.process.wait(STUCK) == 1
         assert server.events("server_failed")[0]["error"].startswith(f"{serverless} holds no server")
         assert f"l2h serve MODULE:FUNCTION --bundle {serverless}" in server.log.read_text()
 
@@ -138,7 +138,7 @@ def test_a_worker_whose_function_hangs_is_replaced(tmp_path: Path, x: np.ndarray
 def test_a_function_that_cannot_be_served_ends_the_start(tmp_path: Path, function: str, told: str) -> None:
     text = f"{write_module(tmp_path)}:{function}"
     with Server("", tmp_path / "server", function=text, wait=False, **ALONE) as server:
-        assert server.process.wait(30) == 1
+        assert server.process.wait(STUCK) == 1
         assert told in server.log.read_text()
 
 

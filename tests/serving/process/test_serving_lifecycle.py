@@ -17,7 +17,7 @@ import httpx
 import pytest
 from serving_maker import linear, write_bundle
 from serving_process import Client, Load, Server, make_key
-from waiting import until
+from waiting import STUCK, until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle
@@ -36,7 +36,7 @@ def test_the_command_serves(bundle, tmp_path, x):
         torch = subprocess.run(["grep", "-c", "libtorch", f"/proc/{server.process.pid}/maps"], check=False)
         assert torch.returncode == 1, "the server holds no torch"
         os.killpg(server.process.pid, signal.SIGINT)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(STUCK) == 0
 
 
 def test_help_and_settings(bundle, capsys):
@@ -63,7 +63,7 @@ def test_a_port_in_use_is_said_in_one_line(bundle, server, tmp_path):
     for workers in (1, 2):
         folder = tmp_path / str(workers)
         with Server(bundle, folder, port=server.port, workers=workers, wait=False) as second:
-            assert second.process.wait(30) == 1
+            assert second.process.wait(STUCK) == 1
             (line,) = second.events("server_failed")
             said = f"port {server.port} of 127.0.0.1 is in use: stop what uses it, or give another --port"
             assert (line["error"], len(second.log.read_text().splitlines())) == (said, 1)
@@ -72,7 +72,7 @@ def test_a_port_in_use_is_said_in_one_line(bundle, server, tmp_path):
 
 def test_a_bundle_that_is_none(tmp_path):
     with Server(tmp_path / "nothing", tmp_path / "s", wait=False) as server:
-        assert server.process.wait(30) == 1
+        assert server.process.wait(STUCK) == 1
         assert "manifest.json is missing" in server.log.read_text()
 
 
@@ -138,7 +138,7 @@ def test_sigterm_answers_all_that_came_and_exits_with_0(tmp_path):
                     ready.append(server.get("/v2/health/ready")[0])
                 except OSError:
                     break
-            assert server.process.wait(30) == 0
+            assert server.process.wait(STUCK) == 0
         refused = [error for error in load.broken if "ConnectionRefused" not in error]
         assert refused == [], "a request that was taken is answered"
         assert set(load.statuses) == {200}
@@ -239,7 +239,7 @@ def test_every_line_of_the_log_is_json_of_one_style(bundle, tmp_path, x):
         assert Client(server).ask(x).status == 200
         assert server.stop() == 0
     with Server(bundle, tmp_path, ledger=str(bundle / "manifest.json" / "ledger.db"), wait=False) as server:
-        assert server.process.wait(30) == 1
+        assert server.process.wait(STUCK) == 1
     lines = server.log.read_text().splitlines()
     events = {"started", "request", "draining", "stopped", "server_failed"}
     assert {json.loads(line)["event"] for line in lines} == events
@@ -258,7 +258,7 @@ def test_a_key_with_a_passphrase_and_one_that_is_none_are_told_at_once(bundle, t
     junk.write_text("no key")
     for file, said in ((locked, "passphrase"), (junk, "no certificate and its key")):
         server = Server(bundle, tmp_path / file.stem, wait=False, tls_cert=str(cert), tls_key=str(file))
-        assert server.process.wait(20) == 1
+        assert server.process.wait(STUCK) == 1
         server.kill()
         assert said in server.log.read_text()
         assert file.name in server.log.read_text()
@@ -315,7 +315,7 @@ def test_a_worker_that_is_stuck_is_replaced(bundle, tmp_path, x):
     with Server(bundle, tmp_path, workers=2) as server:
         stuck, other = server.workers
         os.kill(stuck, signal.SIGSTOP)
-        until(lambda: server.events("worker_stuck"), seconds=30)
+        until(lambda: server.events("worker_stuck"))
         assert [event["worker"] for event in server.events("worker_stuck")] == [stuck]
         until(lambda: len(server.workers) == 2 and stuck not in server.workers)
         assert other in server.workers

@@ -9,7 +9,7 @@ import time
 import pytest
 from exchange_maker import arrives, fetcher_for, publish, run_role, whole, words
 from fault_proxy import Fault, FaultProxy
-from waiting import Stopwatch, until
+from waiting import STUCK, Stopwatch, until
 
 from l2h.training.exchange import SnapshotStore
 
@@ -72,7 +72,7 @@ def test_a_fetcher_killed_while_downloading_goes_on_and_uses_nothing_damaged(
     part = copy / "weights.part"
     until(lambda: part.exists() and part.stat().st_size > size // 3)
     fetching.send_signal(signal.SIGKILL)
-    assert fetching.wait(10) == -signal.SIGKILL
+    assert fetching.wait(STUCK) == -signal.SIGKILL
     assert fetching.stdout.read().split() == ["started"]
     if damage:
         with part.open("r+b") as file:
@@ -99,7 +99,7 @@ def test_a_fetcher_killed_at_any_moment_never_goes_back(started, store, server, 
         publish(store, 100 + step, 300_000)
         time.sleep(chance.uniform(0, 0.03))  # not to wait for anything: to be killed at any moment of a download
         fetching.send_signal(signal.SIGKILL)
-        fetching.wait(10)
+        fetching.wait(STUCK)
     assert {right for _, _, right in taken} == {"True"}
     for process in range(4):
         versions = [version for step, version, _ in taken if step == process]

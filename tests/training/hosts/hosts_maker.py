@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 from commands import call, environment
-from waiting import until
+from waiting import STUCK, until
 
 TOKEN = "a-token-of-both"
-DEADLINE = 90.0
 CLASSES, FEATURES = 3, 6
 TRAIN, TEST = 1500, 3000
 #: Batches differ, so that neither side's steps are the other's.
@@ -88,11 +87,11 @@ class Program:
         """``kill -9``, while it trains."""
         self.alive()
         self.send(signal.SIGKILL)
-        assert self.process.wait(DEADLINE) == -signal.SIGKILL
+        assert self.process.wait(STUCK) == -signal.SIGKILL
 
     def finish(self) -> str:
         """Wait for a good end; what it said."""
-        assert self.process.wait(DEADLINE) == 0, self.text()
+        assert self.process.wait(STUCK) == 0, self.text()
         return self.text()
 
     def trained(self) -> None:
