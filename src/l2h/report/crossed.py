@@ -89,7 +89,9 @@ def _effects(summary: Values, budget: str) -> Iterator[TextTable]:
         difference = Cell(signed(effect["difference"]), bold=_clear(effect))
         interval = f"[{signed(effect['low'])}, {signed(effect['high'])}]"
         p = number(effect["p_holm"], ".3f") if effect["p_holm"] >= 0.001 else "< 0.001"
-        factors.setdefault(effect["factor"], []).append(texts(effect["of"], difference, interval, errors, p))
+        over = effect["pairs"]
+        fewer = f" ({counted(over, 'arm')})" if effect["factor"] == _ALL_ARMS and over < len(ARMS) else ""
+        factors.setdefault(effect["factor"], []).append(texts(effect["of"] + fewer, difference, interval, errors, p))
     for factor, rows in factors.items():
         last = factor == list(factors)[-1]
         columns = headings("change", "risk", "interval", "s.e.", "p")
@@ -97,10 +99,11 @@ def _effects(summary: Values, budget: str) -> Iterator[TextTable]:
         yield TextTable(title, columns, rows, note if last else "", marks="clear after Holm" if last else "")
 
 
+_ALL_ARMS = "loss, all arms"
 _FACTORS = {
     "trunk": "the net, mean over losses",
     "learned from": "what it learns from, mean over losses",
-    "loss, all arms": f"the loss instead of {PRICED}, mean over all nets and samples",
+    _ALL_ARMS: f"the loss instead of {PRICED}, mean over all nets and samples",
     "loss, with everything": f"the loss instead of {PRICED}, with everything",
     "with everything instead of confidence": "the loss with everything instead of a threshold on confidence",
 }
