@@ -76,7 +76,7 @@ def assert_same_results(one: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("on", "status", "told"),
     [
-        (["--on", "spark"], 2, ["--on spark", "ray://HOST:10001"]),
+        (["--on", "spark", "--data", "missing.npz"], 2, ["--on spark", "ray://HOST:10001"]),
         (["--on", "ray://"], 2, ["--on ray://"]),
         (["--on", "ray", "--jobs", "2"], 2, ["--jobs", "cluster"]),
         (["--on", "ray://127.0.0.1:9"], 1, ["ray://127.0.0.1:9", "Connection refused", "ray start --head"]),

@@ -117,7 +117,9 @@ def run(arguments: list[str] | None = None) -> int:
         warnings.simplefilter("default", category=l2h.errors.L2HWarning)
         warnings.showwarning = _show_warning
         try:
-            app(args=arguments)
+            _guarded(app)(args=arguments)  # an option's callback is called outside of the command
+        except typer.Exit as exit_:
+            return exit_.exit_code
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     return 0

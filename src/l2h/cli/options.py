@@ -11,7 +11,6 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
 from typer import Argument, Option
 
 from l2h.errors import CostError, SettingsError
@@ -36,12 +35,18 @@ def _load_methods(files: Texts) -> Texts:
     if files:
         from l2h.methods import load_file
 
-        try:
-            for file in files:
-                load_file(file)
-        except SettingsError as error:
-            raise typer.BadParameter(str(error)) from error
+        for file in files:
+            load_file(file)
     return files
+
+
+def check_on(on: str | None) -> str | None:
+    """Refuse, before anything is read, what is no cluster's address."""
+    if on is not None:
+        from l2h.experiments.clusters import check_cluster
+
+        check_cluster(on)
+    return on
 
 
 TestPart = Annotated[str | None, Option(help="The test part, where it is a file of its own.")]
@@ -122,6 +127,7 @@ On = Annotated[
     str | None,
     run_option(
         "--on",
+        callback=check_on,
         help="Run on a Ray cluster: ray (the one of RAY_ADDRESS or of this machine, else a new one here), or "
         "ray://HOST:10001. (default: this machine, without Ray)",
     ),

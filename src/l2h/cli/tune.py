@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from l2h.cli.options import MoneyOptions, Texts, run_option, takes_groups
+from l2h.cli.options import MoneyOptions, Texts, check_on, run_option, takes_groups
 from l2h.cli.output import command_line, log, print_line, print_summary
 from l2h.cli.train import read_plan, with_file, with_values
 from l2h.cli.train_options import ApiOptions, FeedOptions, ModelOptions, TrainingOptions
@@ -37,6 +37,7 @@ class TuneOptions:
         str,
         run_option(
             "--on",
+            callback=check_on,
             help="The Ray cluster: ray (the one of RAY_ADDRESS or of this machine, else a new one here), or "
             "ray://HOST:10001.",
         ),

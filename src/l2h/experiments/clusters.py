@@ -64,6 +64,12 @@ class TaskResult(NamedTuple):
     value: Any
 
 
+def check_cluster(on: str) -> None:
+    """Raise a ``SettingsError`` where ``on`` is not of a form that :func:`ray_cluster` takes."""
+    if on != HERE and not re.fullmatch(r"ray://\S+:\d+", on):
+        raise SettingsError(f"--on {on}: give ray, or the address of a cluster as ray://HOST:10001")
+
+
 @contextlib.contextmanager
 def ray_cluster(on: str) -> Iterator["RayCluster"]:
     """Give the cluster at ``ray://HOST:PORT``; for ``ray`` that of RAY_ADDRESS or of this machine, or a new one here.
@@ -75,9 +81,7 @@ def ray_cluster(on: str) -> Iterator["RayCluster"]:
         MissingExtraError: Ray is not installed.
         RunError: nobody answers at the address, or with another version of Ray or Python.
     """
-    host = re.fullmatch(r"ray://(\S+):\d+", on)
-    if on != HERE and host is None:
-        raise SettingsError(f"--on {on}: give ray, or the address of a cluster as ray://HOST:10001")
+    check_cluster(on)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without a GPU names the CPU by itself
     try:
         import ray
