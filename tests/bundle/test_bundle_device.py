@@ -52,16 +52,18 @@ def test_importing_is_quick_and_light() -> None:
     script = """
 import time
 begun = time.process_time()  # the processor's time, so that other processes do not count
+import numpy
+between = time.process_time()
 import l2h.bundle
-print(time.process_time() - begun)
+print((time.process_time() - between) / (between - begun))
 assert not {"torch", "onnxruntime", "httpx"} & set(sys.modules)
 """
-    seconds = []
+    ratios = []
     for _ in range(5):
         done = python(script, blocked=HEAVY)
         assert done.returncode == 0, done.stderr
-        seconds.append(float(done.stdout))
-    assert min(seconds) < 0.3  # an import of torch takes seconds
+        ratios.append(float(done.stdout))
+    assert min(ratios) < 2  # of numpy's own import; that of torch is ten times as much and more
 
 
 def median_ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:

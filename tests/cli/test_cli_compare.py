@@ -271,7 +271,14 @@ def test_a_killed_comparison_leaves_nobody_at_work(table: Path, tmp_path: Path) 
     with start(*few(table, tmp_path / "run", jobs=2)) as process:
         workers = until(lambda: spawned(process))
         process.kill()
-    until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+    until(lambda: not any(works(worker) for worker in workers))
+
+
+def works(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != "zombie"
+    except psutil.NoSuchProcess:
+        return False
 
 
 def spawned(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from commands import environment
 from shown_commands import PROJECT, alike, blocks
-from waiting import STUCK
+from waiting import NBCLIENT, STUCK
 
 FOLDER = PROJECT / "examples"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.py"))
@@ -67,7 +67,7 @@ def test_the_notebook_runs_and_shows_its_report(tmp_path: Path, monkeypatch: pyt
     for name, value in environment(HOME=str(tmp_path)).items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, 4)
-    nbclient.NotebookClient(notebook, timeout=STUCK, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, **NBCLIENT, resources={"metadata": {"path": str(tmp_path)}}).execute()
     given = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert {output.get("name", "stdout") for output in given} == {"stdout"}
     results = [output for output in given if output.output_type != "display_data"]  # not the bars and the picture

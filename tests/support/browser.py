@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from waiting import STUCK
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -35,6 +37,7 @@ def browsing(width: int = 1280, *, dark: bool = False, touch: bool = False) -> I
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         scheme = "dark" if dark else "light"
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, has_touch=touch)
+        page.set_default_timeout(STUCK * 1000)
         visit = Visit(page, [], [])
         page.on("request", lambda request: visit.asked.append(request.url))
         page.on("pageerror", lambda error: visit.errors.append(str(error)))

@@ -39,14 +39,14 @@ def fetcher_for(url: str, folder: Path, kind: str = "weights", **changes: Any) -
     return SnapshotFetcher(url, kind=kind, folder=folder, **settings)
 
 
-def arrives(fetcher: SnapshotFetcher, version: int, seconds: float = 20.0) -> ReceivedSnapshot:
+def arrives(fetcher: SnapshotFetcher, version: int) -> ReceivedSnapshot:
     """Wait until this version or a newer one is here."""
 
     def there() -> ReceivedSnapshot | None:
         newest = fetcher.latest()
         return newest if newest is not None and newest.version >= version else None
 
-    return until(there, seconds)
+    return until(there)
 
 
 def run_role(*arguments: object) -> subprocess.Popen[str]:

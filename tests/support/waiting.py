@@ -13,7 +13,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 #: Seconds after which what a test waits for counts as stuck; a busy machine takes ten times what a quiet one does.
-STUCK = 900.0
+STUCK = 900
+#: The same, for a notebook.
+NBCLIENT = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), STUCK)
 
 
 def until(check: Callable[[], T], seconds: float = STUCK, *, alive: Callable[[], object] = lambda: None) -> T:

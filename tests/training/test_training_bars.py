@@ -11,7 +11,7 @@ import pytest
 from clouds import X, Y, make
 from prompts import made_up
 from terminals import on_a_terminal
-from waiting import STUCK
+from waiting import NBCLIENT
 
 from l2h import HelpClassifier, HelpSystem
 from l2h.errors import DataError, SettingsError
@@ -120,7 +120,7 @@ def test_a_notebook_has_bars_and_shows_what_comes_out() -> None:
     import nbformat
 
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in NOTEBOOK])
-    nbclient.NotebookClient(book, kernel_name="python3", timeout=STUCK).execute()
+    nbclient.NotebookClient(book, kernel_name="python3", **NBCLIENT).execute()
     fitted, failed, quiet, report, printed = (
         [output.data for output in cell.outputs if "data" in output] for cell in book.cells
     )

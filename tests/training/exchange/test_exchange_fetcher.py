@@ -51,12 +51,10 @@ def test_the_age_and_the_traffic_are_told(store, proxy, tmp_path):
         assert fetcher.status().age_steps == 0
         proxy.use(Fault("stall", after=5_000))
         publish(store, 250)
-        until(lambda: fetcher.status().failures.get("timeout"))
-        until(lambda: fetcher.status().state == "unreachable")
+        until(lambda: fetcher.status().age_steps == 150 and "no answer within" in (fetcher.status().error or ""))
         status = fetcher.status()
-        assert (status.version, status.step, status.age_steps, status.syncs) == (1, 100, 150, 1)
-        assert 0 < status.age_seconds < 30
-        assert "no answer within" in status.error
+        assert (status.version, status.step, status.state, status.syncs) == (1, 100, "unreachable", 1)
+        assert status.age_seconds > 0
         assert status.run == store.run
 
 
@@ -66,7 +64,7 @@ def test_bytes_a_sync_are_those_on_the_wire(store, proxy, tmp_path):
     moved = {}
     for kind in ("weights", "answers"):
         before = proxy.down
-        with fetcher_for(proxy.url, tmp_path / "copy", kind, interval=60) as fetcher:
+        with fetcher_for(proxy.url, tmp_path / "copy", kind, interval=60, timeout=60) as fetcher:
             arrived = arrives(fetcher, 1)
             status = fetcher.status()
         moved[kind] = status.bytes_per_sync

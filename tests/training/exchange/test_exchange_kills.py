@@ -117,8 +117,8 @@ def test_a_publisher_that_is_stopped_does_not_hold_the_fetcher_up(started, tmp_p
     with fetcher:
         arrives(fetcher, 1)
         publisher.send_signal(signal.SIGSTOP)
-        until(lambda: fetcher.status().failures.get("timeout"))
-        assert fetcher.status().state == "unreachable"
+        until(lambda: fetcher.status().state == "unreachable")
+        assert "no answer within" in fetcher.status().error
         with Stopwatch() as watch:
             fetcher.stop()
         assert watch.seconds < timeout + 0.5

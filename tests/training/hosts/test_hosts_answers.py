@@ -46,7 +46,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Pair:
     port = free_port()
     offer = ("--publish-every", 100, "--linger", 120, "--listen", f"127.0.0.1:{port}")
     server = Program("server", folder / "server", data, *short, *offer)
-    client = Program("client", folder / "client", data, *short, "--server-url", f"http://127.0.0.1:{port}")
+    # Looks that bring nothing are bytes, too: one every half second, however slow the machine is.
+    client = Program(
+        "client", folder / "client", data, *short, "--server-url", f"http://127.0.0.1:{port}", "--poll", 0.5
+    )
     try:
         client.epochs(1)
         client.send(signal.SIGSTOP)

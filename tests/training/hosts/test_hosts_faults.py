@@ -131,11 +131,13 @@ def test_an_unbroken_link_brings_copies_of_growing_age_and_version(unbroken: Pai
     rows = [row for row in history(unbroken.client, "rejector") if row["copy_version"]]
     assert len({row["copy_version"] for row in rows}) > 5
     last = int(history(unbroken.server)[-1]["steps"])
+    # A copy that a newer one replaced while it was fetched makes the link faulty for a moment.
+    allowed = {"ok", "faulty"} if "gone" in link(unbroken.client)["failures"] else {"ok"}
     for row in rows:
         assert int(row["copy_step"]) in {*range(0, last, PUBLISH[1]), last}
         assert int(row["copy_age_steps"]) >= 0
         assert float(row["copy_age_seconds"]) >= 0
-        assert row["link"] == "ok"
+        assert row["link"] in allowed
     # Nothing but tries before the server was there, and copies that a newer one replaced while they were fetched.
     assert link(unbroken.client)["failures"].keys() <= {"connect", "gone"}
 
@@ -187,7 +189,8 @@ def test_a_snapshot_that_cannot_be_written_costs_no_step(
 @pytest.mark.long
 def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[..., Program], tmp_path: Path) -> None:
     """Stopped by a signal in the middle of its training, with connections open; then it goes on."""
-    port, short = free_port(), ("--set", "server.epochs=10", "--set", "rejector.epochs=12")
+    epochs = 60
+    port, short = free_port(), ("--set", f"server.epochs={epochs}", "--set", f"rejector.epochs={epochs}")
     server = start("server", tmp_path / "server", *PUBLISH, "--linger", 0, "--listen", f"127.0.0.1:{port}", *short)
     client = start("client", tmp_path / "client", "--server-url", f"http://127.0.0.1:{port}", *short)
     server.port()
@@ -197,10 +200,10 @@ def test_a_server_that_stands_still_does_not_stop_the_client(start: Callable[...
     until(lambda: events(client.out, "used"), alive=client.alive)
     server.send(signal.SIGSTOP)
     assert "server" not in config(server.out), "it had trained before it was stopped"
-    assert len(history(client.out)) < 12, "the client had trained before its peer was stopped"
+    assert len(history(client.out)) < epochs, "the client had trained before its peer was stopped"
     client.finish()
-    assert [row["epoch"] for row in history(client.out, "rejector")] == [str(i + 1) for i in range(12)]
+    assert [row["epoch"] for row in history(client.out, "rejector")] == [str(i + 1) for i in range(epochs)]
     assert_only_published_copies(server.out, client.out)
     server.send(signal.SIGCONT)
     server.finish()
-    assert [row["epoch"] for row in history(server.out, "server")] == [str(i + 1) for i in range(10)]
+    assert [row["epoch"] for row in history(server.out, "server")] == [str(i + 1) for i in range(epochs)]
