@@ -97,7 +97,8 @@ def test_a_permit_whose_request_failed_stays_spent_and_none_is_spent_on_a_server
 @pytest.mark.parametrize("mode", ["status:500", "silent", "answer"])
 def test_when_one_request_tries_the_server_permits_are_spent_on_its_inputs_alone(connect, server, mode, size):
     limiter = Limiter(RateLimit(100, per="1h"), pacing=False)
-    edge = connect(server.url, deadline=0.5, costs=ALL, limit=limiter, max_batch=size, failures=2, rest=0.2, retries=0)
+    given = {"limit": limiter, "max_batch": size, "failures": 2, "rest": 0.2, "retries": 0}
+    edge = connect(server.url, deadline=30.0, costs=ALL, **given)
     server.mode = "status:500"
     for x in X_TEST[:2]:
         edge.predict(x)
@@ -105,7 +106,7 @@ def test_when_one_request_tries_the_server_permits_are_spent_on_its_inputs_alone
     time.sleep(0.25)
     server.mode = mode
     server.asked.clear()
-    answers = edge.predict(X_TEST[:50])
+    answers = edge.predict(X_TEST[:50], deadline=0.5 if mode == "silent" else None)
     assert sum(len(asked.inputs()) for asked in server.asked) == size
     assert edge.stats().limit["used"] == 2 + size
     assert (answers.reason == "circuit_open").sum() == 50 - size
@@ -162,7 +163,7 @@ def test_one_call_is_one_request_up_to_max_batch_and_then_several_side_by_side(c
     edge.predict(X_TEST[:64], costs=ALL)
     assert [len(asked.inputs()) for asked in server.asked] == [64]
     server.asked.clear()
-    server.mode = "slow:0.1"
+    server.mode = "slow:0.3"
     answers = connect(server.url, deadline=5.0, max_batch=40).predict(X_TEST[:100], costs=ALL)
     assert sorted(len(asked.inputs()) for asked in server.asked) == [20, 40, 40]
     assert server.most_at_once == 3
@@ -269,17 +270,25 @@ def test_a_cancelled_call_takes_its_request_with_it_and_does_not_count_against_t
 
 def test_a_call_cancelled_while_the_device_computes_sends_and_spends_nothing(server, folder):
     limiter = Limiter(RateLimit(100, per="1h"), pacing=False)
+    computing, cancelled = threading.Event(), threading.Event()
+
+    class Device(DeviceBundle):
+        def examine(self, X, which=0):
+            computing.set()
+            assert cancelled.wait(STUCK)
+            return super().examine(X, which)
 
     async def ask():
         async with AsyncEdgeClient(
-            SlowDevice(folder, 0.1), server.url, deadline=5.0, costs=ALL, limit=limiter, max_batch=1
+            Device(folder), server.url, deadline=30.0, costs=ALL, limit=limiter, max_batch=1
         ) as edge:
             calls = [asyncio.create_task(edge.predict(X_TEST[:3])) for _ in range(12)]  # most wait for a thread
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(computing.wait, STUCK)
             for call in calls:
                 call.cancel()
             ended = await asyncio.gather(*calls, return_exceptions=True)
-            await asyncio.sleep(0.3)
+            cancelled.set()
+            await asyncio.sleep(0.2)
             return ended, edge.stats(), (await edge.predict(X_TEST[0]))[0].reason
 
     ended, stats, after = asyncio.run(ask())
@@ -388,7 +397,7 @@ def test_closing_ends_the_calls_under_way_with_local_answers(connect, server, bu
 
 
 def test_a_client_that_nobody_holds_leaves_no_thread(bundle, server):
-    edge = EdgeClient(bundle, server.url, costs=ALL)
+    edge = EdgeClient(bundle, server.url, costs=ALL, deadline=30.0)
     edge.predict(X_TEST[0])
     thread = next(t for t in threading.enumerate() if t.name == "l2h-edge")
     del edge
@@ -447,7 +456,8 @@ def test_a_key_on_an_open_line_is_warned_about(connect, caplog):
 def test_neither_torch_nor_a_command_line_is_needed(folder):
     script = f"""
 import l2h, numpy as np
-with l2h.EdgeClient({str(folder)!r}, "http://127.0.0.1:{free_port()}", costs=l2h.Costs(c_e=0.0, c_1=0.0)) as edge:
+free = l2h.Costs(c_e=0.0, c_1=0.0)
+with l2h.EdgeClient({str(folder)!r}, "http://127.0.0.1:{free_port()}", costs=free, deadline=30.0) as edge:
     answers = edge.predict(np.zeros((2, {FEATURES}), np.float32))
 assert answers.reason.tolist() == ["server_unreachable"] * 2, answers
 """

@@ -76,7 +76,8 @@ def test_a_person_sees_a_table_and_a_summary(folder, inputs, server):
     assert status == 0
     for word in ("expected saving", "latency", "class", "worth_asking", "20 of 150", "by server", "median"):
         assert word in out
-    status, out, _ = call(folder, inputs, "--server", f"http://127.0.0.1:{free_port()}", "--index", 0, "--c-e", 0)
+    nobody = f"http://127.0.0.1:{free_port()}"
+    status, out, _ = call(folder, inputs, "--server", nobody, "--deadline", 30, "--index", 0, "--c-e", 0)
     assert status == 0
     assert "server_unreachable" in out
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from edge_maker import ALL, KEY, X_TEST, scores_of
+from edge_maker import ALL, KEY, X_TEST, pass_time, scores_of
 from waiting import Stopwatch, until
 
 from l2h import AsyncEdgeClient, Costs, Limiter, RateLimit
@@ -73,12 +73,12 @@ def fail(error):
 )
 def test_a_function_that_fails_leaves_the_local_answer_and_gets_a_rest(connect, bundle, function, reason):
     calls = []
-    edge = connect(lambda x: (calls.append(1), function(x))[1], deadline=5.0, costs=ALL, failures=3, rest=0.2)
+    edge = connect(lambda x: (calls.append(1), function(x))[1], deadline=5.0, costs=ALL, failures=3, rest=60.0)
     assert reasons(edge, 5) == [reason] * 3 + ["circuit_open"] * 2
     assert edge.predict(X_TEST[:1]).label == bundle.judge(X_TEST[:1])[0]
     assert (len(calls), edge.stats().breaker, edge.stats().retries) == (3, "open", 0)
     assert edge.stats().error.startswith(reason)
-    time.sleep(0.25)
+    pass_time(edge, 60.0)
     assert reasons(edge, 2) == [reason, "circuit_open"]
 
 

@@ -116,7 +116,8 @@ def test_the_async_client_reports(real, bundle: DeviceBundle) -> None:
     server, key = real
 
     async def ask() -> None:
-        async with AsyncEdgeClient(bundle, server.url, key=key, costs=ALL, report=RARELY, device="async") as edge:
+        given = {"costs": ALL, "deadline": 30.0, "report": RARELY, "device": "async"}
+        async with AsyncEdgeClient(bundle, server.url, key=key, **given) as edge:
             await edge.predict(X_TEST[:3])
 
     asyncio.run(ask())
@@ -182,7 +183,7 @@ def test_a_report_that_fails_holds_up_no_answer(proxy: FaultProxy, connect, kind
     with Stopwatch() as watch:
         answers = edge.predict(X_TEST[:10])
     assert set(answers.reason) == {"not_worth_asking"}
-    assert watch.seconds < 0.1
+    assert watch.seconds < 1.0
     stats = edge.stats()
     assert (stats.breaker, stats.requests, stats.error) == ("closed", 0, None)
 

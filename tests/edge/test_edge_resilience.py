@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from edge_maker import ALL, X_TEST
+from edge_maker import ALL, X_TEST, pass_time
 from fault_proxy import Fault
 from waiting import Stopwatch, until
 
@@ -42,7 +42,7 @@ def test_a_repeat_carries_the_same_key_and_brings_the_answer(connect, server, fa
 @pytest.mark.parametrize("fault", ["status:500", "status:400", "status:401", "wrong:nan", "text:{", "garbage",
                                    "redirect", "status:503", "status:429,30"])  # fmt: skip
 def test_an_answer_is_never_asked_for_twice(connect, server, fault):
-    edge = connect(server.url, deadline=1.0, costs=ALL, retries=5)
+    edge = connect(server.url, deadline=10.0, costs=ALL, retries=5)
     server.mode = fault
     reasons(edge, 1)
     assert len(server.asked) == 1
@@ -61,11 +61,11 @@ def test_there_are_no_more_repeats_than_allowed(connect, server, retries):
 
 
 def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(connect, server):
-    edge = connect(server.url, deadline=0.5, costs=ALL)
-    server.mode = "status:503,2"
+    edge = connect(server.url, deadline=10.0, costs=ALL)
+    server.mode = "status:503,20"
     with Stopwatch() as watch:
         assert reasons(edge, 1) == ["server_busy"]
-    assert watch.seconds < 0.4
+    assert watch.seconds < 5.0
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_wait_that_does_not_fit_the_deadline_is_not_begun(connect, server):
 )
 def test_the_key_s_rate_and_quota_are_told_from_a_busy_server(connect, server, mode, reason):
     """A server that does not say which, of another make or an older one, is busy."""
-    edge = connect(server.url, deadline=1.0, costs=ALL, failures=2)
+    edge = connect(server.url, deadline=10.0, costs=ALL, failures=2)
     server.mode = mode
     answer = edge.predict(X_TEST[0])[0]
     assert (answer.reason, answer.source) == (reason, "local")
@@ -125,17 +125,19 @@ def test_a_kept_connection_that_breaks_under_the_request_is_replaced_at_once(con
 
 def test_kept_connections_that_went_dead_cost_one_answer_not_one_each(connect, proxy, server):
     """A network that forgets its connections: nothing comes back on them, and nobody says so."""
-    edge = connect(proxy.url, deadline=0.4, costs=ALL)
-    server.mode = "slow:0.05"
+    edge = connect(proxy.url, deadline=30.0, costs=ALL)
+    server.mode = "slow:0.2"
     with ThreadPoolExecutor(4) as pool:
         assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:4])} == {"worth_asking"}
-    assert proxy.seen == 4
+    kept = proxy.seen
+    assert kept > 1
     server.mode = "answer"
     proxy.use(Fault("stall"), drop=False)
-    assert reasons(edge, 1) == ["deadline"]
+    assert edge.predict(X_TEST[0], deadline=0.4)[0].reason == "deadline"
+    until(lambda: edge.stats().error)  # the request has ended as well
     proxy.use(Fault(), drop=False)
     assert reasons(edge, 3) == ["worth_asking"] * 3
-    assert proxy.seen == 5
+    assert proxy.seen == kept + 1
 
 
 def test_calls_that_gave_up_leave_no_connection_and_take_no_place(connect, server):
@@ -152,9 +154,9 @@ def test_calls_that_gave_up_leave_no_connection_and_take_no_place(connect, serve
 
 def test_no_more_requests_at_a_time_than_connections(connect, server):
     edge = connect(server.url, deadline=10.0, costs=ALL, connections=3)
-    server.mode = "slow:0.02"
+    server.mode = "slow:0.1"
     with ThreadPoolExecutor(12) as pool:
-        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:36])} == {"worth_asking"}
+        assert {a[0].reason for a in pool.map(edge.predict, X_TEST[:18])} == {"worth_asking"}
     assert server.most_at_once == 3
 
 
@@ -162,16 +164,16 @@ def test_no_more_requests_at_a_time_than_connections(connect, server):
 
 
 def test_it_opens_tries_once_and_closes(connect, server):
-    edge = connect(server.url, deadline=5.0, costs=ALL, failures=3, rest=0.3)
+    edge = connect(server.url, deadline=30.0, costs=ALL, failures=3, rest=60.0)
     server.mode = "status:500"
     assert reasons(edge, 6) == ["server_error"] * 3 + ["circuit_open"] * 3
     assert len(server.asked) == 3
     assert (edge.stats().breaker, edge.stats().breaker_opened) == ("open", 1)
-    time.sleep(0.3)
+    pass_time(edge, 60.0)
     assert reasons(edge, 3) == ["server_error"] + ["circuit_open"] * 2
     assert len(server.asked) == 4
-    time.sleep(0.3)
-    server.mode = "slow:0.2"
+    pass_time(edge, 60.0)
+    server.mode = "slow:1"
     before = len(server.asked)
     with ThreadPoolExecutor(10) as pool:
         found = Counter(a[0].reason for a in pool.map(edge.predict, X_TEST[:10]))
@@ -183,9 +185,10 @@ def test_it_opens_tries_once_and_closes(connect, server):
 
 
 def test_while_it_is_open_the_answer_comes_at_once(connect, server):
-    edge = connect(server.url, deadline=0.2, costs=ALL, failures=1, rest=60.0)
+    edge = connect(server.url, deadline=1.0, costs=ALL, failures=1, rest=60.0)
     server.mode = "silent"
     assert reasons(edge, 1) == ["deadline"]
+    until(lambda: edge.stats().breaker == "open")
     answers = [edge.predict(x)[0] for x in X_TEST[:50]]
     assert {answer.reason for answer in answers} == {"circuit_open"}
     assert np.median([answer.latency for answer in answers]) < 0.05
@@ -202,16 +205,18 @@ def test_a_server_that_refuses_is_no_server_that_fails(connect, server, mode):
 
 @pytest.mark.parametrize("mode", ["status:500", "status:503", "silent", "reset", "wrong:nan", "garbage", "redirect"])
 def test_every_kind_of_failure_counts(connect, server, mode):
-    edge = connect(server.url, deadline=0.2, costs=ALL, failures=2, rest=60.0)
+    edge = connect(server.url, deadline=1.0, costs=ALL, failures=2, rest=60.0)
     server.mode = mode
-    assert reasons(edge, 3)[2] == "circuit_open"
+    assert "circuit_open" not in reasons(edge, 2)
+    until(lambda: edge.stats().breaker == "open")
+    assert reasons(edge, 1) == ["circuit_open"]
 
 
 def test_requests_that_never_left_the_device_say_nothing_of_the_server(connect, server):
     """One seat for many requests: those that wait for it till the end are no failures of a server that answers."""
     server.mode = "slow:0.05"
-    edge = connect(server.url, deadline=0.4, costs=ALL, connections=1, max_batch=5, failures=2)
-    found = Counter(edge.predict(X_TEST).reason.tolist())
+    edge = connect(server.url, deadline=30.0, costs=ALL, connections=1, max_batch=5, failures=2)
+    found = Counter(edge.predict(X_TEST, deadline=0.8).reason.tolist())
     assert {"worth_asking", "crowded"} <= set(found) <= {"worth_asking", "crowded", "deadline"}
     assert edge.stats().requests < 30
     assert (edge.stats().breaker, edge.stats().breaker_opened) == ("closed", 0)
@@ -219,22 +224,23 @@ def test_requests_that_never_left_the_device_say_nothing_of_the_server(connect, 
 
 
 def test_callers_in_a_hurry_do_not_close_the_server_to_the_patient(connect, server):
-    edge = connect(server.url, deadline=1.0, costs=ALL, failures=3, rest=60.0)
+    edge = connect(server.url, deadline=30.0, costs=ALL, failures=2, rest=60.0)
     server.mode = "slow:0.05"
     assert reasons(edge, 1) == ["worth_asking"]
     assert {edge.predict(x, deadline=0.02)[0].reason for x in X_TEST[:10]} <= {"deadline", "crowded"}
     assert reasons(edge, 1) == ["worth_asking"]
     assert edge.stats().breaker_opened == 0
     server.mode = "silent"
-    assert [edge.predict(x, deadline=0.35)[0].reason for x in X_TEST[:4]] == ["deadline"] * 3 + ["circuit_open"]
+    assert [edge.predict(x, deadline=0.8)[0].reason for x in X_TEST[:2]] == ["deadline"] * 2
+    until(lambda: edge.stats().breaker == "open")
+    assert reasons(edge, 1) == ["circuit_open"]
 
 
 @pytest.mark.parametrize("mode", ["reset", "status:500", "garbage"])
 def test_what_the_server_does_wrong_counts_however_short_the_time(connect, server, mode):
     edge = connect(server.url, deadline=20.0, costs=ALL, failures=2, rest=60.0, retries=0)
     server.mode = mode
-    found = [edge.predict(x, deadline=0.25)[0].reason for x in X_TEST[:3]]
-    assert found[2] == "circuit_open"
+    until(lambda: edge.predict(X_TEST[0], deadline=0.25)[0].reason == "circuit_open")
 
 
 def test_a_try_in_a_hurry_leaves_the_verdict_to_the_next(connect, server):
@@ -344,7 +350,7 @@ def test_a_storm_over_a_link_that_comes_and_goes(connect, proxy, server, bundle)
     flapping.start()
     results: list = []
     try:
-        with ThreadPoolExecutor(10) as pool:
+        with Stopwatch() as watch, ThreadPoolExecutor(10) as pool:
             while len(results) < 10_000 and not any("worth_asking" in answers.reason for answers, _, _ in results):
                 results += pool.map(one, range(500))  # a busy machine may need several rounds for one good moment
     finally:
@@ -358,7 +364,9 @@ def test_a_storm_over_a_link_that_comes_and_goes(connect, proxy, server, bundle)
     found = Counter(reason for answers, _, _ in results for reason in answers.reason.tolist())
     assert found["worth_asking"] > 0
     assert len(found) > 1
-    assert max(seconds for _, _, seconds in results) < 0.3 + 0.25
+    taken = [seconds for _, _, seconds in results]
+    assert np.quantile(taken, 0.99) - watch.late < 0.3 + 0.25
+    assert max(taken) < 5.0
     stats = edge.stats()
     assert stats.calls == len(results)
     assert stats.reasons == found
@@ -381,7 +389,7 @@ def test_a_long_trouble_leaves_no_connection_open(connect, proxy):
 
 
 def test_a_server_that_restarts_is_found_again(connect, proxy):
-    edge = connect(proxy.url, deadline=1.0, costs=ALL, failures=2, rest=0.05)
+    edge = connect(proxy.url, deadline=10.0, costs=ALL, failures=2, rest=0.05)
     assert reasons(edge, 1) == ["worth_asking"]
     proxy.use(Fault("refuse"))
     assert "worth_asking" not in reasons(edge, 5)

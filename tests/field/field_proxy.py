@@ -1,7 +1,7 @@
 """A proxy between a device and its server, as a process of its own, that does to the link what it is told on stdin.
 
 It reads whole requests and answers, so that it can say of every request what became of it. Commands, a line each:
-``mode NAME``; ``report`` prints one line of JSON.
+``mode NAME DELAY``, of which only the mode ``delay`` uses the seconds; ``report`` prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 from typing import Any
 
 MODES = ("pass", "cut", "delay", "half-open", "garbage", "lose")
-DELAY = 2.0
 
 
 class Proxy:
@@ -23,7 +22,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.mode = "pass"
+        self.mode, self.delay = "pass", 0.0
         self.changed = asyncio.Event()
         self.open: set[asyncio.StreamWriter] = set()
         #: Idempotency keys handed to the server, and of them those whose good answer reached the device whole.
@@ -31,10 +30,10 @@ class Proxy:
         self.answered: dict[str, str] = {}
         self.random = random.Random(0)
 
-    def set(self, mode: str) -> None:
+    def set(self, mode: str, delay: str) -> None:
         """Change what is done; a cut hits what is open."""
         assert mode in MODES, mode
-        self.mode = mode
+        self.mode, self.delay = mode, float(delay)
         self.changed.set()
         self.changed = asyncio.Event()
         if mode == "cut":
@@ -55,7 +54,7 @@ class Proxy:
                 if mode == "cut":
                     return
                 if mode == "delay":
-                    await asyncio.sleep(DELAY)
+                    await asyncio.sleep(self.delay)
                 if upstream is None:
                     upstream = await asyncio.open_connection("127.0.0.1", self.port)
                 key = field(head, b"idempotency-key")
@@ -117,7 +116,7 @@ async def main(port: int) -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
     while line := (await stdin.readline()).decode().split():
         if line[0] == "mode":
-            proxy.set(line[1])
+            proxy.set(*line[1:])
             say({"mode": proxy.mode})
         else:
             say({"forwarded": proxy.forwarded, "answered": proxy.answered})

@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+from field_processes import come_up
 from waiting import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +40,7 @@ def mlserver(folder: Path, bundle: Path, name: str, python: Path = PYTHON) -> It
         )
     address = f"http://127.0.0.1:{http}"
     try:
-        _wait(process, f"{address}/v2/models/{name}/ready", log)
+        come_up(process, f"{address}/v2/models/{name}/ready", log)
         yield address
     finally:
         process.terminate()
@@ -50,17 +49,3 @@ def mlserver(folder: Path, bundle: Path, name: str, python: Path = PYTHON) -> It
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    end = time.monotonic() + 90
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            break
-        try:
-            if httpx.get(url, timeout=1).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(f"MLServer did not come up: {log.read_text(errors='replace')[-2000:]}")

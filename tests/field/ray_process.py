@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+from field_processes import come_up
 from waiting import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -39,7 +38,7 @@ def ray_serve(folder: Path, bundle: Path, replicas: int = 1, *, fast: bool = Fal
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait(process, f"{address}/v2/health/ready", log)
+        come_up(process, f"{address}/v2/health/ready", log)
         yield address
     finally:
         process.send_signal(signal.SIGINT)
@@ -48,14 +47,3 @@ def ray_serve(folder: Path, bundle: Path, replicas: int = 1, *, fast: bool = Fal
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    end = time.monotonic() + 120
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            if httpx.get(url, timeout=1).status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.1)
-    raise AssertionError(f"Ray Serve did not come up: {log.read_text(errors='replace')[-3000:]}")

@@ -11,7 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
-from serving_process import PATIENCE, Client, Reply, Server, make_key
+from serving_process import Client, Reply, Server, make_key
+from waiting import STUCK
 
 from l2h import protocol
 
@@ -36,7 +37,7 @@ class RunningTarget:
         self.host, self.port = loopback(url)
         self.url, self.key = url.rstrip("/"), key
         request = urllib.request.Request(f"{self.url}/v2/repository/index", b"{}", self.headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=STUCK) as answer:
             self.name = json.load(answer)[0]["name"]
         tensor = json.loads(self.get(f"/v2/models/{self.name}")[1])["inputs"][0]
         shape = [1 if size < 0 else size for size in tensor["shape"]]
@@ -53,7 +54,7 @@ class RunningTarget:
     def get(self, path: str) -> tuple[int, bytes]:
         try:
             request = urllib.request.Request(self.url + path, headers=self.headers)
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=STUCK) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

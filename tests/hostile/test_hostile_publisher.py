@@ -133,7 +133,8 @@ def test_what_the_disk_has_no_room_for_is_not_fetched(rogue, tmp_path):
     """Nor what is within ``max_bytes``; the bytes are not even asked for."""
     free = shutil.disk_usage(tmp_path).free
     rogue.answers = {"identity": IDENTITY_ANSWER, "latest": manifest(size=free - (32 << 20))}
-    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy", max_bytes=2 * free) as fetcher:
+    bounds = {"max_bytes": 2 * free, "timeout": 10}
+    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy", **bounds) as fetcher:
         until(lambda: fetcher.status().failures.get("disk", 0) >= 2)
         assert "of the disk free" in fetcher.status().error
         assert fetcher.status().failures.keys() == {"disk"}
@@ -151,7 +152,7 @@ def test_a_download_begun_under_wider_bounds_is_given_up(rogue, tmp_path):
     with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy") as fetcher:
         until(lambda: fetcher.status().failures.get("cut"))
     (tmp_path / "copy" / "weights.part").write_bytes(DATA[:4000])  # a further try may have begun again
-    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy", max_bytes=4500) as fetcher:
+    with fetcher_for(f"http://127.0.0.1:{rogue.server_port}", tmp_path / "copy", max_bytes=4500, timeout=10) as fetcher:
         until(lambda: fetcher.status().failures.get("too_large"))
         assert not (tmp_path / "copy" / "weights.part").exists()
         assert fetcher.status().failures.keys() == {"too_large"}

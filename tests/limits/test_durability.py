@@ -14,22 +14,25 @@ from typing import Any
 
 import pytest
 from forks import in_child
+from waiting import STUCK
 
 from l2h.limits import Limiter, LimitError, RateLimit, sqlite
 
 Checker = Callable[[list[float], float], int]
 
-#: Asks for as long as it lives and tells of each permit at once; ends after so many seconds.
+#: Once told to, asks and tells of each permit at once; ends after so many seconds or requests.
 CHILD = """
 import sys, time
 from l2h.limits import Limiter
 from l2h.limits import RateLimit
 
-path, limit, seconds, pause = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
+path, limit, pause, seconds, requests = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
 limiter = Limiter(RateLimit.parse(limit), path=path, pacing=False)
-end = time.monotonic() + seconds
 print("ready", flush=True)
-while time.monotonic() < end:
+sys.stdin.readline()
+end = time.monotonic() + seconds
+while requests > 0 and time.monotonic() < end:
+    requests -= 1
     permit = limiter.allow(1.0)
     if permit:
         print(repr(permit.position), flush=True)
@@ -38,13 +41,21 @@ print("unavailable", limiter.status().refused.get("ledger_unavailable", 0), flus
 """
 
 
-def start(path: Path, limit: str, seconds: float, pause: float = 0.001) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", CHILD, str(path), limit, str(seconds), str(pause)]
+def start(
+    path: Path, limit: str, pause: float = 0.0, *, seconds: float = STUCK, requests: int = 10**9, count: int = 1
+) -> list[subprocess.Popen[str]]:
+    """Start so many processes, which begin to ask at the same time."""
+    command = [sys.executable, "-c", CHILD, str(path), limit, *map(str, (pause, seconds, requests))]
     found = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path if entry)
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": found})
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
+    pipe, environment = subprocess.PIPE, {**os.environ, "PYTHONPATH": found}
+    children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) for _ in range(count)]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.close()
+    return children
 
 
 def read_permits(child: subprocess.Popen[str], at_most: int | None = None) -> list[float]:
@@ -64,12 +75,12 @@ def test_a_process_killed_inside_the_window_does_not_get_a_second_budget(tmp_pat
     granted: list[float] = []
     kills = 3
     for _ in range(kills):
-        child = start(path, f"{cap}/1h", seconds=30)
+        (child,) = start(path, f"{cap}/1h", pause=0.001)
         granted += read_permits(child, at_most=15)
         child.send_signal(signal.SIGKILL)
         assert child.wait() == -signal.SIGKILL
         granted += read_permits(child)  # what it told before it died
-    last = start(path, f"{cap}/1h", seconds=0.3, pause=0.0)
+    (last,) = start(path, f"{cap}/1h", requests=2 * cap)
     granted += read_permits(last)
     assert last.wait() == 0
     assert len(granted) <= cap
@@ -82,7 +93,7 @@ def test_no_window_breaks_while_processes_are_killed_and_restarted(tmp_path: Pat
     path, cap, per = tmp_path / "permits", 20, 0.4
     granted: list[float] = []
     for _ in range(4):
-        child = start(path, f"{cap}/{per}s", seconds=30, pause=0.0)
+        (child,) = start(path, f"{cap}/{per}s")
         granted += read_permits(child, at_most=cap + 5)  # so it lives into a second window
         child.kill()
         granted += read_permits(child)
@@ -93,7 +104,7 @@ def test_no_window_breaks_while_processes_are_killed_and_restarted(tmp_path: Pat
 
 def test_two_processes_share_one_budget_of_time(tmp_path: Path, most_in_a_window: Checker) -> None:
     path, cap, per = tmp_path / "permits", 25, 0.2
-    both = [start(path, f"{cap}/{per}s", seconds=1.0, pause=0.0) for _ in range(2)]
+    both = start(path, f"{cap}/{per}s", seconds=2.0, count=2)
     told = [read_permits(child) for child in both]
     assert [child.wait() for child in both] == [0, 0]
     assert most_in_a_window(told[0] + told[1], per) <= cap
@@ -102,7 +113,7 @@ def test_two_processes_share_one_budget_of_time(tmp_path: Path, most_in_a_window
 
 def test_two_processes_share_one_count_of_requests(tmp_path: Path) -> None:
     path, window, cap = tmp_path / "permits", 100, 20
-    both = [start(path, "20%/100", seconds=0.7, pause=0.0005) for _ in range(2)]
+    both = start(path, "20%/100", pause=0.0005, requests=500, count=2)
     told = [position for child in both for position in read_permits(child)]
     assert [child.wait() for child in both] == [0, 0]
     with sqlite3.connect(path) as db:

@@ -29,7 +29,7 @@ from rough_server import RoughServer
 from scripts import python
 from serving_maker import linear, write_bundle
 from serving_process import Server, make_key
-from waiting import free_port, until
+from waiting import free_port, stop_when, until
 
 import l2h
 from l2h import RemoteServer
@@ -42,10 +42,14 @@ from l2h.serving.model.function import FunctionModel, ModelSource, copy_function
 from l2h.serving.model.model import load_model
 
 ADAPTER = """
-import sys
+import sys, time
 sys.path.append({support!r})
 from api_process import post
 def ask(X):
+    with open(__file__ + ".calls", "a") as calls:
+        calls.write("x")
+        if calls.tell() == 6:
+            time.sleep(10_000)
     return post({url!r}, X)
 """
 
@@ -400,17 +404,9 @@ def test_a_training_that_is_killed_goes_on_and_pays_for_nothing_twice(api: Api, 
     run, server = tmp_path / "run", f"{adapter}:ask"
     words = ["train", "--data", tmp_path / "data.npz", "--client", "tree", "--server", server, "--server-batch", 20]
     words += ["--set", "rejector.epochs=2", "--set", "threads=1", "--out", run]
-    api.do("5 hang")
-    with start(*words) as process:
-        deadline = time.monotonic() + 60
-        while len(api.calls) < 5 or (api.folder / "mode").read_text() != "hang":
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        time.sleep(0.2)  # the fifth answer is kept
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    api.do("up")
+    begun = Path(f"{adapter}.calls")
+    with start(*words) as process:  # its sixth call, which begins when the answers of the fifth are kept, hangs
+        stop_when(lambda: begun.exists() and begun.stat().st_size == 6, process, signal.SIGKILL)
     done = call(*words, "--resume", "--json")
     assert done.status == 0, done.err
     assert "170 of 270 inputs asked now" in done.err

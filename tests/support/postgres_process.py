@@ -8,13 +8,12 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
 import psycopg
-from waiting import until
+from waiting import free_port, until
 
 PASSWORD = "s3cret/word"
 
@@ -43,9 +42,6 @@ class Postgres:
         self._user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
         self.folder = Path(tempfile.mkdtemp(prefix="l2h-postgres-"))
         os.chown(self.folder, self._user, -1)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
         password = self.folder / "password"
         password.write_text(PASSWORD)
         os.chown(password, self._user, -1)
@@ -55,6 +51,7 @@ class Postgres:
         )
         self._numbers = itertools.count()
         self.process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()  # chosen last: others may take it until it is used
         self.start()
 
     def url(self, name: str = "postgres") -> str:
@@ -80,7 +77,7 @@ class Postgres:
                 [POSTGRES, "-D", self.folder / "data", *options], stderr=log, stdout=log, **self._as_user()
             )
         if wait:
-            until(self.answers)
+            until(self.answers, alive=self._runs)
 
     def answers(self) -> bool:
         try:
@@ -88,6 +85,10 @@ class Postgres:
         except psycopg.OperationalError:
             return False
         return True
+
+    def _runs(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "log").read_text()[-2000:]
 
     def kill(self) -> None:
         """``kill -9`` of the server and all its processes."""

@@ -21,11 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import psycopg
+from waiting import STUCK
 
 from l2h import protocol
 from l2h.serving.accounts import open_keys
-
-PATIENCE = 30.0
 
 
 class Server:
@@ -107,7 +106,7 @@ class Server:
         """A plain request."""
         request = urllib.request.Request(self.url + path, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with urllib.request.urlopen(request, timeout=STUCK) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()
@@ -125,7 +124,7 @@ class Server:
         if self.process.poll() is None:
             self.signal()
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(STUCK)
         finally:
             self.kill()
 
@@ -168,7 +167,7 @@ class Client:
 
     def post(self, body: bytes, headers: dict[str, str] | None = None, path: str | None = None) -> Reply:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
+            self._connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=STUCK)
         headers = dict(headers or {})
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"

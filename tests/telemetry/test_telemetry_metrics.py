@@ -94,7 +94,8 @@ import sys, numpy as np
 from l2h import Costs, EdgeClient
 from l2h.edge import log_as_json
 log_as_json()
-with EdgeClient(sys.argv[1], "http://127.0.0.1:9", costs=Costs(c_e=0, c_1=0), failures=2, retries=0) as edge:
+free = Costs(c_e=0, c_1=0)
+with EdgeClient(sys.argv[1], "http://127.0.0.1:9", deadline=30.0, costs=free, failures=2, retries=0) as edge:
     for _ in range(3):
         edge.predict(np.zeros(edge.bundle.input_shape, edge.bundle.input_dtype))
 """

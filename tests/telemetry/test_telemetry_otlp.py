@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 from serving_process import Client, Server
-from waiting import free_port
+from waiting import STUCK, free_port, until
 
 from l2h import AsyncEdgeClient, Costs, EdgeClient
 from l2h.edge import EdgeSettingsError
@@ -28,6 +28,12 @@ from l2h.telemetry import TraceLimit, check_otlp
 
 FREE = Costs(c_e=0.0, c_1=0.0)  # the server is always asked
 SLOW = "import time\nimport numpy as np\ndef predict(x):\n    time.sleep(0.1)\n    return np.ones((len(x), 3))\n"
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits at the end of a client has more than a second to be sent."""
+    monkeypatch.setattr("l2h.telemetry.otlp._LAST", STUCK)
 
 
 def numbers(metric: Any) -> dict[tuple[tuple[str, str], ...], float]:
@@ -45,6 +51,7 @@ def exported(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     }
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_one_trace_leads_from_the_answer_on_the_device_to_the_call_of_the_model(
     bundle: Path, inputs: np.ndarray, collector: Collector, tmp_path: Path
 ) -> None:
@@ -98,6 +105,7 @@ def test_requests_of_one_batch_are_linked_and_callers_decide(collector: Collecto
 
         with ThreadPoolExecutor(16) as pool:
             assert set(pool.map(ask, recorded + others)) == {200}
+        until(lambda: Counter(span.name for span in collector.spans())["infer"] == 14)
         assert server.stop() == 0
     infers = [span for span in collector.spans() if span.name == "infer"]
     parents = {f"00-{span.trace_id.hex()}-{span.parent_span_id.hex()}-01" for span in infers if span.parent_span_id}
@@ -129,6 +137,7 @@ def test_a_collector_that_is_down_holds_nothing_up(bundle: Path, inputs: np.ndar
             assert {"time", "level", "event", "pid"} <= set(json.loads(line))
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_no_more_is_traced_than_was_allowed(bundle: Path, inputs: np.ndarray, collector: Collector) -> None:
     with EdgeClient(bundle, otlp=collector.address, traces=5.0) as edge:
         begun = time.monotonic()
@@ -180,9 +189,11 @@ def test_calls_become_a_part_of_the_programs_own_traces(bundle: Path, inputs: np
     assert calls[0].attributes["l2h.inputs"] == 2
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_failed_request_says_why(bundle: Path, inputs: np.ndarray, collector: Collector) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
-    with EdgeClient(bundle, nobody, costs=FREE, key="l2h_secret", otlp=collector.address) as edge:
+    given = {"deadline": 30.0, "costs": FREE, "key": "l2h_secret"}
+    with EdgeClient(bundle, nobody, otlp=collector.address, **given) as edge:
         edge.predict(inputs[0])
     (ask,) = [span for span in collector.spans() if span.name == "ask"]
     assert attributes(ask)["l2h.reason"] == "server_unreachable"
@@ -206,6 +217,6 @@ def test_options_that_make_no_sense_are_refused(bundle: Path, options: dict[str,
 def test_room_for_traces_comes_back_with_time() -> None:
     limit = TraceLimit(2.0)
     assert [limit.admits() for _ in range(3)] == [True, True, False]
-    time.sleep(0.6)
+    limit._last -= 0.6  # as if so much time had passed
     assert limit.admits()
     assert not limit.admits()

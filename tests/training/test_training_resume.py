@@ -105,7 +105,7 @@ def test_default_recipe_goes_on_after_kill_and_interrupt(tmp_path: Path) -> None
     rejector_begins = next(i for i, row in enumerate(rows(whole)) if row["stage"] == "rejector")
 
     stage_file = broken / "checkpoints" / "stage-client.safetensors"
-    assert stop_when(start("default", broken), stage_file.exists, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_when(stage_file.exists, start("default", broken), signal.SIGKILL) == -signal.SIGKILL
     middle = int(rng.integers(client_epochs + 1, rejector_begins))
     process = start("default", broken, "--resume")
     assert stop_when(lambda: len(rows(broken)) >= middle, process, signal.SIGKILL) == -signal.SIGKILL

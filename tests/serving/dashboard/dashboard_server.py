@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 from urllib.parse import urlencode
 
-from serving_process import PATIENCE, Reply, Server
+from serving_process import Reply, Server
+from waiting import STUCK
 
 from l2h.serving.accounts import open_keys
 from l2h.serving.accounts.key import Quota, Rate
@@ -21,7 +22,7 @@ def guarded_server(bundle: Path, folder: Path, **settings) -> Server:
     if not file.exists():
         store = open_keys(file)
         keys["phones"] = store.add("phones", quota=Quota.parse("40/day"))[1]
-        keys["cameras"] = store.add("cameras", rate=Rate.parse("30/s"))[1]
+        keys["cameras"] = store.add("cameras", rate=Rate.parse("30/hour", burst=30))[1]
         keys["free"] = store.add("free")[1]
         keys["me"] = store.add("me", admin=True)[1]
     server = Server(bundle, folder, workers=2, keys=str(file), dashboard=True, **settings)
@@ -31,7 +32,7 @@ def guarded_server(bundle: Path, folder: Path, **settings) -> Server:
 
 def visit(server: Server, path: str, form: dict[str, str] | None = None, **headers: str) -> Reply:
     """Ask for a page over a connection of its own, as a browser does; with a form, send it."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=STUCK)
     sent = {"Accept": "text/html", **{name.replace("_", "-"): value for name, value in headers.items()}}
     connection.request("GET" if form is None else "POST", path, None if form is None else urlencode(form), sent)
     answer = connection.getresponse()

@@ -40,11 +40,11 @@ def ask_in_all_ways(server: Server, x: np.ndarray) -> None:
     assert load.broken == []
 
 
-def settled(server: Server, key: str, span: str = "minute") -> dict:
-    """The numbers once all that was counted is recorded."""
+def settled(server: Server, key: str) -> dict:
+    """The numbers of the last hour once all that was counted is recorded."""
 
     def found():
-        shown = numbers(server, key, span)
+        shown = numbers(server, key, "hour")
         return shown if shown["span"]["requests"] >= shown["since_start"]["requests"] else None
 
     return until(found)

@@ -9,21 +9,21 @@ import httpx
 import numpy as np
 from serving_maker import linear, write_bundle
 from serving_process import Client, Server
-from waiting import Stopwatch, until
+from waiting import STUCK, Stopwatch, until
 
 from l2h import protocol
 from l2h.bundle import ServerBundle
 
 
 def test_joined_requests_get_their_own_answers(tmp_path):
-    write_bundle(tmp_path / "b", linear(hidden=1000, layers=2))
+    write_bundle(tmp_path / "b", linear(hidden=1000, layers=10))
     rng = np.random.default_rng(0)
     inputs = [rng.integers(0, 255, (int(rng.integers(1, 4)), 1, 4, 4)).astype(np.uint8) for _ in range(200)]
     reference = ServerBundle(tmp_path / "b")
     wanted = [reference.run(x) for x in inputs]
 
     async def ask_all(url: str):
-        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=200), timeout=30) as client:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=200), timeout=STUCK) as client:
 
             async def ask(i: int):
                 body, headers = protocol.encode_request([protocol.Tensor("x", inputs[i])], binary=i % 2 == 0, id=str(i))

@@ -93,7 +93,9 @@ def test_overload_for_half_a_minute(tmp_path: Path) -> None:
         offered = len(replies) / DURATION
         assert offered > 8 * capacity
         good = [status for status, _ in replies if status == 200]
-        took = [line["ms"] / 1e3 for line in server.events("request")[noted:] if line["status"] == 200]
+        # By the server's clock: so many clients in one process are late by themselves.
+        lines = server.events("request")[noted:]
+        took, refused = ([line["ms"] / 1e3 for line in lines if line["status"] == status] for status in (200, 503))
         total, count, *within = _calls(server) - calls
         # How many answers that gives depends on what else the machine does meanwhile.
         assert total > 0.5 * DURATION, "the model is at work most of the time"
@@ -102,7 +104,6 @@ def test_overload_for_half_a_minute(tmp_path: Path) -> None:
         slow = SECONDS[int(np.searchsorted(within, 0.99 * count))]
         all_in = CLIENTS * total / count  # what an answer would take
         assert np.quantile(took, 0.99) < min(4 * WAIT + 10 * slow, 0.5 * all_in)
-        refused = np.array([seconds for status, seconds in replies if status == 503])
         assert np.median(refused) < 0.5
         assert server.memory() < before + 100
         until(lambda: Client(server).ask(np.zeros((1, 1, 4, 4), np.uint8)).status == 200)

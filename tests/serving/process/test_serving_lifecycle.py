@@ -126,9 +126,9 @@ def test_sighup_makes_it_look_at_once(tmp_path, x):
         until(lambda: json.loads(server.get("/v2/models/digits")[1])["versions"] == [version])
 
 
-def test_sigterm_answers_all_that_came_and_exits_with_0(tmp_path):
-    write_bundle(tmp_path / "b", linear(hidden=600, layers=2))
-    with Server(tmp_path / "b", tmp_path / "s", workers=2, max_wait=5.0) as server:
+def stop_under_load(bundle, folder) -> list[int]:
+    """The statuses of asking whether it is ready, from the signal on."""
+    with Server(bundle, folder, workers=2) as server:
         ready: list[int] = []
         with Load(server, threads=16) as load:
             until(lambda: load.statuses[200] > 100)
@@ -142,8 +142,14 @@ def test_sigterm_answers_all_that_came_and_exits_with_0(tmp_path):
         refused = [error for error in load.broken if "ConnectionRefused" not in error]
         assert refused == [], "a request that was taken is answered"
         assert set(load.statuses) == {200}
-        assert 503 in ready
         assert sorted(load.good) == sorted(key for (key,) in server.rows("idempotency_key"))
+    return ready
+
+
+def test_sigterm_answers_all_that_came_and_exits_with_0(tmp_path):
+    write_bundle(tmp_path / "b", linear(hidden=600, layers=2))
+    # It says for 0.3 s only that it is not ready, which a busy machine may miss.
+    assert any(503 in stop_under_load(tmp_path / "b", tmp_path / str(number)) for number in range(5))
 
 
 def test_a_worker_that_dies_is_replaced(bundle, tmp_path, x):
@@ -198,7 +204,7 @@ def test_a_certificate_is_read_again_and_no_connection_is_dropped(bundle, tmp_pa
         def certificate() -> bytes:
             return shown(ssl.get_server_certificate(("127.0.0.1", server.port)))
 
-        kept = httpx.Client(verify=False)
+        kept = httpx.Client(verify=False, timeout=STUCK, limits=httpx.Limits(keepalive_expiry=None))
 
         def ask() -> int:
             return kept.post(f"{server.url}/v2/models/digits/infer", content=body, headers=headers).status_code

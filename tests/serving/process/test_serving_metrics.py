@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from serving_process import Client, Server
+from waiting import until
 
 from l2h.serving.accounts import open_keys
 from l2h.serving.accounts.key import Rate
@@ -47,12 +48,7 @@ def test_so_many_keys_are_counted_by_themselves_and_the_rest_together(
         # After a restart those are counted by themselves that had used most.
         own = dict.fromkeys(("key-3", "key-4", "key-5"), 12.0)
         wanted = {**own, "other": 36.0}
-        found = {}
-        for _ in range(50):  # a worker counts every 50 ms
-            found = use_of(server, admin, "l2h_key_inputs_total")
-            if found == wanted:
-                break
-        assert found == wanted
+        until(lambda: use_of(server, admin, "l2h_key_inputs_total") == wanted)
         assert use_of(server, admin, "l2h_key_units_total") == {key: 2 * n for key, n in wanted.items()}
         assert sum(wanted.values()) == server.metric("l2h_inputs_total", Authorization=f"Bearer {admin}")
 
