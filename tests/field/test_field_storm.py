@@ -189,7 +189,7 @@ def test_ten_thousand_requests_through_every_fault(
     gc.collect()
     gc.freeze()
     with EdgeClient(device, proxy.address, costs=ALL, deadline=STUCK, key=everything.key) as edge:
-        deadline = calm_deadline(edge, X); print("DEADLINE", deadline)
+        deadline = calm_deadline(edge, X)
     calm, all_phases = proxy.report()["answered"].keys(), phases(server, proxy, deadline)
     given = {"deadline": deadline, "failures": 5, "rest": REST}
     with (
