@@ -70,15 +70,24 @@ def class_names(metadata: dict[str, Any]) -> list[str] | None:
     return names
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is given by a number, not by a name."""
+    return _address(host) is not None
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
+    address = _address(host)
+    if address is None:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(host.strip("[]"))
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        return False
+        return None
 
 
 def retry_after(value: object) -> float | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import os
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from waiting import Stopwatch, until
 from l2h import AsyncEdgeClient
 from l2h.edge import REASONS
 from l2h.edge.breaker import Breaker
+from l2h.edge.pool import Attempt, ConnectionPool
 
 
 def reasons(edge, n):
@@ -386,6 +391,30 @@ def test_a_long_trouble_leaves_no_connection_open(connect, proxy):
     proxy.use(Fault(), drop=False)
     assert edge.predict(X_TEST[0], deadline=5.0)[0].reason == "worth_asking"
     until(lambda: proxy.open <= 1)
+
+
+def test_a_connection_that_is_given_up_at_any_moment_is_closed(proxy):
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    async def give_up():
+        options = SimpleNamespace(server=proxy.url, function=None, tls=None, headers=dict)
+        pool = ConnectionPool(options, None)
+        for steps in range(20):
+            connecting = asyncio.create_task(pool._connect(Attempt()))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                (await connecting).abort()
+
+    before = descriptors()
+    gc.disable()  # or it would close them now and then
+    try:
+        asyncio.run(give_up())
+        until(lambda: descriptors() <= before, 60)
+    finally:
+        gc.enable()
 
 
 def test_a_server_that_restarts_is_found_again(connect, proxy):

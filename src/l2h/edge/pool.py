@@ -13,7 +13,7 @@ from l2h.edge.options import EdgeOptions
 from l2h.edge.reasons import FaultError
 from l2h.edge.stats import Recorder
 from l2h.edge.tracing import RequestTrace
-from l2h.metadata import describe_status
+from l2h.metadata import describe_status, is_address
 
 #: Seconds that an idle connection is kept.
 _KEEP_ALIVE = 30.0
@@ -136,8 +136,9 @@ class ConnectionPool:
         attempt.fresh = True
         host, tls = self._url.raw_host.decode("ascii"), self._options.tls if self._url.scheme == "https" else None
         port = self._url.port or (443 if self._url.scheme == "https" else 80)
+        # Python 3.11's way of trying several addresses keeps a connection that was cancelled just as it stood, until
+        # the garbage collector comes; where there is one address it is not needed.
+        delay = None if is_address(host) else _NEXT_ADDRESS
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            Connection, host, port, ssl=tls, happy_eyeballs_delay=_NEXT_ADDRESS
-        )
+        _, connection = await loop.create_connection(Connection, host, port, ssl=tls, happy_eyeballs_delay=delay)
         return connection
