@@ -95,6 +95,11 @@ def deadline_of(allowed):
     return DEADLINE if "deadline" in allowed else 10.0
 
 
+def reasons_of(allowed):
+    """With what a call finds that comes late, on a busy machine: those before it wait on all connections."""
+    return allowed | {"crowded"} if "deadline" in allowed else allowed
+
+
 def storm(edge, calls=THREADS):
     """Answers and seconds of concurrent calls, less what this machine was late by in waking a sleeper meanwhile."""
 
@@ -120,7 +125,7 @@ def test_every_misbehaviour_of_a_server_ends_in_time_with_its_reason(connect, se
         server.mode = mode
         edge = connect(server.url, deadline=deadline_of(allowed), costs=ALL, failures=10**6)
         for i, (answer, seconds) in enumerate(storm(edge)):
-            assert answer.reason in allowed, (mode, answer, edge.stats().error)
+            assert answer.reason in reasons_of(allowed), (mode, answer, edge.stats().error)
             assert answer.source == ("remote" if allowed == {"worth_asking"} else "local")
             if answer.source == "local":
                 assert (answer.label, answer.cost) == (local[i], 0)
@@ -136,7 +141,7 @@ def test_every_fault_of_a_network_ends_in_time_with_its_reason(connect, proxy):
         proxy.use(fault)
         edge = connect(proxy.url, deadline=deadline_of(allowed), costs=ALL, failures=10**6)
         for answer, seconds in storm(edge):
-            assert answer.reason in allowed, (name, answer, edge.stats().error)
+            assert answer.reason in reasons_of(allowed), (name, answer, edge.stats().error)
             taken += [seconds] if "deadline" in allowed else []
         edge.close()
     in_time(taken)
@@ -164,7 +169,7 @@ def test_asynchronous_calls_keep_the_deadline_and_the_loop_goes_on(server, bundl
     for mode in ("silent", "drip_head", "huge:endless", "early"):
         deadline = deadline_of(MISBEHAVIOUR[mode])
         reasons, taken, longest = asyncio.run(ask(mode, deadline))
-        assert set(reasons) <= MISBEHAVIOUR[mode]
+        assert set(reasons) <= reasons_of(MISBEHAVIOUR[mode])
         assert taken < deadline + 0.25
         assert longest < 0.25
 
