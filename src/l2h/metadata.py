@@ -71,7 +71,7 @@ def class_names(metadata: dict[str, Any]) -> list[str] | None:
 
 
 def is_address(host: str) -> bool:
-    """Return whether a host is given by a number, not by a name."""
+    """Return whether a host is an IP address, not a name."""
     return _address(host) is not None
 
 

@@ -4,7 +4,7 @@
 
 ``POST /ask`` takes ``{"rows": [[...]]}`` and gives ``{"scores": [[...]]}``. In the folder it writes its port, and a
 line of ``bill`` for every answer: the hashes of its rows. The file ``mode`` says what it does: ``up``; ``down``, status
-503; ``hang``, nothing until the mode changes, then 503; ``N down`` and ``N hang``, the same after N more answers.
+503; ``N down``, the same after N more answers.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ def serve(folder: Path) -> None:
 
         def do_POST(self) -> None:
             rows = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["rows"]
-            hung = (folder / "mode").read_text() == "hang"
-            while (mode := (folder / "mode").read_text()) == "hang":
-                time.sleep(0.05)
-            if mode == "down" or hung:
+            mode = (folder / "mode").read_text()
+            if mode == "down":
                 return self._reply(503, {"error": "come back later"})
             if mode != "up":
                 left, then = mode.split()

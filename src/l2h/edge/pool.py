@@ -136,8 +136,8 @@ class ConnectionPool:
         attempt.fresh = True
         host, tls = self._url.raw_host.decode("ascii"), self._options.tls if self._url.scheme == "https" else None
         port = self._url.port or (443 if self._url.scheme == "https" else 80)
-        # Python 3.11's way of trying several addresses keeps a connection that was cancelled just as it stood, until
-        # the garbage collector comes; where there is one address it is not needed.
+        # With a delay, Python 3.11 tries several addresses at a time, and keeps a connection that is cancelled at the
+        # moment it is made open until the garbage collector runs. One address needs no delay.
         delay = None if is_address(host) else _NEXT_ADDRESS
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(Connection, host, port, ssl=tls, happy_eyeballs_delay=delay)
